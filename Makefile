@@ -1,0 +1,31 @@
+# Two commands matter: `make up` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: venv up test lint bench clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(STAMP)
+
+up: venv
+	$(BIN)/phalanx up $(UP_ARGS)
+
+test: venv
+	$(BIN)/pytest -n 2 $(TEST_ARGS)
+
+lint: venv
+	$(BIN)/ruff check src tests bench
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+
+bench: venv
+	$(BIN)/phalanx bench $(SUITE)
+
+clean:
+	rm -rf $(VENV) data dist build

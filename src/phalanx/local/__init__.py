@@ -1,0 +1,1 @@
+"""The embedded cluster: store, API server, simulated nodes."""

@@ -1,0 +1,1 @@
+"""The Kubernetes REST grammar over the store."""

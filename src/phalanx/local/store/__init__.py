@@ -1,0 +1,1 @@
+"""Durable revisioned storage: one writer, many readers, acknowledged means durable."""

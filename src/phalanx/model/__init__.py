@@ -1,0 +1,1 @@
+"""What objects are: kinds, schema, quantities, selectors, defaults, validation, conversion, the group tree."""

@@ -1,0 +1,1 @@
+"""Composition roots: wires concrete parts into processes."""

@@ -1,0 +1,1 @@
+"""Builders, reference implementations and a simulated world; public, and imported by nothing in the product."""
