@@ -6,7 +6,7 @@ chooses between plain dicts and typed structs and nobody decodes twice. Every fa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -111,7 +111,7 @@ class Client(Protocol):
         self,
         resource: Resource,
         name: str,
-        body: bytes | dict[str, Any] | list[Any],
+        body: bytes | dict[str, Any] | Sequence[Any],
         namespace: str = "",
         *,
         patch_type: PatchType = "application/merge-patch+json",

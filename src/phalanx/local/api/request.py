@@ -1,0 +1,47 @@
+"""What a request is once the path is understood, and what an answer is. Shared by reading, writing and transport."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from phalanx.model.kinds import Kind, Version
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str = "phalanx:admin"
+    uid: str = ""
+    groups: tuple[str, ...] = ("system:masters", "system:authenticated")
+
+
+@dataclass(slots=True)
+class Request:
+    verb: str  # get, list, watch, create, update, patch, delete, deletecollection
+    kind: Kind
+    version: Version  # the version the client speaks
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)  # last value wins, as upstream
+    body: bytes = b""
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    user_agent: str = ""
+    user: User = field(default_factory=User)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer. `body` is encoded JSON, or `stream` yields encoded watch lines."""
+
+    code: int = 200
+    body: bytes = b""
+    stream: AsyncIterator[bytes] | None = None
+    content_type: str = "application/json"
+    warnings: tuple[str, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def query_flag(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("true", "1")

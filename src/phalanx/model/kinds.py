@@ -1,0 +1,148 @@
+"""The registry of kinds: one entry says everything the API server needs to serve a kind.
+
+Discovery, decoding, defaulting, validation, printing, merge keys, field selectors and OpenAPI all start here.
+A kind is stored once, in its storage version; the other versions are views made by `convert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.base.client import Resource
+from phalanx.model.schema import Object
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A printer column of the Table answer."""
+
+    name: str
+    type: str  # string, integer, date, …
+    value: Callable[[Json, float], Any]  # (object, now) -> cell; ages are computed from `now`
+    priority: int = 0  # 1 = only with -o wide
+    format: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    name: str  # "v1beta1"
+    schema: Object
+    gate: str = ""  # served only while this gate is on
+    # Views: storage object <-> this version's object. None: only apiVersion differs.
+    from_storage: Callable[[Json], Json] | None = None
+    to_storage: Callable[[Json], Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One line of a 422 answer. `type` is the reason in causes (FieldValueInvalid, …)."""
+
+    path: str
+    type: str  # FieldValueRequired, FieldValueInvalid, FieldValueNotSupported, FieldValueForbidden, …
+    message: str  # the text after the path, e.g. 'Invalid value: -1: must be greater than or equal to 1'
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """JSON paths (dotted) behind the scale subresource."""
+
+    spec_replicas: str = "spec.replicas"
+    status_replicas: str = "status.replicas"
+    selector: str = ""  # dotted path of a label selector object or string; "" = none
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    kind: str
+    group: str
+    plural: str
+    versions: tuple[Version, ...]  # in order of preference
+    storage_version: str
+    namespaced: bool = True
+    singular: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: frozenset[str] = frozenset()  # status, scale, binding, eviction, …
+    verbs: tuple[str, ...] = (
+        "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
+    )  # fmt: skip
+    columns: tuple[Column, ...] = ()
+    # Field selectors beyond metadata.name and metadata.namespace: label -> value of an object, as text.
+    selectable: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
+    scale: Scale | None = None
+    generation: bool = True  # metadata.generation counts spec changes (false for the kinds where upstream keeps 0)
+    unconditional_update: bool = True  # PUT without resourceVersion allowed
+    create_on_update: bool = False  # PUT may create (leases, events, …)
+    strategic: bool = True  # strategic merge patch offered (false for custom resources: 415)
+    # Rules work on the storage version. `default` edits in place. Gate dropping is part of `prepare`.
+    default: Callable[[Json], None] | None = None
+    prepare_create: Callable[[Json], None] | None = None  # clear status, drop gated fields
+    prepare_update: Callable[[Json, Json], None] | None = None  # (new, old)
+    prepare_status: Callable[[Json, Json], None] | None = None  # (new, old) on the status subresource
+    validate_create: Callable[[Json], list[FieldError]] | None = None
+    validate_update: Callable[[Json, Json], list[FieldError]] | None = None  # (new, old)
+    validate_status: Callable[[Json, Json], list[FieldError]] | None = None  # (new, old)
+    validate_name: Callable[[str], list[str]] | None = None  # default: DNS subdomain
+
+    @property
+    def storage_key(self) -> str:
+        """The store's resource name: unique per kind whatever the version."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def version(self, name: str) -> Version:
+        for version in self.versions:
+            if version.name == name:
+                return version
+        raise KeyError(name)
+
+    def resource(self, version: str = "") -> Resource:
+        return Resource(self.group, version or self.storage_version, self.plural, self.kind, self.namespaced)
+
+
+class Registry:
+    """All kinds that are served now. Custom resources come and go at run time."""
+
+    def __init__(self, kinds: Iterable[Kind] = ()) -> None:
+        self._by_path: dict[tuple[str, str, str], Kind] = {}
+        self._by_kind: dict[tuple[str, str, str], Kind] = {}
+        self._kinds: dict[str, Kind] = {}
+        self.generation = 0  # rises with every change: caches of discovery and OpenAPI hang on it
+        for kind in kinds:
+            self.add(kind)
+
+    def add(self, kind: Kind) -> None:
+        self.remove(kind.storage_key)
+        self._kinds[kind.storage_key] = kind
+        for version in kind.versions:
+            self._by_path[kind.group, version.name, kind.plural] = kind
+            self._by_kind[kind.group, version.name, kind.kind] = kind
+        self.generation += 1
+
+    def remove(self, storage_key: str) -> None:
+        kind = self._kinds.pop(storage_key, None)
+        if kind is None:
+            return
+        for version in kind.versions:
+            self._by_path.pop((kind.group, version.name, kind.plural), None)
+            self._by_kind.pop((kind.group, version.name, kind.kind), None)
+        self.generation += 1
+
+    def by_path(self, group: str, version: str, plural: str) -> Kind | None:
+        return self._by_path.get((group, version, plural))
+
+    def by_kind(self, group: str, version: str, kind: str) -> Kind | None:
+        return self._by_kind.get((group, version, kind))
+
+    def by_storage_key(self, storage_key: str) -> Kind | None:
+        return self._kinds.get(storage_key)
+
+    def all(self) -> list[Kind]:
+        return list(self._kinds.values())

@@ -1,0 +1,46 @@
+"""Typed views of objects for whoever reads them (engine, controllers, kubelets). The server works on plain JSON."""
+
+from phalanx.model.objects.cluster import (
+    Namespace,
+    PodDisruptionBudget,
+    PriorityClass,
+    ReplicaSet,
+    Service,
+    StatefulSet,
+)
+from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
+from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
+from phalanx.model.objects.node import Node
+from phalanx.model.objects.pod import Pod
+from phalanx.model.objects.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+
+__all__ = [
+    "CSIDriver",
+    "CSINode",
+    "CSIStorageCapacity",
+    "CompositePodGroup",
+    "Condition",
+    "LabelSelector",
+    "Namespace",
+    "Node",
+    "ObjectMeta",
+    "OwnerReference",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodDisruptionBudget",
+    "PodGroup",
+    "PriorityClass",
+    "ReplicaSet",
+    "Service",
+    "StatefulSet",
+    "StorageClass",
+    "Workload",
+]

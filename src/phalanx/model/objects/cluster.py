@@ -1,0 +1,63 @@
+"""The smaller kinds that placement reads: namespaces, priority classes, budgets, owners for default spreading."""
+
+from __future__ import annotations
+
+from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, Struct
+
+
+class Namespace(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class PriorityClass(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
+
+
+class PodDisruptionBudgetSpec(Struct, frozen=True):
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(Struct, frozen=True):
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    observed_generation: int | None = None
+    disrupted_pods: dict[str, str] | None = None
+    conditions: list[Condition] | None = None
+
+
+class PodDisruptionBudget(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class ServiceSpec(Struct, frozen=True):
+    selector: dict[str, str] | None = None
+
+
+class Service(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+
+class SelectorSpec(Struct, frozen=True):
+    """The part of a ReplicaSet's or StatefulSet's spec that default topology spreading reads."""
+
+    selector: LabelSelector | None = None
+
+
+class ReplicaSet(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: SelectorSpec = SelectorSpec()
+
+
+class StatefulSet(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: SelectorSpec = SelectorSpec()

@@ -1,0 +1,63 @@
+"""The shape of objects as data: fields, types, merge rules and protobuf numbers.
+
+Everything that must agree about an object's shape (decoding, field validation, strategic merge, server-side apply,
+protobuf, OpenAPI, explain) reads these values and nothing else. Tables that fill them live in `model/tables/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ScalarName = Literal[
+    "string", "bool", "int32", "int64", "double", "bytes",
+    "time", "microtime", "duration", "quantity", "intorstring",
+    "json",  # any JSON value, kept as it is (RawExtension, FieldsV1, CRD schema parts)
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    name: ScalarName
+
+
+@dataclass(slots=True, eq=False)
+class Object:
+    """A record. Mutable only while the tables are being linked (types refer to each other)."""
+
+    name: str  # "core/v1.PodSpec"
+    fields: dict[str, Field] = field(default_factory=dict)
+    doc: str = ""
+    atomic: bool = False  # x-kubernetes-map-type: atomic
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    item: Type
+    kind: Literal["atomic", "set", "map"] = "atomic"  # server-side apply: x-kubernetes-list-type
+    keys: tuple[str, ...] = ()  # server-side apply: x-kubernetes-list-map-keys
+    patch_merge: bool = False  # strategic merge: patchStrategy=merge
+    patch_key: str = ""  # strategic merge: patchMergeKey ("" with patch_merge on scalars: a set)
+    retain_keys: bool = False  # strategic merge: patchStrategy=retainKeys on the items
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    value: Type
+    atomic: bool = False  # x-kubernetes-map-type: atomic (label selectors' matchLabels are part of an atomic Object)
+
+
+Type = Scalar | Object | ListOf | MapOf
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str  # JSON name
+    type: Type
+    number: int = 0  # protobuf field number; 0 = not on the protobuf wire
+    required: bool = False  # must be present (OpenAPI "required"); emptiness is a validation rule, not schema
+    pointer: bool = False  # optional pointer: an explicit zero value on the protobuf wire is kept
+    retain_keys: bool = False  # strategic merge: patchStrategy=retainKeys on an object field (Deployment.strategy)
+    inline: bool = False  # protobuf nests it, JSON does not (embedded struct, e.g. VolumeSource)
+    doc: str = ""
+    default: object = None  # simple literal default for OpenAPI and CRDs; rules live in model.defaults
