@@ -1,0 +1,20 @@
+"""What every part of the API server shares. One instance per server; passed, never global."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.store.contract import StoreProtocol
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import Registry
+
+
+@dataclass(slots=True)
+class Context:
+    store: StoreProtocol
+    registry: Registry
+    gates: Gates = field(default_factory=Gates)
+    clock: Clock = field(default_factory=SystemClock)
+    rng: random.Random = field(default_factory=random.SystemRandom)
