@@ -144,6 +144,12 @@ class Timeout(ApiProblem):
     reason, code = "Timeout", 504
 
 
+class Unreachable(ApiProblem):
+    """No answer came: the call may or may not have taken effect, only reading tells."""
+
+    reason, code = "Unreachable", 503
+
+
 _BY_REASON: dict[str, type[ApiProblem]] = {
     cls.reason: cls
     for cls in (

@@ -1,0 +1,266 @@
+"""The Client protocol over HTTP(S), for any kube-apiserver and for ours.
+
+One call, one attempt: retrying is decided by `kube.retry`, by error type, where the meaning of a repeat is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from phalanx.base.client import PatchType, Propagation, Resource, WatchEvent
+from phalanx.base.errors import ApiProblem, Unreachable, problem_from_status
+from phalanx.kube.config import Connection
+
+_JSON = "application/json"
+_MAX_LINE = 16 << 20  # a watch line larger than this is not an object of ours
+
+
+class _Line(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_LINE = msgspec.json.Decoder(_Line)
+
+
+def _encode(body: bytes | dict[str, Any] | Sequence[Any]) -> bytes:
+    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+
+def _problem(code: int, body: bytes) -> ApiProblem:
+    try:
+        status = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        status = None
+    if not isinstance(status, dict):
+        status = {"message": body.decode(errors="replace")[:500] or f"the server answered HTTP {code}"}
+    return problem_from_status(status, code)
+
+
+class HttpClient:
+    """Use as an async context manager; safe for any number of concurrent calls."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str = "phalanx",
+        connections: int = 64,
+        timeout: float = 30.0,
+    ) -> None:
+        self._connection = connection
+        self._agent = user_agent
+        self._limit = connections
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> HttpClient:
+        tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60),
+            headers={"User-Agent": self._agent, "Accept": _JSON},
+            timeout=self._timeout,
+            auto_decompress=True,
+        )
+        self._slots = asyncio.Semaphore(self._limit)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _headers(self, extra: Mapping[str, str], *, renew: bool = False) -> dict[str, str]:
+        token = await self._connection.bearer(renew=renew)
+        headers = dict(extra)
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = _JSON,
+    ) -> bytes:
+        """One call on any path; raises ApiProblem for every answer that is not 2xx."""
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside 'async with'")
+        extra = {"Content-Type": content_type} if body is not None else {}
+        async with self._slots:
+            for renew in (False, True):
+                headers = await self._headers(extra, renew=renew)
+                try:
+                    async with self._session.request(
+                        method, self._connection.server + path, params=query or {}, data=body, headers=headers
+                    ) as response:
+                        answer = await response.read()
+                        code = response.status
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
+                if code == 401 and not renew and not self._connection.token:
+                    continue  # a rotated token: ask its source once more
+                break
+        if code >= 300:
+            raise _problem(code, answer)
+        return answer
+
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
+        return await self.request("GET", resource.path(namespace, quote(name, safe=""), subresource))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> bytes:
+        query = {
+            "labelSelector": labels,
+            "fieldSelector": fields,
+            "resourceVersion": resource_version,
+            "limit": str(limit) if limit else "",
+            "continue": continue_,
+        }
+        return await self.request("GET", resource.path(namespace), query={k: v for k, v in query.items() if v})
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        bookmarks: bool = True,
+        timeout: float = 0.0,
+    ) -> AsyncIterator[WatchEvent]:
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside 'async with'")
+        query = {"watch": "true", "resourceVersion": resource_version}
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        if bookmarks:
+            query["allowWatchBookmarks"] = "true"
+        if timeout:
+            query["timeoutSeconds"] = str(max(1, round(timeout)))
+        path = resource.path(namespace)
+        try:
+            async with self._session.get(
+                self._connection.server + path,
+                params={k: v for k, v in query.items() if v},
+                headers=await self._headers({}),
+                # Silence for long is normal, for ever is a half-open connection: bookmarks come every minute.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=300),
+            ) as response:
+                if response.status >= 300:
+                    raise _problem(response.status, await response.read())
+                async for line in _lines(response.content):
+                    event = _LINE.decode(line)
+                    if event.type == "ERROR":
+                        raise _problem(500, bytes(event.object))
+                    yield WatchEvent(event.type, bytes(event.object))
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+            raise Unreachable(f"watch {path}: {error or type(error).__name__}") from error
+
+    async def create(
+        self,
+        resource: Resource,
+        body: bytes | dict[str, Any],
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> bytes:
+        query = {"fieldManager": field_manager} if field_manager else {}
+        path = resource.path(namespace, quote(name, safe=""), subresource)
+        return await self.request("POST", path, query=query, body=_encode(body))
+
+    async def update(
+        self,
+        resource: Resource,
+        name: str,
+        body: bytes | dict[str, Any],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> bytes:
+        query = {"fieldManager": field_manager} if field_manager else {}
+        path = resource.path(namespace, quote(name, safe=""), subresource)
+        return await self.request("PUT", path, query=query, body=_encode(body))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: bytes | dict[str, Any] | Sequence[Any],
+        namespace: str = "",
+        *,
+        patch_type: PatchType = "application/merge-patch+json",
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+    ) -> bytes:
+        query = {"fieldManager": field_manager} if field_manager else {}
+        if force:
+            query["force"] = "true"
+        path = resource.path(namespace, quote(name, safe=""), subresource)
+        return await self.request("PATCH", path, query=query, body=_encode(body), content_type=patch_type)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        grace_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> bytes:
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        preconditions = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
+        if preconditions:
+            options["preconditions"] = preconditions
+        path = resource.path(namespace, quote(name, safe=""))
+        return await self.request("DELETE", path, body=msgspec.json.encode(options))
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Split the chunked body at newlines; an object may be far larger than one read."""
+    rest = b""
+    async for chunk in stream.iter_any():
+        if b"\n" not in chunk:
+            rest += chunk
+            if len(rest) > _MAX_LINE:
+                raise Unreachable("a watch line is longer than 16 MiB")
+            continue
+        first, *others = chunk.split(b"\n")
+        yield rest + first
+        rest = others.pop()
+        for line in others:
+            yield line
+    if rest.strip():
+        yield rest

@@ -1,0 +1,204 @@
+"""List and watch one resource for ever, as a stream of typed changes that is complete and in order.
+
+Contract: after `synced`, the sink has seen exactly the state of the server at some revision, then every later change.
+A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the list is read again
+and only the differences are passed on. The sink runs in the reading task: a slow sink slows the reading, not memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import ApiProblem, Expired, Gone, NotFound
+from phalanx.kube.retry import delay
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+PAGE = 2000
+YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
+
+
+class Seen(NamedTuple):
+    uid: str
+    resource_version: str
+
+
+class Change(NamedTuple, Generic[T]):
+    namespace: str
+    name: str
+    object: T | None  # None: gone
+
+
+class _Meta(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Peek(msgspec.Struct, gc=False):
+    metadata: _Meta
+
+
+class _ListMeta(msgspec.Struct, rename={"resource_version": "resourceVersion", "next": "continue"}):
+    resource_version: str = ""
+    next: str = ""
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
+_PEEK = msgspec.json.Decoder(_Peek)
+_LIST = msgspec.json.Decoder(_List)
+
+
+class Informer(Generic[T]):
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        type_: type[T],
+        sink: Callable[[Change[T]], None],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        optional: bool = False,
+        rng: random.Random | None = None,
+    ) -> None:
+        """optional: a server without this resource (404) counts as an empty list that is asked for again later."""
+        self.resource = resource
+        self.synced = asyncio.Event()
+        self.relists = 0
+        self._client = client
+        self._decoder = msgspec.json.Decoder(type_)
+        self._sink = sink
+        self._namespace, self._labels, self._fields = namespace, labels, fields
+        self._optional = optional
+        self._rng = rng or random.Random()
+        self._known: dict[tuple[str, str], Seen] = {}
+        self._since_yield = 0
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                revision = await self._relist()
+                failures = 0
+                self.synced.set()
+                await self._follow(revision)
+            except (Expired, Gone):
+                self.relists += 1
+                continue
+            except NotFound as problem:
+                if not self._optional:
+                    raise
+                self._replace({})
+                self.synced.set()
+                log.info("%s is not served here (%s); asking again in 30 s", self.resource.plural, problem)
+                await asyncio.sleep(30)
+            except ApiProblem as problem:
+                log.warning("listing %s: %s", self.resource.plural, problem)
+                await asyncio.sleep(delay(failures, problem, self._rng))
+                failures += 1
+
+    async def _relist(self) -> str:
+        found: dict[tuple[str, str], bytes] = {}
+        continue_ = ""
+        while True:
+            page = _LIST.decode(
+                await self._client.list(
+                    self.resource,
+                    self._namespace,
+                    labels=self._labels,
+                    fields=self._fields,
+                    limit=PAGE,
+                    continue_=continue_,
+                )
+            )
+            for raw in page.items or ():
+                body = bytes(raw)
+                meta = _PEEK.decode(body).metadata
+                found[meta.namespace, meta.name] = body
+            continue_ = page.metadata.next
+            if not continue_:
+                break
+        self._replace(found)
+        await asyncio.sleep(0)
+        return page.metadata.resource_version
+
+    def _replace(self, found: dict[tuple[str, str], bytes]) -> None:
+        """Pass on the differences between what was known and what the server has."""
+        for key in [key for key in self._known if key not in found]:
+            self._gone(*key)
+        for body in found.values():
+            self._set(body)
+
+    async def _follow(self, revision: str) -> None:
+        """Watch until the server forgets `revision` (raises) or the connection needs a fresh list."""
+        failures = 0
+        while True:
+            try:
+                async for event in self._client.watch(
+                    self.resource,
+                    self._namespace,
+                    labels=self._labels,
+                    fields=self._fields,
+                    resource_version=revision,
+                    timeout=240 + 120 * self._rng.random(),
+                ):
+                    failures = 0
+                    if event.type == "BOOKMARK":
+                        revision = _PEEK.decode(event.object).metadata.resource_version
+                        continue
+                    revision = self._take(event.type, event.object)
+                    self._since_yield += 1
+                    if self._since_yield >= YIELD_EVERY:
+                        self._since_yield = 0
+                        await asyncio.sleep(0)
+            except (Expired, Gone, NotFound):
+                raise
+            except ApiProblem as problem:
+                log.info("watch of %s broke (%s); resuming at %s", self.resource.plural, problem, revision)
+                await asyncio.sleep(delay(failures, problem, self._rng))
+                failures += 1
+
+    def _take(self, type_: str, body: bytes) -> str:
+        meta = _PEEK.decode(body).metadata
+        if type_ == "DELETED":
+            self._gone(meta.namespace, meta.name)
+        else:
+            self._set(body)
+        return meta.resource_version
+
+    def _set(self, body: bytes) -> None:
+        meta = _PEEK.decode(body).metadata
+        key = (meta.namespace, meta.name)
+        known = self._known.get(key)
+        if known is not None:
+            if known == (meta.uid, meta.resource_version):
+                return
+            if known.uid != meta.uid:
+                # Deleted and made anew while we were not looking: two objects, not one that changed.
+                self._gone(*key)
+        try:
+            typed = self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            log.error("%s %s/%s cannot be read and is left out: %s", self.resource.kind, *key, error)
+            return
+        self._known[key] = Seen(meta.uid, meta.resource_version)
+        self._sink(Change(meta.namespace, meta.name, typed))
+
+    def _gone(self, namespace: str, name: str) -> None:
+        if self._known.pop((namespace, name), None) is not None:
+            self._sink(Change(namespace, name, None))

@@ -1,0 +1,157 @@
+"""events.k8s.io events, written in the background: repeats become a series, floods are dropped, nobody waits.
+
+An event is identified by (object, reason, action, note, type): the first is created, repeats within the window are
+counted and written as a series at most once per interval. When the queue is full the oldest news is dropped, never
+the scheduler slowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339_micro
+from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.ids import generate_suffix
+from phalanx.kube.retry import retrying
+
+log = logging.getLogger(__name__)
+
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+MAX_NOTE = 1024
+QUEUE = 10_000
+SERIES_INTERVAL = 30.0  # seconds between two writes of one series
+SERIES_END = 360.0  # a repeat after this long is news again
+REMEMBERED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+
+    def json(self) -> dict[str, str]:
+        pairs = (
+            ("apiVersion", self.api_version),
+            ("kind", self.kind),
+            ("namespace", self.namespace),
+            ("name", self.name),
+            ("uid", self.uid),
+        )
+        return {key: value for key, value in pairs if value}
+
+
+@dataclass(slots=True)
+class _Series:
+    name: str
+    namespace: str
+    count: int
+    last: float
+    written: float
+
+
+class Recorder:
+    def __init__(
+        self, client: Client, controller: str, instance: str, clock: Clock, rng: random.Random, *, writers: int = 4
+    ) -> None:
+        self._client, self._controller, self._instance = client, controller, instance
+        self._clock, self._rng = clock, rng
+        self._writers = writers
+        self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(QUEUE)
+        self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()
+        self.dropped = 0
+
+    def record(
+        self,
+        regarding: ObjectRef,
+        type_: str,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        related: ObjectRef | None = None,
+        controller: str = "",
+    ) -> None:
+        """Never waits, never raises. `controller` overrides the reporting name (several scheduler profiles)."""
+        now = self._clock.now()
+        note = note if len(note) <= MAX_NOTE else note[: MAX_NOTE - 3] + "..."
+        key = (regarding, related, type_, reason, action, note)
+        series = self._series.get(key)
+        if series is not None and now - series.last < SERIES_END:
+            series.count += 1
+            series.last = now
+            self._series.move_to_end(key)
+            if now - series.written >= SERIES_INTERVAL:
+                series.written = now
+                self._put("series", (series.namespace, series.name, series.count, now))
+            return
+        namespace = regarding.namespace or "default"
+        name = f"{regarding.name[:200]}.{generate_suffix(self._rng, 12)}"
+        self._series[key] = _Series(name, namespace, 1, now, now)
+        while len(self._series) > REMEMBERED:
+            self._series.popitem(last=False)
+        body: dict[str, Any] = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": rfc3339_micro(now),
+            "reportingController": controller or self._controller,
+            "reportingInstance": self._instance,
+            "action": action,
+            "reason": reason,
+            "regarding": regarding.json(),
+            "note": note,
+            "type": type_,
+        }
+        if related is not None:
+            body["related"] = related.json()
+        self._put("create", body)
+
+    def _put(self, kind: str, item: Any) -> None:
+        try:
+            self._queue.put_nowait((kind, item))
+        except asyncio.QueueFull:
+            self.dropped += 1
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._writers):
+                group.create_task(self._write())
+
+    async def flush(self) -> None:
+        """Wait until everything recorded so far is written (or given up)."""
+        await self._queue.join()
+
+    async def _write(self) -> None:
+        while True:
+            kind, item = await self._queue.get()
+            try:
+                if kind == "create":
+                    await self._create(item)
+                else:
+                    await self._update_series(*item)
+            except ApiProblem as problem:
+                # An event is news, not state: losing one is better than blocking behind it.
+                self.dropped += 1
+                log.debug("event not written: %s", problem)
+            finally:
+                self._queue.task_done()
+
+    async def _create(self, body: dict[str, Any]) -> None:
+        namespace = body["metadata"]["namespace"]
+        await retrying(lambda: self._client.create(EVENTS, body, namespace), self._rng, attempts=3, idempotent=True)
+
+    async def _update_series(self, namespace: str, name: str, count: int, last: float) -> None:
+        patch = {"series": {"count": count, "lastObservedTime": rfc3339_micro(last)}}
+        try:
+            await self._client.patch(EVENTS, name, patch, namespace)
+        except NotFound:
+            log.debug("event %s/%s is gone; its series ends", namespace, name)

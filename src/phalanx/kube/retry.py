@@ -1,0 +1,53 @@
+"""When a failed call is worth repeating, decided by the type of the failure in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+from phalanx.base.errors import (
+    ApiProblem,
+    InternalError,
+    ServiceUnavailable,
+    Timeout,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+
+T = TypeVar("T")
+
+Verdict = Literal["repeat", "uncertain", "final"]
+FIRST_DELAY, LONGEST_DELAY = 0.05, 5.0
+
+
+def verdict(problem: ApiProblem) -> Verdict:
+    """repeat: not done, try again. uncertain: maybe done, read before repeating. final: do not repeat."""
+    if isinstance(problem, TooManyRequests | Unauthorized):
+        return "repeat"
+    if isinstance(problem, Unreachable | Timeout | InternalError | ServiceUnavailable):
+        return "uncertain"
+    return "uncertain" if problem.http_code >= 500 else "final"
+
+
+def delay(attempt: int, problem: ApiProblem, rng: random.Random) -> float:
+    """Exponential with jitter, but never less than what the server asked for."""
+    backoff = min(LONGEST_DELAY, FIRST_DELAY * 2.0**attempt)
+    return max(float(problem.retry_after), backoff * (0.5 + rng.random() / 2))
+
+
+async def retrying(
+    call: Callable[[], Awaitable[T]], rng: random.Random, *, attempts: int = 6, idempotent: bool = True
+) -> T:
+    """Repeat `call` while its failure allows it. With idempotent=False an uncertain failure is not repeated."""
+    for attempt in range(attempts):
+        try:
+            return await call()
+        except ApiProblem as problem:
+            kind = verdict(problem)
+            if kind == "final" or (kind == "uncertain" and not idempotent) or attempt == attempts - 1:
+                raise
+            await asyncio.sleep(delay(attempt, problem, rng))
+    raise AssertionError("unreachable: the loop returns or raises")
