@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from phalanx.model.kinds import Kind, Version
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """One answer. `body` is encoded JSON, or `stream` yields encoded watch lines."""
+    """One answer. `body` is encoded JSON; a long one comes as `chunks`; `stream` yields encoded watch lines."""
 
     code: int = 200
     body: bytes = b""
@@ -41,6 +41,11 @@ class Answer:
     content_type: str = "application/json"
     warnings: tuple[str, ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
+    chunks: Iterable[bytes] | None = None
+
+    def whole(self) -> bytes:
+        """The body in one piece."""
+        return self.body if self.chunks is None else b"".join(self.chunks)
 
 
 def query_flag(query: Mapping[str, str], name: str) -> bool:

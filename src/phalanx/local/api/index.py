@@ -1,0 +1,60 @@
+"""What the store keeps beside each encoded object, so that selecting, collecting and watching need no decoding.
+
+Must stay small: one Index exists per stored object. Values that only some field selectors ask for are computed on
+the first ask and kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.model.kinds import Kind
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """One owner reference."""
+
+    uid: str = ""
+    kind: str = ""
+    name: str = ""
+    api_version: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class Index(msgspec.Struct, gc=False, rename="camel"):
+    """The part of metadata that other parts ask for all the time."""
+
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
+    finalizers: list[str] | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    # Values of selectable fields, filled by `field_value`. The name cannot appear in metadata.
+    selected: dict[str, str] | None = msgspec.field(default=None, name=" selected")
+
+
+class _Peek(msgspec.Struct, gc=False):
+    metadata: Index = msgspec.field(default_factory=Index)
+
+
+_decode_index = msgspec.json.Decoder(_Peek, strict=False).decode
+_decode = msgspec.json.Decoder().decode
+
+
+def index_of(resource: str, value: bytes) -> Index:
+    """The store's Indexer. Custom resources may hold anything outside metadata, so nothing else is typed."""
+    return _decode_index(value).metadata
+
+
+def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
+    """The text of a selectable field other than metadata.name and metadata.namespace."""
+    known = index.selected
+    if known is None:
+        obj: dict[str, Any] = _decode(value)
+        known = {name: read(obj) for name, read in kind.selectable.items()}
+        index.selected = known
+    return known.get(label, "")
