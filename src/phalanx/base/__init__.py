@@ -1,1 +1,1 @@
-"""Clock, errors, ids and the Client protocol: what every layer may rely on. Must import no other layer."""
+"""Clock, errors, ids, the Client protocol and what follows from it alone (retry, informer). Imports no other layer."""

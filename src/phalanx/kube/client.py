@@ -1,6 +1,6 @@
 """The Client protocol over HTTP(S), for any kube-apiserver and for ours.
 
-One call, one attempt: retrying is decided by `kube.retry`, by error type, where the meaning of a repeat is known.
+One call, one attempt: retrying is decided by `base.retry`, by error type, where the meaning of a repeat is known.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.base.ids import generate_suffix
-from phalanx.kube.retry import retrying
+from phalanx.base.retry import retrying
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, Expired, Gone, NotFound
-from phalanx.kube.retry import delay
+from phalanx.base.retry import delay
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
