@@ -1,0 +1,94 @@
+"""Builders of PodGroups, CompositePodGroups and Workloads."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from phalanx.model import objects as o
+from phalanx.testing.builders.base import Builder, Json, T
+
+
+class GroupBuilder(Builder[T]):
+    """What PodGroup and CompositePodGroup share."""
+
+    def parent(self, name: str) -> Self:
+        self.spec["parentCompositePodGroupName"] = name
+        return self
+
+    def from_workload(self, workload: str, template: str) -> Self:
+        self.spec["workloadRef"] = {"workloadName": workload, "templateName": template}
+        return self
+
+    def basic(self) -> Self:
+        self.spec["schedulingPolicy"] = {"basic": {}}
+        return self
+
+    def topology(self, key: str) -> Self:
+        self.spec["schedulingConstraints"] = {"topology": [{"key": key}]}
+        return self
+
+    def disrupt_all(self) -> Self:
+        self.spec["disruptionMode"] = {"all": {}}
+        return self
+
+    def disrupt_single(self) -> Self:
+        self.spec["disruptionMode"] = {"single": {}}
+        return self
+
+    def priority(self, priority: int) -> Self:
+        self.spec["priority"] = priority
+        return self
+
+    def preemption_policy(self, policy: str) -> Self:
+        self.spec["preemptionPolicy"] = policy
+        return self
+
+
+class PodGroupBuilder(GroupBuilder[o.PodGroup]):
+    api_version = "scheduling.k8s.io/v1beta1"
+    kind = "PodGroup"
+    view = o.PodGroup
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.basic()
+
+    def gang(self, min_count: int) -> Self:
+        self.spec["schedulingPolicy"] = {"gang": {"minCount": min_count}}
+        return self
+
+
+class CompositePodGroupBuilder(GroupBuilder[o.CompositePodGroup]):
+    api_version = "scheduling.k8s.io/v1alpha3"
+    kind = "CompositePodGroup"
+    view = o.CompositePodGroup
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.basic()
+
+    def gang(self, min_group_count: int) -> Self:
+        self.spec["schedulingPolicy"] = {"gang": {"minGroupCount": min_group_count}}
+        return self
+
+
+class WorkloadBuilder(Builder[o.Workload]):
+    """Templates take the JSON of a policy: `.template("workers", {"gang": {"minCount": 4}})`."""
+
+    api_version = "scheduling.k8s.io/v1beta1"
+    kind = "Workload"
+    view = o.Workload
+
+    def controller(self, kind: str, name: str, api_group: str = "batch") -> Self:
+        self.spec["controllerRef"] = {"apiGroup": api_group, "kind": kind, "name": name}
+        return self
+
+    def template(self, name: str, policy: Json | None = None, **more: Any) -> Self:
+        made = {"name": name, "schedulingPolicy": policy or {"basic": {}}, **more}
+        self.spec.setdefault("podGroupTemplates", []).append(made)
+        return self
+
+    def composite_template(self, name: str, policy: Json | None = None, **more: Any) -> Self:
+        made = {"name": name, "schedulingPolicy": policy or {"basic": {}}, **more}
+        self.spec.setdefault("compositePodGroupTemplates", []).append(made)
+        return self
