@@ -6,6 +6,7 @@ A kind is stored once, in its storage version; the other versions are views made
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,8 @@ class Kind:
     unconditional_update: bool = True  # PUT without resourceVersion allowed
     create_on_update: bool = False  # PUT may create (leases, events, …)
     strategic: bool = True  # strategic merge patch offered (false for custom resources: 415)
+    stored: bool = True  # false: asked and answered in one request, nothing is kept (reviews, Binding)
+    stored_as: str = ""  # storage key of the kind this one is a view of (events.k8s.io Event of core Event)
     # Rules work on the storage version. `default` edits in place. Gate dropping is part of `prepare`.
     default: Callable[[Json], None] | None = None
     prepare_create: Callable[[Json], None] | None = None  # clear status, drop gated fields
@@ -94,7 +97,12 @@ class Kind:
 
     @property
     def storage_key(self) -> str:
-        """The store's resource name: unique per kind whatever the version."""
+        """The store's resource name, whatever the version. Two kinds share it only when one is a view of the other."""
+        return self.stored_as or self.key
+
+    @property
+    def key(self) -> str:
+        """Unique per kind: the plural with its group, as in the name of a CustomResourceDefinition."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def version(self, name: str) -> Version:
@@ -105,6 +113,26 @@ class Kind:
 
     def resource(self, version: str = "") -> Resource:
         return Resource(self.group, version or self.storage_version, self.plural, self.kind, self.namespaced)
+
+
+# Kinds of subresources that speak another kind than their parent: (group, version, kind).
+SUBRESOURCE_KINDS: dict[str, tuple[str, str, str]] = {
+    "scale": ("autoscaling", "v1", "Scale"),
+    "binding": ("", "v1", "Binding"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+
+_VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+
+
+def _rank(version: str) -> tuple[int, int, int, str]:
+    """Kubernetes' order of versions: stable, beta, alpha, each newest first; anything else last, by name."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        return (3, 0, 0, version)
+    major, stage, minor = match.groups()
+    return ({None: 0, "beta": 1, "alpha": 2}[stage], -int(major), -int(minor or 0), "")
 
 
 class Registry:
@@ -119,15 +147,15 @@ class Registry:
             self.add(kind)
 
     def add(self, kind: Kind) -> None:
-        self.remove(kind.storage_key)
-        self._kinds[kind.storage_key] = kind
+        self.remove(kind.key)
+        self._kinds[kind.key] = kind
         for version in kind.versions:
             self._by_path[kind.group, version.name, kind.plural] = kind
             self._by_kind[kind.group, version.name, kind.kind] = kind
         self.generation += 1
 
-    def remove(self, storage_key: str) -> None:
-        kind = self._kinds.pop(storage_key, None)
+    def remove(self, key: str) -> None:
+        kind = self._kinds.pop(key, None)
         if kind is None:
             return
         for version in kind.versions:
@@ -143,6 +171,14 @@ class Registry:
 
     def by_storage_key(self, storage_key: str) -> Kind | None:
         return self._kinds.get(storage_key)
+
+    def group_versions(self) -> list[tuple[str, str]]:
+        """Every (group, version) that serves something: core first, then by group, preferred versions first."""
+        found: dict[tuple[str, str], None] = {}
+        for kind in sorted(self._kinds.values(), key=lambda kind: kind.group):
+            for version in kind.versions:
+                found[kind.group, version.name] = None
+        return sorted(found, key=lambda pair: (pair[0], _rank(pair[1])))
 
     def all(self) -> list[Kind]:
         return list(self._kinds.values())

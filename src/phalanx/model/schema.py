@@ -16,6 +16,10 @@ ScalarName = Literal[
 ]  # fmt: skip
 
 
+# How a union of the CRD schema language looks on the protobuf wire: schema or bool, one schema or many, …
+Wire = Literal["", "orbool", "orarray", "orstrings"]
+
+
 @dataclass(frozen=True, slots=True)
 class Scalar:
     name: ScalarName
@@ -23,10 +27,15 @@ class Scalar:
 
 @dataclass(slots=True, eq=False)
 class Object:
-    """A record. Mutable only while the tables are being linked (types refer to each other)."""
+    """A record. Mutable only while the tables are being linked (types refer to each other).
+
+    `fields` is the JSON view: fields of embedded records appear here with inline=True and number 0. The protobuf
+    wire nests them; `embedded` says under which number.
+    """
 
     name: str  # "core/v1.PodSpec"
     fields: dict[str, Field] = field(default_factory=dict)
+    embedded: tuple[Field, ...] = ()
     doc: str = ""
     atomic: bool = False  # x-kubernetes-map-type: atomic
 
@@ -58,6 +67,8 @@ class Field:
     required: bool = False  # must be present (OpenAPI "required"); emptiness is a validation rule, not schema
     pointer: bool = False  # optional pointer: an explicit zero value on the protobuf wire is kept
     retain_keys: bool = False  # strategic merge: patchStrategy=retainKeys on an object field (Deployment.strategy)
-    inline: bool = False  # protobuf nests it, JSON does not (embedded struct, e.g. VolumeSource)
+    inline: bool = False  # comes from an embedded record (e.g. VolumeSource): flat in JSON, nested in protobuf
     doc: str = ""
-    default: object = None  # simple literal default for OpenAPI and CRDs; rules live in model.defaults
+    default: object = None  # simple literal default for OpenAPI and CRDs; rules live in model.rules
+    wire: Wire = ""
+    atomic: bool = False  # server-side apply: an Object that is atomic at this place only

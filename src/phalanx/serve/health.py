@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -46,8 +46,8 @@ class HealthServer:
             self._runner = None
 
     @staticmethod
-    def _handler(checks: Mapping[str, Check]) -> Callable[[web.Request], web.Response]:
-        async def answer(request: web.Request) -> web.Response:
+    def _handler(checks: Mapping[str, Check]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.StreamResponse:
             results = {name: check() for name, check in checks.items()}
             failed = any(results.values())
             if not failed and "verbose" not in request.query:
@@ -56,7 +56,7 @@ class HealthServer:
             lines.append("check failed" if failed else "check passed")
             return web.Response(text="\n".join(lines) + "\n", status=500 if failed else 200)
 
-        return answer  # type: ignore[return-value]  # aiohttp takes coroutine functions here
+        return answer
 
     async def _metrics(self, _: web.Request) -> web.Response:
         if self._before_scrape is not None:
