@@ -1,0 +1,125 @@
+"""The commit thread: takes what has queued up, makes it durable in one transaction, reports back.
+
+Writes that arrive while a commit is under way form the next batch, so the cost of a sync is shared by everybody who
+waits for it. The thread never touches the state in memory; it hands outcomes to `report`, in order.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from phalanx.local.store.log import Log, Row
+
+COMPACT_STEP = 512  # superseded rows per transaction: keeps each commit short
+COMPACT_IDLE = 256  # worth a sync of its own when nobody writes
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a run of writes: `count` of them, oldest first; `error` None means durable."""
+
+    count: int
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class _Discard:
+    floor: int
+    revisions: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CommitThread:
+    log: Log
+    report: Callable[[Outcome], None]  # called in the thread
+    _queue: list[tuple[int, Row]] = field(default_factory=list)
+    _discards: deque[_Discard] = field(default_factory=deque)
+    _wake: threading.Condition = field(default_factory=threading.Condition)
+    _stopping: bool = False
+    _failed_epoch: int = -1
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="phalanx-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, epoch: int, row: Row) -> None:
+        """Queue a write. All writes of an epoch fail once one of them did: they may build upon it."""
+        with self._wake:
+            self._queue.append((epoch, row))
+            if len(self._queue) == 1:
+                self._wake.notify()
+
+    def discard(self, floor: int, revisions: tuple[int, ...]) -> None:
+        """These rows are out of everybody's reach; changes up to `floor` can no longer be replayed."""
+        self._discards.append(_Discard(floor, revisions))
+        if len(self._discards) == COMPACT_IDLE:
+            with self._wake:
+                self._wake.notify()
+
+    def stop(self) -> None:
+        """Commit what is queued, compact, close the log. Blocks."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._stopping and len(self._discards) < COMPACT_IDLE:
+                    self._wake.wait()
+                batch, self._queue = self._queue, []
+                stopping = self._stopping and not batch
+            if batch:
+                self._commit(batch)
+                self.log.tidy()
+            elif not self._compact() and not stopping:
+                # A full disk: wait for the next write instead of trying in circles.
+                with self._wake:
+                    while not self._queue and not self._stopping:
+                        self._wake.wait()
+            if stopping:
+                self.log.close()
+                return
+
+    def _commit(self, batch: list[tuple[int, Row]]) -> None:
+        good = [row for epoch, row in batch if epoch > self._failed_epoch]
+        lost = len(batch) - len(good)  # always the oldest ones: epochs only rise
+        if lost:
+            self.report(Outcome(lost, OSError("an earlier write that this one built upon failed")))
+        if not good:
+            return
+        taken, discard, floor = self._take(2 * len(good) + 16)
+        try:
+            self.log.commit(good, discard, floor)
+        except (sqlite3.Error, OSError) as error:
+            self._discards.extendleft(reversed(taken))
+            self._failed_epoch = batch[-1][0]
+            self.report(Outcome(len(good), error))
+        else:
+            self.report(Outcome(len(good)))
+
+    def _compact(self) -> bool:
+        while self._discards and not self._queue:
+            taken, discard, floor = self._take(COMPACT_STEP)
+            try:
+                self.log.commit((), discard, floor)
+            except (sqlite3.Error, OSError):
+                self._discards.extendleft(reversed(taken))
+                return False
+        return True
+
+    def _take(self, limit: int) -> tuple[list[_Discard], list[int], int]:
+        taken: list[_Discard] = []
+        revisions: list[int] = []
+        while self._discards and len(revisions) < limit:
+            item = self._discards.popleft()
+            taken.append(item)
+            revisions.extend(item.revisions)
+        return taken, revisions, taken[-1].floor if taken else 0

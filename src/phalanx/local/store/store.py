@@ -1,0 +1,267 @@
+"""The store: one writer, many readers in memory, every acknowledged write on disk.
+
+A write gets its revision and is built at once, is seen by `latest` from then on, and becomes visible, is announced and
+acknowledged only when it is durable. All methods belong to the event loop's thread and none of them blocks it, except
+`open`. When the disk refuses a write, every write that may build upon it fails too, and the state is what it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phalanx.base.errors import ServiceUnavailable
+from phalanx.local.store.commits import CommitThread, Outcome
+from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
+from phalanx.local.store.log import Log, Row
+from phalanx.local.store.tables import Tables
+from phalanx.local.store.watchers import Hub, StoreWatcher
+from phalanx.local.store.window import Bounds, Window
+
+MEMORY = ":memory:"
+
+
+def _no_index(resource: str, value: bytes) -> Any:
+    return None
+
+
+class _Pending(NamedTuple):
+    epoch: int
+    change: Change
+    done: asyncio.Future[Entry]
+
+
+class Store:
+    """Made by `Store.open`; see `contract.StoreProtocol` for what callers may rely on."""
+
+    def __init__(self, indexer: Indexer | None = None, window: Bounds | None = None) -> None:
+        self._index = indexer or _no_index
+        self._tables = Tables()
+        self._window = Window(window or Bounds())
+        self._hub = Hub()
+        self._revision = 0
+        self._next = 1
+        self._epoch = 0
+        self._pending: deque[_Pending] = deque()
+        self._overlay: dict[Key, Change] = {}  # newest pending change per key
+        self._outcomes: deque[Outcome] = deque()  # from the commit thread
+        self._commits: CommitThread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flush_due = False
+        self._closed = False
+
+    @classmethod
+    def open(cls, path: str | Path, *, indexer: Indexer | None = None, window: Bounds | None = None) -> Store:
+        """Open or create the file at `path`, or keep everything in memory for ":memory:". Blocks while it reads.
+
+        Raises ConfigProblem when the file is in use, damaged, or not ours.
+        """
+        store = cls(indexer, window)
+        if str(path) != MEMORY:
+            log = Log(Path(path))
+            try:
+                store._load(log)
+            except BaseException:
+                log.abandon()
+                raise
+            store._commits.start()  # type: ignore[union-attr]
+        return store
+
+    def _load(self, log: Log) -> None:
+        self._commits = CommitThread(log, self._report)
+        self._window.floor = log.floor
+        for row in log.load():
+            key = (sys.intern(row.resource), sys.intern(row.namespace), row.name)
+            entry = Entry(key, row.value, row.revision, row.created, self._index(row.resource, row.value))
+            previous = self._tables.get(key)
+            change = Change(row.revision, row.deleted, entry, previous)
+            self._apply(change, replay=row.revision > log.floor)
+        self._revision = log.revision
+        self._next = log.revision + 1
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    @property
+    def oldest(self) -> int:
+        """The first revision that a watch or `list_at` may still name."""
+        return self._window.floor
+
+    @property
+    def count(self) -> int:
+        return self._tables.count
+
+    @property
+    def watchers(self) -> int:
+        return self._hub.count
+
+    def get(self, key: Key) -> Entry | None:
+        return self._tables.get(key)
+
+    def latest(self, key: Key) -> Entry | None:
+        change = self._overlay.get(key)
+        if change is None:
+            return self._tables.get(key)
+        return None if change.deleted else change.entry
+
+    def list(self, resource: str, namespace: str = "") -> Sequence[Entry]:
+        return self._tables.list(resource, namespace)
+
+    def list_at(self, resource: str, namespace: str, revision: int) -> Sequence[Entry]:
+        before = self._window.before(resource, namespace, revision)
+        now = self._tables.list(resource, namespace)
+        if not before:
+            return now
+        then = [entry for entry in now if entry.key not in before]
+        then += [entry for entry in before.values() if entry is not None]
+        then.sort(key=_by_key)  # two sorted runs: a merge
+        return then
+
+    def watch(self, resource: str, namespace: str = "", since: int | None = None) -> StoreWatcher:
+        start = self._revision if since is None else since
+        replay = self._window.after(resource, namespace, start)
+        watcher = StoreWatcher((resource, namespace), replay, start, self._durable, self._hub.remove)
+        if self._closed:
+            watcher.close()
+        else:
+            self._hub.add(watcher)
+        return watcher
+
+    def _durable(self) -> int:
+        return self._revision
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    async def put(self, key: Key, build: Build, expect: int | None = None) -> Entry:
+        current = self._expected(key, expect)
+        revision = self._next
+        value = build(revision)
+        created = revision if current is None else current.created
+        if current is not None:
+            key = current.key  # share the strings
+        entry = Entry(key, value, revision, created, self._index(key[0], value))
+        return await self._submit(Change(revision, False, entry, current))
+
+    async def delete(self, key: Key, build: Build, expect: int | None = None) -> Entry:
+        current = self._expected(key, expect)
+        if current is None:
+            raise RevisionMismatch(key, None)
+        revision = self._next
+        value = build(revision)
+        entry = Entry(current.key, value, revision, current.created, self._index(key[0], value))
+        return await self._submit(Change(revision, True, entry, current))
+
+    def _expected(self, key: Key, expect: int | None) -> Entry | None:
+        if self._closed:
+            raise ServiceUnavailable("the store is closed: the server is shutting down")
+        current = self.latest(key)
+        if expect is not None and expect != (current.revision if current else 0):
+            raise RevisionMismatch(key, current)
+        return current
+
+    def _submit(self, change: Change) -> asyncio.Future[Entry]:
+        """Everything before this point was synchronous, so no other write came between check and submission."""
+        self._loop = asyncio.get_running_loop()
+        done: asyncio.Future[Entry] = self._loop.create_future()
+        self._next = change.revision + 1
+        self._pending.append(_Pending(self._epoch, change, done))
+        self._overlay[change.entry.key] = change
+        if self._commits is not None:
+            previous = change.previous.revision if change.previous else 0
+            entry = change.entry
+            row = Row(entry.revision, *entry.key, entry.created, previous, change.deleted, entry.value)
+            self._commits.submit(self._epoch, row)
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+        return done
+
+    def _flush(self) -> None:
+        """Without a disk, what one turn of the loop queued is a batch."""
+        self._flush_due = False
+        self._outcomes.append(Outcome(len(self._pending)))
+        self._settle()
+
+    def _report(self, outcome: Outcome) -> None:
+        """In the commit thread."""
+        self._outcomes.append(outcome)
+        loop = self._loop
+        try:
+            if loop is not None:
+                loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:
+            pass  # the loop is gone; `close` settles the rest
+
+    def _settle(self) -> None:
+        while self._outcomes:
+            outcome = self._outcomes.popleft()
+            batch = [self._pending.popleft() for _ in range(outcome.count)]
+            if outcome.error is None:
+                self._commit(batch)
+            else:
+                self._fail(batch, outcome.error)
+
+    def _commit(self, batch: Sequence[_Pending]) -> None:
+        for _, change, _ in batch:
+            self._apply(change)
+            if self._overlay.get(change.entry.key) is change:
+                del self._overlay[change.entry.key]
+        self._revision = batch[-1].change.revision
+        self._hub.publish([pending.change for pending in batch])
+        for _, change, done in batch:
+            if not done.done():
+                done.set_result(change.entry)
+
+    def _apply(self, change: Change, replay: bool = True) -> None:
+        if change.deleted:
+            if change.previous is not None:
+                self._tables.remove(change.entry.key)
+        else:
+            self._tables.set(change.entry)
+        if not replay:
+            return
+        for fallen in self._window.add(change):
+            if self._commits is not None:
+                superseded = (fallen.previous.revision,) if fallen.previous else ()
+                tombstone = (fallen.revision,) if fallen.deleted else ()
+                self._commits.discard(fallen.revision, superseded + tombstone)
+
+    def _fail(self, batch: Sequence[_Pending], error: Exception) -> None:
+        """Drop everything that is not durable yet. The rest of this epoch fails in the commit thread, in order."""
+        if batch[-1].epoch == self._epoch:
+            self._overlay.clear()
+            self._epoch += 1
+        for _, change, done in batch:
+            if not done.done():
+                resource, namespace, name = change.entry.key
+                what = f"{resource} {namespace}/{name}" if namespace else f"{resource} {name}"
+                done.set_exception(
+                    ServiceUnavailable(
+                        f"{what} was not stored: {error}. Check the space and health of the disk that holds --data, "
+                        "then try again",
+                        retry_after=1,
+                    )
+                )
+
+    async def close(self) -> None:
+        """Finish what was submitted, then let go of the file."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._commits is not None:
+            await asyncio.to_thread(self._commits.stop)
+        elif self._pending:
+            self._flush()
+        self._settle()
+        self._hub.close()
+
+
+def _by_key(entry: Entry) -> Key:
+    return entry.key
