@@ -1,0 +1,179 @@
+"""The built-in kinds: what is served where, under which names, and with which update rules.
+
+Shapes come from `model.tables`, rules from `model.rules`, columns from `model.printing`. This file must not contain
+either: it only says which kinds exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from phalanx.model import event_view, tables
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Kind, Registry, Scale, Version
+from phalanx.model.schema import Object
+from phalanx.model.selectable import SELECTABLE
+
+_CREATE = ("create",)
+_STATUS = frozenset({"status"})
+_SCALED = frozenset({"status", "scale"})
+
+# Served group -> directory of its tables.
+_TABLE_OF = {"": "core", "authentication.k8s.io": "authentication", "authorization.k8s.io": "authorization"}
+
+
+def _table(group: str) -> str:
+    return _TABLE_OF.get(group) or group.split(".", 1)[0]
+
+
+def _kind(kind: str, group: str = "", plural: str = "", version: str = "v1", **facts: Any) -> Kind:
+    schema = tables.record(f"{_table(group)}/{version}.{kind}")
+    facts.setdefault("versions", (Version(version, schema),))
+    plural = plural or kind.lower() + "s"
+    return Kind(kind, group, plural, storage_version=version, singular=kind.lower(), **facts)
+
+
+def _core() -> Iterator[Kind]:
+    yield _kind("Namespace", namespaced=False, short_names=("ns",), subresources=frozenset({"status", "finalize"}),
+                generation=False, verbs=("create", "delete", "get", "list", "patch", "update", "watch"))  # fmt: skip
+    yield _kind("Node", namespaced=False, short_names=("no",), subresources=_STATUS, generation=False)
+    yield _kind("Pod", short_names=("po",), categories=("all",),
+                subresources=frozenset({"status", "binding", "eviction"}))  # fmt: skip
+    yield _kind("ConfigMap", short_names=("cm",), generation=False)
+    yield _kind("Secret", generation=False)
+    yield _kind("Service", short_names=("svc",), categories=("all",), subresources=_STATUS, generation=False,
+                create_on_update=True)  # fmt: skip
+    yield _kind("ServiceAccount", short_names=("sa",), subresources=frozenset({"token"}), generation=False)
+    yield _kind("PersistentVolume", namespaced=False, short_names=("pv",), subresources=_STATUS, generation=False)
+    yield _kind("PersistentVolumeClaim", short_names=("pvc",), subresources=_STATUS, generation=False)
+    yield _kind("ResourceQuota", short_names=("quota",), subresources=_STATUS, generation=False)
+    yield _kind("LimitRange", short_names=("limits",), generation=False, create_on_update=True)
+    yield _kind("PodTemplate")
+    yield _kind("Event", short_names=("ev",), generation=False, create_on_update=True)
+    view = Version("v1", tables.record("events/v1.Event"), "", event_view.from_core, event_view.to_core)
+    yield _kind("Event", "events.k8s.io", short_names=("ev",), generation=False, create_on_update=True,
+                versions=(view,), stored_as="events")  # fmt: skip
+    yield _kind("Binding", verbs=_CREATE, stored=False, generation=False)
+
+
+def _workloads() -> Iterator[Kind]:
+    everything = ("all",)
+    scale = Scale(selector="spec.selector")
+    yield _kind("Deployment", "apps", short_names=("deploy",), categories=everything, subresources=_SCALED, scale=scale)
+    yield _kind("ReplicaSet", "apps", short_names=("rs",), categories=everything, subresources=_SCALED, scale=scale)
+    yield _kind("StatefulSet", "apps", short_names=("sts",), categories=everything, subresources=_SCALED, scale=scale)
+    yield _kind("DaemonSet", "apps", short_names=("ds",), categories=everything, subresources=_STATUS)
+    yield _kind("ControllerRevision", "apps", generation=False)
+    yield _kind("Job", "batch", categories=everything, subresources=_STATUS)
+    yield _kind("CronJob", "batch", short_names=("cj",), categories=everything, subresources=_STATUS)
+    yield _kind("JobSet", "jobset.x-k8s.io", version="v1alpha2", subresources=_STATUS, strategic=False)
+    yield _kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", short_names=("lws",), subresources=_SCALED,
+                scale=Scale(selector="status.hpaPodSelector"), strategic=False)  # fmt: skip
+
+
+def _cluster() -> Iterator[Kind]:
+    yield _kind("Lease", "coordination.k8s.io", generation=False, unconditional_update=False, create_on_update=True)
+    yield _kind("PodDisruptionBudget", "policy", short_names=("pdb",), subresources=_STATUS, unconditional_update=False)
+    yield _kind("StorageClass", "storage.k8s.io", "storageclasses", namespaced=False, short_names=("sc",),
+                generation=False)  # fmt: skip
+    yield _kind("CSINode", "storage.k8s.io", namespaced=False, generation=False, unconditional_update=False)
+    yield _kind("CSIDriver", "storage.k8s.io", namespaced=False, unconditional_update=False)
+    yield _kind("CSIStorageCapacity", "storage.k8s.io", "csistoragecapacities", generation=False,
+                unconditional_update=False)  # fmt: skip
+    yield _kind("ResourceClaim", "resource.k8s.io", subresources=_STATUS, generation=False)
+    yield _kind("ResourceClaimTemplate", "resource.k8s.io", generation=False)
+    yield _kind("ResourceSlice", "resource.k8s.io", namespaced=False)
+    yield _kind("DeviceClass", "resource.k8s.io", "deviceclasses", namespaced=False)
+    yield _kind("CustomResourceDefinition", "apiextensions.k8s.io", namespaced=False, short_names=("crd", "crds"),
+                categories=("api-extensions",), subresources=_STATUS, unconditional_update=False)  # fmt: skip
+    for kind in ("Role", "RoleBinding"):
+        yield _kind(kind, "rbac.authorization.k8s.io", generation=False, create_on_update=True)
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        yield _kind(kind, "rbac.authorization.k8s.io", namespaced=False, generation=False, create_on_update=True)
+    question: dict[str, Any] = {"verbs": _CREATE, "stored": False, "generation": False}
+    for kind in ("SelfSubjectReview", "TokenReview"):
+        yield _kind(kind, "authentication.k8s.io", namespaced=False, **question)
+    for kind in ("SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"):
+        yield _kind(kind, "authorization.k8s.io", namespaced=False, **question)
+    yield _kind("LocalSubjectAccessReview", "authorization.k8s.io", **question)
+
+
+def _scheduling() -> Iterator[Kind]:
+    yield _kind("PriorityClass", "scheduling.k8s.io", "priorityclasses", namespaced=False, short_names=("pc",))
+    group: dict[str, Any] = {"group": "scheduling.k8s.io", "generation": False, "unconditional_update": False}
+    # v1beta1 and v1alpha3 have the same shape; v1alpha1 is KEP-4671's view of the same stored Workload.
+    workload = tables.record("scheduling/v1beta1.Workload")
+    pod_group = tables.record("scheduling/v1beta1.PodGroup")
+    gate = "GenericWorkload"
+    yield _kind("Workload", version="v1beta1", **group, versions=(
+        Version("v1beta1", workload, gate),
+        Version("v1alpha3", workload, gate),
+        Version("v1alpha1", tables.record("scheduling/v1alpha1.Workload"), gate),
+    ))  # fmt: skip
+    yield _kind("PodGroup", version="v1beta1", **group, subresources=_STATUS, versions=(
+        Version("v1beta1", pod_group, gate),
+        Version("v1alpha3", pod_group, gate),
+    ))  # fmt: skip
+    composite = tables.record("scheduling/v1alpha3.CompositePodGroup")
+    yield _kind("CompositePodGroup", version="v1alpha3", **group, subresources=_STATUS,
+                versions=(Version("v1alpha3", composite, "CompositePodGroup"),))  # fmt: skip
+
+
+def registry(gates: Gates | None = None) -> Registry:
+    """All built-in kinds whose gates are on, complete with rules and columns."""
+    gates = gates or Gates()
+    found = Registry()
+    for declare in (_core, _workloads, _cluster, _scheduling):
+        for kind in declare():
+            versions = tuple(version for version in kind.versions if not version.gate or gates(version.gate))
+            if versions:
+                found.add(_complete(kind, versions, gates))
+    return found
+
+
+_HOOKS = (
+    "default", "prepare_create", "prepare_update", "prepare_status",
+    "validate_create", "validate_update", "validate_status", "validate_name",
+)  # fmt: skip
+
+
+def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
+    """The kind with its rules, columns and field selectors. Rules speak the storage version."""
+    changes: dict[str, Any] = {"versions": versions, "selectable": SELECTABLE.get(kind.key, {})}
+    try:
+        from phalanx.model.rules import rules_for
+    except ImportError:
+        pass
+    else:
+        rules = rules_for(kind.storage_key, gates)
+        changes |= {hook: found for hook in _HOOKS if (found := getattr(rules, hook)) is not None}
+        if kind.key == kind.storage_key:
+            changes["selectable"] = {**changes["selectable"], **(rules.selectable or {})}
+            changes["versions"] = tuple(
+                replace(
+                    version,
+                    from_storage=rules.from_storage.get(version.name),
+                    to_storage=rules.to_storage.get(version.name),
+                )
+                for version in versions
+            )
+    try:
+        from phalanx.model.printing import columns_for
+    except ImportError:
+        pass
+    else:
+        changes["columns"] = columns_for(kind.key)
+    return replace(kind, **changes)
+
+
+@cache
+def body_schema(group: str, version: str, kind: str) -> Object | None:
+    """Shape of a request body whose kind has no path of its own: Eviction, Scale, TokenRequest, DeleteOptions, …"""
+    if kind == "DeleteOptions":  # sent in the group and version of whatever is deleted
+        return tables.record("meta/v1.DeleteOptions")
+    if (group, version, kind) in SUBRESOURCE_KINDS.values():
+        return tables.record(f"{_table(group)}/{version}.{kind}")
+    return None

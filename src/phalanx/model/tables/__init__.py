@@ -1,0 +1,155 @@
+"""Loads the record tables: one text file per API group version, read when first asked for.
+
+Grammar, one record after the other:
+
+    RecordName [kind] [atomic] | what it is
+      field  type  number  flags… | what it means
+
+`kind` adds apiVersion and kind. `*` as field name embeds a record: its fields appear here in JSON, nested on the
+protobuf wire. Types: a scalar, a record of the same file, `group/version.Record`, `[]T`, `{}T` (map by string).
+Number 0: not on the protobuf wire. Flags: req, ptr (explicit zero kept), set, map=k1,k2, atomic (server-side apply),
+merge or merge=key, retain (strategic merge).
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import cast, get_args
+
+from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, ScalarName, Type, Wire
+
+_SCALARS: dict[str, Type] = {name: Scalar(name) for name in get_args(ScalarName)}
+# Unions of the CRD schema language: any JSON to everybody but the protobuf decoder.
+_WIRES: dict[str, Wire] = {"schemaorbool": "orbool", "schemaorarray": "orarray", "schemaorstrings": "orstrings"}
+_records: dict[str, Object] = {}
+_loaded: set[str] = set()
+
+_API_VERSION = Field(
+    "apiVersion", _SCALARS["string"], doc="Group and version of the shape this object is written in, such as apps/v1."
+)
+_KIND = Field("kind", _SCALARS["string"], doc="The kind of object this is, in CamelCase.")
+
+
+def record(name: str) -> Object:
+    """A record by its full name, "core/v1.PodSpec"; KeyError when no table declares it."""
+    group_version = name.rpartition(".")[0]
+    if group_version not in _loaded:
+        _load(group_version)
+    return _records[name]
+
+
+def records(group_version: str) -> list[Object]:
+    """Every record that the table of "core/v1" declares."""
+    if group_version not in _loaded:
+        _load(group_version)
+    prefix = group_version + "."
+    return [found for name, found in _records.items() if name.startswith(prefix)]
+
+
+def tables() -> list[str]:
+    """All group versions that have a table."""
+    names = [entry.name for entry in resources.files(__package__).iterdir() if entry.name.endswith(".table")]
+    return sorted(name.removesuffix(".table").replace("_", "/") for name in names)
+
+
+def _load(group_version: str) -> None:
+    _loaded.add(group_version)  # first: tables may refer to each other in circles
+    text = resources.files(__package__).joinpath(group_version.replace("/", "_") + ".table").read_text("utf-8")
+    lines = [line for line in text.split("\n") if line and line[0] != "#"]
+    prefix = group_version + "."
+    for line in lines:
+        if line[0] != " ":
+            head, _, doc = line.partition(" | ")
+            name, *flags = head.split()
+            found = Object(prefix + name, doc=doc.strip(), atomic="atomic" in flags)
+            if "kind" in flags:
+                found.fields.update(apiVersion=_API_VERSION, kind=_KIND)
+            _records[found.name] = found
+    current = Object("")
+    embedding: list[Object] = []
+    for line in lines:
+        if line[0] != " ":
+            current = _records[prefix + line.split(None, 1)[0]]
+            continue
+        facts, _, doc = line.partition(" | ")
+        name, type_text, number, *flags = facts.split()
+        if name == "*":
+            current.embedded += (Field(type_text, _type(type_text, prefix), int(number), inline=True),)
+            embedding.append(current)
+            # A place holder keeps the order of fields until the embedded record is complete.
+            current.fields["*" + type_text] = current.embedded[-1]
+        else:
+            current.fields[name] = _field(name, type_text, int(number), flags, doc.strip(), prefix)
+    done: set[str] = set()
+    for each in embedding:
+        _flatten(each, done)
+
+
+def _flatten(target: Object, done: set[str]) -> None:
+    if target.name in done:
+        return
+    done.add(target.name)
+    flat: dict[str, Field] = {}
+    for name, each in target.fields.items():
+        if name[0] != "*":
+            flat[name] = each
+            continue
+        inner = each.type
+        assert isinstance(inner, Object)
+        _flatten(inner, done)
+        for inner_name, inner_field in inner.fields.items():
+            flat[inner_name] = Field(
+                inner_name,
+                inner_field.type,
+                0,
+                inner_field.required,
+                inner_field.pointer,
+                inner_field.retain_keys,
+                True,
+                inner_field.doc,
+                inner_field.default,
+            )
+    target.fields = flat
+
+
+def _field(name: str, type_text: str, number: int, flags: list[str], doc: str, prefix: str) -> Field:
+    wire = _WIRES.get(type_text.lstrip("{}[]"), "")
+    if wire:
+        type_text = type_text[: -len(type_text.lstrip("{}[]"))] + "json"
+    field_type: Type
+    if type_text[:2] == "[]":
+        item = _type(type_text[2:], prefix)
+        kind, keys, patch_merge, patch_key = "atomic", (), False, ""
+        for flag in flags:
+            if flag == "set":
+                kind = "set"
+            elif flag.startswith("map="):
+                kind, keys = "map", tuple(flag[4:].split(","))  # type: ignore[assignment]
+            elif flag.startswith("merge"):
+                patch_merge, patch_key = True, flag[6:]
+        field_type = ListOf(item, kind, keys, patch_merge, patch_key, "retain" in flags)  # type: ignore[arg-type]
+    elif type_text[:2] == "{}":
+        field_type = MapOf(_type(type_text[2:], prefix), "atomic" in flags)
+    else:
+        field_type = _type(type_text, prefix)
+    if not flags:
+        return Field(name, field_type, number, doc=doc, wire=wire)
+    retain = "retain" in flags and not isinstance(field_type, ListOf)
+    atomic = "atomic" in flags and isinstance(field_type, Object)
+    return Field(name, field_type, number, "req" in flags, "ptr" in flags, retain, doc=doc, wire=wire, atomic=atomic)
+
+
+def _type(text: str, prefix: str) -> Type:
+    scalar = _SCALARS.get(text)
+    if scalar is not None:
+        return scalar
+    if text[:2] == "[]":
+        return ListOf(_type(text[2:], prefix))
+    if text[:2] == "{}":
+        return MapOf(_type(text[2:], prefix))
+    if "/" in text:
+        group_version = text.rpartition(".")[0]
+        if group_version not in _loaded:
+            _load(group_version)
+        return _records[text]
+    return cast(Type, _records[prefix + text])
