@@ -36,6 +36,7 @@ class Cache:
     """Everything the server has of one resource, with lookups by named index."""
 
     def __init__(self, client: Client, resource: Resource, *, optional: bool = False) -> None:
+        self.client = client
         self.resource = resource
         self._objects: dict[Key, Json] = {}
         self._indexers: dict[str, Indexer] = {}

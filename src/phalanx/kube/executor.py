@@ -1,0 +1,226 @@
+"""Performs the engine's decisions against an API server and reports every outcome back, exactly once.
+
+Binds and evictions run concurrently. Status writes are slower lanes of their own: the latest wish per object wins,
+so a message that changes ten times while the server is busy costs one write, and no status ever delays a bind.
+A bind whose answer was lost is resolved by reading the pod, never by guessing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock
+from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound, TooManyRequests, Unauthorized
+from phalanx.base.retry import delay, retrying, verdict
+from phalanx.engine import decisions as d
+from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
+from phalanx.kube.recorder import ObjectRef, Recorder
+from phalanx.kube.status import StatusWriter
+from phalanx.model.objects import Pod
+
+log = logging.getLogger(__name__)
+
+PODS = Resource("", "v1", "pods", "Pod")
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+
+BIND_ATTEMPTS = 6
+_POD = msgspec.json.Decoder(Pod)
+
+
+class Executor:
+    def __init__(
+        self,
+        client: Client,
+        recorder: Recorder,
+        report: Callable[[Outcome], None],
+        clock: Clock,
+        rng: random.Random,
+        *,
+        scheduler_name: str = "phalanx",
+        concurrency: int = 64,
+        status_writers: int = 8,
+    ) -> None:
+        self._client, self._recorder, self._report = client, recorder, report
+        self._rng = rng
+        self._scheduler_name = scheduler_name
+        self._urgent: asyncio.Queue[d.Decision] = asyncio.Queue()
+        self._concurrency = concurrency
+        self.status = StatusWriter(client, report, clock, rng, writers=status_writers)
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, decisions: list[d.Decision]) -> None:
+        """Never waits. Outcomes arrive later through `report`."""
+        for decision in decisions:
+            match decision:
+                case d.RecordEvent():
+                    self._record(decision)
+                    self._report(Outcome(decision.id))
+                case d.SetPodCondition() | d.SetGroupCondition() | d.Nominate():
+                    self.status.submit(decision)
+                case _:
+                    self._in_flight += 1
+                    self._idle.clear()
+                    self._urgent.put_nowait(decision)
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._concurrency):
+                group.create_task(self._worker())
+            group.create_task(self.status.run())
+
+    async def drain(self) -> None:
+        """Wait until every bind, eviction and volume write under way has an outcome."""
+        await self._idle.wait()
+
+    async def _worker(self) -> None:
+        while True:
+            decision = await self._urgent.get()
+            try:
+                problem, message = await self._perform(decision)
+            except Exception as error:  # a defect here must not lose the pod: the engine is told and tries again
+                log.exception("performing %s", type(decision).__name__)
+                problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+            self._report(Outcome(decision.id, problem, message))
+
+    async def _perform(self, decision: d.Decision) -> tuple[str, str]:
+        try:
+            match decision:
+                case d.Bind():
+                    return await self._bind(decision)
+                case d.Evict():
+                    await self._evict(decision)
+                case d.BindVolume():
+                    await self._bind_volume(decision)
+                case d.ProvisionVolume():
+                    await self._provision(decision)
+        except ApiProblem as problem:
+            return problem_kind(problem), problem.message
+        return "", ""
+
+    async def _bind(self, bind: d.Bind) -> tuple[str, str]:
+        # A refusal written a moment ago must not overtake the bind and stand there as the last word.
+        await self.status.withdraw(bind.uid)
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": bind.name, "namespace": bind.namespace, "uid": bind.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
+        }
+        for attempt in range(BIND_ATTEMPTS):
+            try:
+                await self._client.create(PODS, body, bind.namespace, name=bind.name, subresource="binding")
+                return "", ""
+            except ApiProblem as problem:
+                settled = await self._bound_already(bind, problem)
+                if settled is not None:
+                    return settled
+                if verdict(problem) == "final" or attempt == BIND_ATTEMPTS - 1:
+                    return problem_kind(problem), problem.message
+                await asyncio.sleep(delay(attempt, problem, self._rng))
+        raise AssertionError("unreachable: the loop returns")
+
+    async def _bound_already(self, bind: d.Bind, problem: ApiProblem) -> tuple[str, str] | None:
+        """After a doubtful answer: what does the pod itself say? None: not bound, the doubt is about nothing."""
+        if isinstance(problem, TooManyRequests | Unauthorized | NotFound):
+            return None
+        if verdict(problem) == "final" and not isinstance(problem, Conflict | AlreadyExists):
+            return None
+        try:
+            pod = _POD.decode(
+                await retrying(lambda: self._client.get(PODS, bind.name, bind.namespace), self._rng, attempts=8)
+            )
+        except NotFound:
+            return NOT_FOUND, f"pod {bind.namespace}/{bind.name} is gone"
+        except ApiProblem as unreadable:
+            return TRANSIENT, unreadable.message
+        if pod.metadata.uid != bind.uid:
+            return NOT_FOUND, f"pod {bind.namespace}/{bind.name} was replaced by another of the same name"
+        if pod.spec.node_name == bind.node:
+            return "", ""
+        if pod.spec.node_name:
+            return CONFLICT, f"pod is bound to {pod.spec.node_name} already"
+        return None
+
+    async def _evict(self, evict: d.Evict) -> None:
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": evict.reason,
+            "message": evict.message,
+        }
+        try:
+            await self.status.pod_condition_now(evict.namespace, evict.name, evict.uid, condition)
+            self._recorder.record(
+                ObjectRef("v1", "Pod", evict.namespace, evict.name, evict.uid),
+                "Normal",
+                evict.event_reason,
+                "Preempting",
+                evict.event_message,
+                controller=self._scheduler_name,
+            )
+            await retrying(
+                lambda: self._client.delete(PODS, evict.name, evict.namespace, uid=evict.uid), self._rng, attempts=8
+            )
+        except (NotFound, Conflict):
+            return  # gone, or replaced by a pod that is not the victim: the room is free either way
+
+    async def _bind_volume(self, decision: d.BindVolume) -> None:
+        patch = {
+            "metadata": {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+            "spec": {
+                "claimRef": {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "namespace": decision.claim_namespace,
+                    "name": decision.claim_name,
+                    "uid": decision.claim_uid,
+                }
+            },
+        }
+        await retrying(lambda: self._client.patch(VOLUMES, decision.name, patch), self._rng)
+
+    async def _provision(self, decision: d.ProvisionVolume) -> None:
+        patch = {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": decision.node}}}
+        await retrying(lambda: self._client.patch(CLAIMS, decision.name, patch, decision.namespace), self._rng)
+
+    def _record(self, event: d.RecordEvent) -> None:
+        version = API_VERSION_OF.get(event.kind, "v1")
+        self._recorder.record(
+            ObjectRef(version, event.kind, event.namespace, event.name, event.uid),
+            event.type,
+            event.reason,
+            event.action,
+            event.message,
+            controller=self._scheduler_name,
+        )
+
+
+API_VERSION_OF = {
+    "PodGroup": "scheduling.k8s.io/v1beta1",
+    "CompositePodGroup": "scheduling.k8s.io/v1alpha3",
+    "Workload": "scheduling.k8s.io/v1beta1",
+}
+
+
+def problem_kind(problem: ApiProblem) -> str:
+    if isinstance(problem, NotFound):
+        return NOT_FOUND
+    if isinstance(problem, Conflict | AlreadyExists):
+        return CONFLICT
+    return PERMANENT if verdict(problem) == "final" else TRANSIENT

@@ -1,0 +1,181 @@
+"""Status writes of the scheduler: one slot per object, the latest wish wins, transition times are kept honest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import ApiProblem, Conflict, NotFound, UnsupportedMediaType
+from phalanx.base.retry import retrying, verdict
+from phalanx.engine import decisions as d
+from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
+
+log = logging.getLogger(__name__)
+
+PODS = Resource("", "v1", "pods", "Pod")
+GROUPS = {
+    "PodGroup": Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
+    "CompositePodGroup": Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),
+}
+REMEMBERED = 100_000
+
+StatusDecision = d.SetPodCondition | d.SetGroupCondition | d.Nominate
+
+
+@dataclass(slots=True)
+class _Wish:
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nominated: str | None = None  # None: leave as it is
+    ids: list[int] = field(default_factory=list)
+
+
+class StatusWriter:
+    def __init__(
+        self, client: Client, report: Callable[[Outcome], None], clock: Clock, rng: random.Random, *, writers: int
+    ) -> None:
+        self._client, self._report, self._clock, self._rng = client, report, clock, rng
+        self._writers = writers
+        self._wishes: dict[str, _Wish] = {}  # by uid
+        self._order: asyncio.Queue[str] = asyncio.Queue()
+        self._writing: dict[str, asyncio.Event] = {}
+        # (uid, type) -> (status, since): a message that changes must not look like a transition
+        self._since: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+
+    def submit(self, decision: StatusDecision) -> None:
+        resource = GROUPS[decision.kind] if isinstance(decision, d.SetGroupCondition) else PODS
+        wish = self._wishes.get(decision.uid)
+        if wish is None:
+            wish = self._wishes[decision.uid] = _Wish(resource, decision.namespace, decision.name, decision.uid)
+            self._order.put_nowait(decision.uid)
+        wish.ids.append(decision.id)
+        if isinstance(decision, d.Nominate):
+            wish.nominated = decision.node
+            return
+        wish.conditions[decision.type] = self._condition(
+            decision.uid,
+            decision.type,
+            decision.status,
+            decision.reason,
+            decision.message,
+            decision.observed_generation,
+        )
+
+    def _condition(
+        self, uid: str, type_: str, status: str, reason: str, message: str, generation: int
+    ) -> dict[str, Any]:
+        known = self._since.get((uid, type_))
+        since = known[1] if known is not None and known[0] == status else rfc3339(self._clock.now())
+        self._since[uid, type_] = (status, since)
+        self._since.move_to_end((uid, type_))
+        while len(self._since) > REMEMBERED:
+            self._since.popitem(last=False)
+        condition = {
+            "type": type_,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since,
+        }
+        if generation:
+            condition["observedGeneration"] = generation  # type: ignore[assignment]
+        return condition
+
+    async def withdraw(self, uid: str) -> None:
+        """Drop what is still to be written about an object and wait for the write under way, if any."""
+        wish = self._wishes.pop(uid, None)
+        if wish is not None:
+            for id_ in wish.ids:
+                self._report(Outcome(id_))
+        writing = self._writing.get(uid)
+        if writing is not None:
+            await writing.wait()
+
+    async def pod_condition_now(self, namespace: str, name: str, uid: str, condition: dict[str, Any]) -> None:
+        """Write one pod condition before going on (the eviction reason must stand before the deletion)."""
+        full = self._condition(
+            uid, condition["type"], condition["status"], condition["reason"], condition["message"], 0
+        )
+        await self._write(_Wish(PODS, namespace, name, uid, {full["type"]: full}))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._writers):
+                group.create_task(self._worker())
+
+    async def _worker(self) -> None:
+        while True:
+            uid = await self._order.get()
+            writing = self._writing.get(uid)
+            if writing is not None:
+                await writing.wait()  # one write per object at a time, in order
+            wish = self._wishes.pop(uid, None)
+            if wish is None:
+                continue
+            done = self._writing[uid] = asyncio.Event()
+            problem, message = "", ""
+            try:
+                await self._write(wish)
+            except (NotFound, Conflict) as error:
+                # Gone or replaced: nobody is left to be told.
+                problem, message = (NOT_FOUND if isinstance(error, NotFound) else CONFLICT), error.message
+            except ApiProblem as error:
+                problem, message = (PERMANENT if verdict(error) == "final" else TRANSIENT), error.message
+                log.warning("status of %s %s/%s: %s", wish.resource.kind, wish.namespace, wish.name, error)
+            finally:
+                if self._writing.get(uid) is done:
+                    del self._writing[uid]
+                done.set()
+            for id_ in wish.ids:
+                self._report(Outcome(id_, problem, message))
+
+    async def _write(self, wish: _Wish) -> None:
+        status: dict[str, Any] = {}
+        if wish.conditions:
+            status["conditions"] = list(wish.conditions.values())
+        if wish.nominated is not None:
+            status["nominatedNodeName"] = wish.nominated or None
+        # The uid in the patch makes it fail on an object of the same name that is not ours.
+        patch = {"metadata": {"uid": wish.uid}, "status": status}
+        try:
+            await retrying(
+                lambda: self._client.patch(
+                    wish.resource,
+                    wish.name,
+                    patch,
+                    wish.namespace,
+                    patch_type="application/strategic-merge-patch+json",
+                    subresource="status",
+                ),
+                self._rng,
+            )
+        except UnsupportedMediaType:
+            await self._rewrite(wish)
+
+    async def _rewrite(self, wish: _Wish) -> None:
+        """Groups that are custom resources have no strategic merge: read, merge by type, write."""
+        for attempt in range(5):
+            obj = msgspec.json.decode(await self._client.get(wish.resource, wish.name, wish.namespace))
+            if obj["metadata"]["uid"] != wish.uid:
+                raise NotFound(f"{wish.resource.kind} {wish.namespace}/{wish.name} was replaced")
+            status = obj.setdefault("status", {})
+            kept = [c for c in status.get("conditions") or () if c["type"] not in wish.conditions]
+            status["conditions"] = kept + list(wish.conditions.values())
+            try:
+                await self._client.update(wish.resource, wish.name, obj, wish.namespace, subresource="status")
+                return
+            except Conflict:
+                if attempt == 4:
+                    raise
