@@ -7,7 +7,8 @@ What a gate that is off means to the API:
 * ``GangScheduling``: nothing. KEP-4671 lists only kube-scheduler as depending on it ("switched off to disable gang
   scheduling functionality"), and API changes belong to GenericWorkload. So a gang policy is accepted, validated
   and stored as ever, and the scheduler treats members of such a group as ordinary pods.
-* ``TopologyAwareWorkloadScheduling``, ``DRAWorkloadResourceClaims``, ``PodGroupPreemptionPolicy``: their fields are dropped.
+* ``TopologyAwareWorkloadScheduling``, ``DRAWorkloadResourceClaims``, ``PodGroupPreemptionPolicy``: their fields are
+  dropped.
 * ``CompositePodGroup``: the kind is not served; composite templates and parent names are dropped.
 * ``WorkloadWithJob``: ``Job.spec.scheduling`` is dropped.
 * ``MutableMinGroupCount`` *on*: ``minGroupCount`` of a CompositePodGroup may change (KEP-6012 Beta; 1.37 forbids it).
