@@ -73,25 +73,15 @@ class StatusWriter:
             decision.observed_generation,
         )
 
-    def _condition(
-        self, uid: str, type_: str, status: str, reason: str, message: str, generation: int
-    ) -> dict[str, Any]:
-        known = self._since.get((uid, type_))
+    def _dated(self, uid: str, condition: dict[str, Any]) -> dict[str, Any]:
+        key, status = (uid, condition["type"]), condition["status"]
+        known = self._since.get(key)
         since = known[1] if known is not None and known[0] == status else rfc3339(self._clock.now())
-        self._since[uid, type_] = (status, since)
-        self._since.move_to_end((uid, type_))
+        self._since[key] = (status, since)
+        self._since.move_to_end(key)
         while len(self._since) > REMEMBERED:
             self._since.popitem(last=False)
-        condition = {
-            "type": type_,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": since,
-        }
-        if generation:
-            condition["observedGeneration"] = generation  # type: ignore[assignment]
-        return condition
+        return {**condition, "lastTransitionTime": since}
 
     async def withdraw(self, uid: str) -> None:
         """Drop what is still to be written about an object and wait for the write under way, if any."""
