@@ -64,14 +64,15 @@ class StatusWriter:
         if isinstance(decision, d.Nominate):
             wish.nominated = decision.node
             return
-        wish.conditions[decision.type] = self._condition(
-            decision.uid,
-            decision.type,
-            decision.status,
-            decision.reason,
-            decision.message,
-            decision.observed_generation,
-        )
+        condition: dict[str, Any] = {
+            "type": decision.type,
+            "status": decision.status,
+            "reason": decision.reason,
+            "message": decision.message,
+        }
+        if decision.observed_generation:
+            condition["observedGeneration"] = decision.observed_generation
+        wish.conditions[decision.type] = self._dated(decision.uid, condition)
 
     def _dated(self, uid: str, condition: dict[str, Any]) -> dict[str, Any]:
         key, status = (uid, condition["type"]), condition["status"]
@@ -95,10 +96,7 @@ class StatusWriter:
 
     async def pod_condition_now(self, namespace: str, name: str, uid: str, condition: dict[str, Any]) -> None:
         """Write one pod condition before going on (the eviction reason must stand before the deletion)."""
-        full = self._condition(
-            uid, condition["type"], condition["status"], condition["reason"], condition["message"], 0
-        )
-        await self._write(_Wish(PODS, namespace, name, uid, {full["type"]: full}))
+        await self._write(_Wish(PODS, namespace, name, uid, {condition["type"]: self._dated(uid, condition)}))
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
