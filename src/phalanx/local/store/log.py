@@ -15,7 +15,7 @@ import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,11 +181,12 @@ class Log:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def load(self) -> Iterator[Row]:
+    def load(self) -> Generator[Row, None, None]:
         """Every row in order of revision, each verified; to be read to the end once, before the first append."""
         count = last = 0
+        cursor = self._connection.cursor()
         try:
-            cursor = self._connection.execute(
+            cursor.execute(
                 "SELECT rev, resource, namespace, name, created, previous, deleted, value, checksum "
                 "FROM log ORDER BY rev"
             )
@@ -198,6 +199,8 @@ class Log:
                 yield row
         except sqlite3.DatabaseError as error:
             raise damaged(self.path, str(error)) from error
+        finally:
+            cursor.close()  # an open statement would keep the file locked after `abandon`
         if count != self.rows or last > self.revision:
             raise damaged(
                 self.path,

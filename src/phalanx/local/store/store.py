@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,12 +75,12 @@ class Store:
     def _load(self, log: Log) -> None:
         self._commits = CommitThread(log, self._report)
         self._window.floor = log.floor
-        for row in log.load():
-            key = (sys.intern(row.resource), sys.intern(row.namespace), row.name)
-            entry = Entry(key, row.value, row.revision, row.created, self._index(row.resource, row.value))
-            previous = self._tables.get(key)
-            change = Change(row.revision, row.deleted, entry, previous)
-            self._apply(change, replay=row.revision > log.floor)
+        with closing(log.load()) as rows:
+            for row in rows:
+                key = (sys.intern(row.resource), sys.intern(row.namespace), row.name)
+                entry = Entry(key, row.value, row.revision, row.created, self._index(row.resource, row.value))
+                change = Change(row.revision, row.deleted, entry, self._tables.get(key))
+                self._apply(change, replay=row.revision > log.floor)
         self._revision = log.revision
         self._next = log.revision + 1
 

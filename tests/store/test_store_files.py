@@ -1,0 +1,256 @@
+"""Damaged, foreign, newer and busy files are refused with words that help; a failing disk loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phalanx.base.errors import ConfigProblem, ServiceUnavailable
+from phalanx.local.store import Store
+from phalanx.local.store.contract import Key, RevisionMismatch
+from phalanx.local.store.log import Log
+
+
+def key(index: int) -> Key:
+    return ("pods", "default", f"p{index}")
+
+
+async def fill(path: Path, count: int = 40) -> None:
+    store = Store.open(path)
+    for index in range(count):
+        await store.put(key(index), lambda revision: b"v%d-" % revision + b"x" * 3000)
+    await store.close()
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    path = tmp_path / "store.db"
+    asyncio.run(fill(path))
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigProblem) as caught:
+        Store.open(path)
+    text = str(caught.value)
+    assert str(path) in text and "--data" in text
+    return text
+
+
+def scribble(path: Path, offset: int, data: bytes = b"\xff" * 64) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def edit(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: scribble(path, 0),
+        lambda path: scribble(path, 40_000),
+        lambda path: path.write_bytes(path.read_bytes()[:50_000]),
+        lambda path: path.write_bytes(path.read_bytes()[:100]),
+        lambda path: path.write_bytes(b"not a database, but long enough to look like one" * 100),
+        lambda path: edit(path, "UPDATE log SET value = zeroblob(3000) WHERE rev = 7"),
+        lambda path: edit(path, "UPDATE log SET name = 'other' WHERE rev = 7"),
+        lambda path: edit(path, "DELETE FROM log WHERE rev = 7"),
+        lambda path: edit(path, "DELETE FROM log WHERE rev = 40"),
+        lambda path: edit(path, "DELETE FROM state"),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+    ],
+    ids=["header", "page", "half", "stump", "garbage", "value", "key", "hole", "tail", "state", "empty", "missing"],
+)
+def test_damage_is_reported_every_time_and_nothing_is_dropped(filled: Path, damage: Callable[[Path], object]) -> None:
+    damage(filled)
+    before = filled.read_bytes() if filled.exists() else None
+    for _ in range(2):
+        text = refused(filled)
+        assert "damaged" in text and "backup" in text
+    assert (filled.read_bytes() if filled.exists() else None) == before
+
+
+def test_every_single_damaged_block_is_noticed_or_harmless(filled: Path) -> None:
+    good = filled.read_bytes()
+
+    async def state() -> list[bytes]:
+        store = Store.open(filled)
+        values = [entry.value for entry in store.list("pods")]
+        await store.close()
+        return values
+
+    expected = asyncio.run(state())
+    good = filled.read_bytes()
+    for offset in range(0, len(good), 4096 + 512):
+        scribble(filled, offset + 100)
+        with contextlib.suppress(ConfigProblem):
+            assert asyncio.run(state()) == expected
+        filled.write_bytes(good)
+
+
+async def copy_in_flight(path: Path, copy: Path) -> None:
+    """The files of a store that did not get to close: everything is still in the WAL."""
+    store = Store.open(path)
+    for index in range(20):
+        await store.put(key(index), lambda revision: b"x" * 3000)
+    copy.parent.mkdir()
+    for suffix in ("", "-wal", ".mark"):
+        shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+    await store.close()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "scribbled", "missing"])
+def test_a_wal_that_lost_acknowledged_writes_is_reported(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "copy" / "store.db"
+    asyncio.run(copy_in_flight(tmp_path / "store.db", path))
+    wal = Path(f"{path}-wal")
+    size = wal.stat().st_size
+    if damage == "truncated":
+        wal.write_bytes(wal.read_bytes()[: size // 2])
+    elif damage == "scribbled":
+        scribble(wal, size // 2)
+    else:
+        wal.unlink()
+    evidence = wal.read_bytes() if wal.exists() else None
+    for _ in range(2):
+        text = refused(path)
+        assert "revision 20 was acknowledged" in text and "store.db-wal" in text and "store.db.mark" in text
+    assert evidence is None or wal.read_bytes() == evidence
+    Path(f"{path}.mark").unlink()  # what the message offers to whoever put back an old backup
+
+    async def accepted() -> int:
+        store = Store.open(path)
+        count = store.count
+        await store.close()
+        return count
+
+    assert asyncio.run(accepted()) < 20
+
+
+def test_a_wal_with_an_unfinished_tail_opens_with_everything_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "copy" / "store.db"
+    asyncio.run(copy_in_flight(tmp_path / "store.db", path))
+    with Path(f"{path}-wal").open("ab") as wal:
+        wal.write(b"\x01" * 5000)
+
+    async def reopened() -> tuple[int, int]:
+        store = Store.open(path)
+        result = store.count, store.revision
+        await store.close()
+        return result
+
+    assert asyncio.run(reopened()) == (20, 20)
+
+
+def test_a_newer_format_is_left_alone(filled: Path) -> None:
+    edit(filled, "PRAGMA user_version = 99")
+    assert "newer" in refused(filled)
+
+
+def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
+    edit(tmp_path / "other.db", "CREATE TABLE t (x)")
+    assert "not a Phalanx store" in refused(tmp_path / "other.db")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "cannot open" in refused(tmp_path / "file" / "store.db")
+
+
+def test_files_are_private(filled: Path) -> None:
+    assert filled.stat().st_mode & 0o077 == 0
+
+
+HOLD = """
+import sys
+from phalanx.local.store import Store
+store = Store.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_and_the_first_goes_on(filled: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(filled)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        text = refused(filled)
+        assert "in use by another process" in text and f"pid {holder.pid}" in text
+        holder.communicate("")
+    asyncio.run(fill(filled, 1))  # free again
+
+
+def test_a_full_disk_fails_the_writes_it_hits_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+
+    async def scenario() -> None:
+        store = Store.open(path)
+        log: Log = store._commits.log  # type: ignore[union-attr]
+        before = await store.put(key(0), lambda revision: b"kept")
+        watcher = store.watch("pods")
+        log.limit_pages(log.page_count() + 1)
+        outcomes = await asyncio.gather(
+            *(store.put(key(i), lambda revision: b"x" * 5000) for i in range(50)), return_exceptions=True
+        )
+        failed = [outcome for outcome in outcomes if isinstance(outcome, ServiceUnavailable)]
+        assert len(failed) == 50
+        assert "was not stored" in failed[0].message and "full" in failed[0].message and "--data" in failed[0].message
+        assert store.latest(key(0)) == store.get(key(0)) == before
+        assert store.latest(key(1)) is None and len(store.list("pods")) == 1
+        log.limit_pages(1 << 30)
+        after = await store.put(key(1), lambda revision: b"again", expect=0)
+        assert after.revision > 51, "revisions must not go backwards"
+        assert [change.entry for change in await anext(watcher)] == [after]
+        assert watcher.progress == store.revision == after.revision
+        await store.close()
+        store = Store.open(path)
+        assert list(store.list("pods")) == [before, after]
+        assert [change.revision for change in await anext(store.watch("pods", since=before.revision))] == [
+            after.revision
+        ]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_writes_that_built_upon_a_failed_one_fail_with_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = Store.open(tmp_path / "store.db")
+        log: Log = store._commits.log  # type: ignore[union-attr]
+        await store.put(key(0), lambda revision: b"kept")
+        log.limit_pages(log.page_count())
+        big = asyncio.create_task(store.put(key(0), lambda revision: b"x" * 50_000))
+        await asyncio.sleep(0)
+        outcomes = []
+        while not big.done():  # small ones would fit; they follow on a state that never came to be
+            current = store.latest(key(0))
+            assert current is not None
+            if current.revision == 1:
+                break
+            outcomes.append(asyncio.create_task(store.put(key(0), lambda revision: b"small", current.revision)))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(big, *outcomes, return_exceptions=True)
+        assert isinstance(results[0], ServiceUnavailable)
+        assert all(isinstance(result, ServiceUnavailable | RevisionMismatch) for result in results)
+        entry = store.get(key(0))
+        assert entry is not None and entry.value == b"kept" and store.latest(key(0)) == entry
+        await store.close()
+
+    asyncio.run(scenario())
