@@ -1,0 +1,165 @@
+"""ReplicaSet: keeps the wanted number of equal pods."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from phalanx.base.clock import Clock
+from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.expectations import Expectations
+from phalanx.controllers.ownership import controlled_by, controller_of, controller_reference, deleting
+from phalanx.controllers.pods import active, available_in, from_template, ready, removal_rank
+from phalanx.controllers.runtime import Caches, Controller, Json, Key
+from phalanx.controllers.status import conditions_of, set_condition, write_status
+from phalanx.model.selectors import LabelMatcher, from_selector
+
+BURST = 500  # pods created or removed in one go
+
+
+class ReplicaSetController(Controller):
+    name = "replicaset"
+
+    def __init__(self, caches: Caches, clock: Clock) -> None:
+        super().__init__()
+        self._client, self._clock = caches.client, clock
+        self._sets = caches.of(r.REPLICA_SETS)
+        self._pods = caches.of(r.PODS)
+        self._pods.index("namespace", lambda pod: [pod["metadata"]["namespace"]])
+        self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
+        self._expected = Expectations(clock)
+        self._sets.on_change(lambda key, new, old: self.queue.add(key))
+        self._pods.on_change(self._pod_changed)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for pod in (new, old):
+            if pod is None:
+                continue
+            reference = controller_of(pod)
+            if reference is not None:
+                if reference["kind"] == "ReplicaSet":
+                    self._expected.seen(reference["uid"], pod["metadata"]["name"])
+                    self.queue.add(Key(key.namespace, reference["name"]))
+                continue
+            labels = pod["metadata"].get("labels")
+            for owner in self._sets.by_index("namespace", key.namespace) if labels else ():
+                if from_selector(owner["spec"]["selector"]).matches(labels):
+                    self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self._sets.get(*key)
+        if owner is None:
+            return
+        uid = owner["metadata"]["uid"]
+        pods = await self._claim(owner)
+        problem = ""
+        if not deleting(owner) and self._expected.fulfilled(uid):
+            problem = await self._scale(owner, pods)
+        await self._write(owner, pods, problem)
+
+    async def _claim(self, owner: Json) -> list[Json]:
+        """Our pods; orphans that match are adopted, ours that match no more are let go."""
+        uid, namespace = owner["metadata"]["uid"], owner["metadata"]["namespace"]
+        matcher: LabelMatcher = from_selector(owner["spec"]["selector"])
+        mine = []
+        for pod in self._pods.by_index("namespace", namespace):
+            matches = matcher.matches(pod["metadata"].get("labels"))
+            if controlled_by(pod, uid):
+                if matches:
+                    mine.append(pod)
+                else:
+                    await self._release(pod, uid)
+            elif matches and controller_of(pod) is None and not deleting(owner) and active(pod):
+                adopted = await self._adopt(pod, owner)
+                if adopted is not None:
+                    mine.append(adopted)
+        return mine
+
+    async def _adopt(self, pod: Json, owner: Json) -> Json | None:
+        meta = pod["metadata"]
+        references = [*(meta.get("ownerReferences") or ()), controller_reference(owner, r.REPLICA_SETS)]
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references}}
+        try:
+            adopted: Json = msgspec.json.decode(
+                await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"])
+            )
+        except NotFound:
+            return None
+        self._pods.remember(adopted)
+        return adopted
+
+    async def _release(self, pod: Json, uid: str) -> None:
+        meta = pod["metadata"]
+        references = [ref for ref in meta.get("ownerReferences") or () if ref.get("uid") != uid]
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references or None}}
+        try:
+            await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"])
+        except NotFound:
+            return
+
+    async def _scale(self, owner: Json, pods: list[Json]) -> str:
+        alive = [pod for pod in pods if active(pod)]
+        missing = int(owner["spec"].get("replicas", 1)) - len(alive)
+        try:
+            if missing > 0:
+                await self._create(owner, min(missing, BURST))
+            elif missing < 0:
+                victims = sorted(alive, key=removal_rank)[: min(-missing, BURST)]
+                await asyncio.gather(*(self._delete(owner, pod) for pod in victims))
+        except ApiProblem as error:
+            return error.message
+        return ""
+
+    async def _create(self, owner: Json, count: int) -> None:
+        """Doubling batches: a template that is refused costs one request, not a thousand."""
+        batch = 1
+        while count > 0:
+            size = min(batch, count)
+            await asyncio.gather(*(self._create_one(owner) for _ in range(size)))
+            count -= size
+            batch *= 2
+
+    async def _create_one(self, owner: Json) -> None:
+        body = from_template(owner["spec"]["template"], owner, r.REPLICA_SETS)
+        pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
+        name = pod["metadata"]["name"]
+        if self._pods.get(owner["metadata"]["namespace"], name) is None:
+            self._expected.expect(owner["metadata"]["uid"], name)
+
+    async def _delete(self, owner: Json, pod: Json) -> None:
+        meta = pod["metadata"]
+        self._expected.expect(owner["metadata"]["uid"], meta["name"])
+        try:
+            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        except ApiProblem:
+            self._expected.seen(owner["metadata"]["uid"], meta["name"])
+            raise
+
+    async def _write(self, owner: Json, pods: list[Json], problem: str) -> None:
+        alive = [pod for pod in pods if active(pod)]
+        minimum = int(owner["spec"].get("minReadySeconds") or 0)
+        waits = [available_in(pod, minimum, self._clock.now()) for pod in alive]
+        template_labels = ((owner["spec"]["template"].get("metadata") or {}).get("labels") or {}).items()
+        conditions = [c for c in conditions_of(owner) if c["type"] != "ReplicaFailure"]
+        if problem:
+            set_condition(conditions, "ReplicaFailure", "True", "FailedCreate", problem, self._clock)
+        status = {
+            "replicas": len(alive),
+            "fullyLabeledReplicas": sum(
+                template_labels <= (pod["metadata"].get("labels") or {}).items() for pod in alive
+            ),
+            "readyReplicas": sum(ready(pod) for pod in alive) or None,
+            "availableReplicas": sum(wait == 0.0 for wait in waits) or None,
+            "observedGeneration": owner["metadata"].get("generation", 0),
+            "conditions": conditions,
+        }
+        status["fullyLabeledReplicas"] = status["fullyLabeledReplicas"] or None
+        await write_status(self._sets, owner, status)
+        soon = [wait for wait in waits if wait]
+        key = Key(owner["metadata"]["namespace"], owner["metadata"]["name"])
+        if soon:
+            self.queue.add_after(key, min(soon))
+        if problem:
+            self.queue.add_after(key, 1.0)
