@@ -97,6 +97,7 @@ class CSINode(Struct, frozen=True):
 
 class CSIDriverSpec(Struct, frozen=True):
     storage_capacity: bool | None = None
+    prevent_pod_scheduling_if_missing: bool | None = None  # 1.37: nodes without the driver are no candidates
 
 
 class CSIDriver(Struct, frozen=True):
