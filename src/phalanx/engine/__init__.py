@@ -1,1 +1,1 @@
-"""Scheduling: events in, decisions out. No I/O, no asyncio, no wall clock, no randomness of its own."""
+"""Scheduling: a deterministic state machine, events in and decisions out. No I/O, no clock, no randomness."""

@@ -1,0 +1,103 @@
+"""Everything the engine can want. Values only: the executor outside performs them and answers with `events.Outcome`.
+
+Ids count up from 1 in the order decisions are made, so the same events give the same ids. A decision names its
+object by uid: an object deleted and made anew under the same name must not receive it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class _Decision(msgspec.Struct, frozen=True, tag_field="decision", omit_defaults=True, gc=False):
+    id: int
+    namespace: str
+    name: str
+    uid: str
+
+
+class Bind(_Decision, frozen=True, tag="Bind"):
+    """POST pods/NAME/binding."""
+
+    node: str = ""
+
+
+class Nominate(_Decision, frozen=True, tag="Nominate"):
+    """Set status.nominatedNodeName of a pod; an empty node clears it."""
+
+    node: str = ""
+
+
+class Evict(_Decision, frozen=True, tag="Evict"):
+    """Add the DisruptionTarget condition to a pod, record an event on it, then delete it (with its own grace)."""
+
+    reason: str = "PreemptionByScheduler"
+    message: str = ""  # of the DisruptionTarget condition
+    event_reason: str = "Preempted"
+    event_message: str = ""
+    preemptor: str = ""  # key of the root it makes room for: "pod/ns/name", "podgroup/ns/name"
+
+
+class SetPodCondition(_Decision, frozen=True, tag="SetPodCondition"):
+    type: str = "PodScheduled"
+    status: str = "False"
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+
+
+class SetGroupCondition(_Decision, frozen=True, tag="SetGroupCondition"):
+    kind: str = "PodGroup"  # or CompositePodGroup
+    type: str = ""
+    status: str = "False"
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+
+
+class RecordEvent(_Decision, frozen=True, tag="RecordEvent"):
+    kind: str = "Pod"
+    type: str = "Normal"  # or Warning
+    reason: str = ""
+    action: str = ""
+    message: str = ""
+
+
+class BindVolume(_Decision, frozen=True, tag="BindVolume"):
+    """Set claimRef of PersistentVolume `name` to a claim (WaitForFirstConsumer, volume exists)."""
+
+    claim_namespace: str = ""
+    claim_name: str = ""
+    claim_uid: str = ""
+
+
+class ProvisionVolume(_Decision, frozen=True, tag="ProvisionVolume"):
+    """Annotate PersistentVolumeClaim `namespace/name` with the selected node (WaitForFirstConsumer, dynamic)."""
+
+    node: str = ""
+
+
+Decision = (
+    Bind
+    | Nominate
+    | Evict
+    | SetPodCondition
+    | SetGroupCondition
+    | RecordEvent
+    | BindVolume
+    | ProvisionVolume
+)  # fmt: skip
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Decision] = msgspec.json.Decoder(Decision)
+
+# Kubernetes cuts event notes here; conditions may be longer.
+MAX_EVENT_MESSAGE = 1024
+
+
+def encode(decision: Decision) -> bytes:
+    return _encoder.encode(decision)
+
+
+def decode(line: bytes | str) -> Decision:
+    return _decoder.decode(line)

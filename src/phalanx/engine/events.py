@@ -1,0 +1,184 @@
+"""Everything the engine can be told. Values only: no event carries behaviour, and every event can be written to JSON.
+
+`Changed` events are upserts: the first sight of an object and every later one look alike, so that a relist, a
+duplicate or a reordered watch event needs no special form.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.model.objects import (
+    CompositePodGroup,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    PodGroup,
+    PriorityClass,
+    ReplicaSet,
+    Service,
+    StatefulSet,
+    StorageClass,
+    Workload,
+)
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True, gc=False):
+    pass
+
+
+class PodChanged(_Event, frozen=True, tag="PodChanged"):
+    object: Pod
+
+
+class NodeChanged(_Event, frozen=True, tag="NodeChanged"):
+    object: Node
+
+
+class PodGroupChanged(_Event, frozen=True, tag="PodGroupChanged"):
+    object: PodGroup
+
+
+class CompositePodGroupChanged(_Event, frozen=True, tag="CompositePodGroupChanged"):
+    object: CompositePodGroup
+
+
+class WorkloadChanged(_Event, frozen=True, tag="WorkloadChanged"):
+    object: Workload
+
+
+class PersistentVolumeChanged(_Event, frozen=True, tag="PersistentVolumeChanged"):
+    object: PersistentVolume
+
+
+class PersistentVolumeClaimChanged(_Event, frozen=True, tag="PersistentVolumeClaimChanged"):
+    object: PersistentVolumeClaim
+
+
+class StorageClassChanged(_Event, frozen=True, tag="StorageClassChanged"):
+    object: StorageClass
+
+
+class CSINodeChanged(_Event, frozen=True, tag="CSINodeChanged"):
+    object: CSINode
+
+
+class CSIDriverChanged(_Event, frozen=True, tag="CSIDriverChanged"):
+    object: CSIDriver
+
+
+class CSIStorageCapacityChanged(_Event, frozen=True, tag="CSIStorageCapacityChanged"):
+    object: CSIStorageCapacity
+
+
+class NamespaceChanged(_Event, frozen=True, tag="NamespaceChanged"):
+    object: Namespace
+
+
+class PodDisruptionBudgetChanged(_Event, frozen=True, tag="PodDisruptionBudgetChanged"):
+    object: PodDisruptionBudget
+
+
+class ServiceChanged(_Event, frozen=True, tag="ServiceChanged"):
+    object: Service
+
+
+class ReplicaSetChanged(_Event, frozen=True, tag="ReplicaSetChanged"):
+    object: ReplicaSet
+
+
+class StatefulSetChanged(_Event, frozen=True, tag="StatefulSetChanged"):
+    object: StatefulSet
+
+
+class PriorityClassChanged(_Event, frozen=True, tag="PriorityClassChanged"):
+    object: PriorityClass
+
+
+class Gone(_Event, frozen=True, tag="Gone"):
+    """An object was deleted. `kind` is the Kind ("Pod"); a uid, when given, must match to have an effect."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+# Problem kinds of a failed decision. The executor has already retried what retrying alone can cure.
+CONFLICT = "conflict"  # the object changed or is bound already; the informer will say how
+NOT_FOUND = "not found"
+TRANSIENT = "transient"  # server unreachable, overloaded, timed out; nothing was written
+PERMANENT = "permanent"  # forbidden, invalid: the same call will fail again
+
+
+class Outcome(_Event, frozen=True, tag="Outcome"):
+    """What became of a decision. `problem` empty: it was done and acknowledged by the API server."""
+
+    decision: int
+    problem: str = ""  # one of the constants above
+    message: str = ""
+
+
+class TimePassed(_Event, frozen=True, tag="TimePassed"):
+    """The clock as of now (seconds since the epoch). A step backwards is ignored."""
+
+    now: float
+
+
+ObjectChanged = (
+    PodChanged
+    | NodeChanged
+    | PodGroupChanged
+    | CompositePodGroupChanged
+    | WorkloadChanged
+    | PersistentVolumeChanged
+    | PersistentVolumeClaimChanged
+    | StorageClassChanged
+    | CSINodeChanged
+    | CSIDriverChanged
+    | CSIStorageCapacityChanged
+    | NamespaceChanged
+    | PodDisruptionBudgetChanged
+    | ServiceChanged
+    | ReplicaSetChanged
+    | StatefulSetChanged
+    | PriorityClassChanged
+)
+Event = ObjectChanged | Gone | Outcome | TimePassed
+
+CHANGED_BY_KIND: dict[str, type[_Event]] = {
+    "Pod": PodChanged,
+    "Node": NodeChanged,
+    "PodGroup": PodGroupChanged,
+    "CompositePodGroup": CompositePodGroupChanged,
+    "Workload": WorkloadChanged,
+    "PersistentVolume": PersistentVolumeChanged,
+    "PersistentVolumeClaim": PersistentVolumeClaimChanged,
+    "StorageClass": StorageClassChanged,
+    "CSINode": CSINodeChanged,
+    "CSIDriver": CSIDriverChanged,
+    "CSIStorageCapacity": CSIStorageCapacityChanged,
+    "Namespace": NamespaceChanged,
+    "PodDisruptionBudget": PodDisruptionBudgetChanged,
+    "Service": ServiceChanged,
+    "ReplicaSet": ReplicaSetChanged,
+    "StatefulSet": StatefulSetChanged,
+    "PriorityClass": PriorityClassChanged,
+}
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode(line: bytes | str) -> Event:
+    return _decoder.decode(line)

@@ -1,0 +1,62 @@
+"""A node label key as an int32 column of interned values; also the domains of a topology key."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+MISSING = 0  # value id of rows without the label
+
+
+class LabelColumn:
+    """`ids[row]` is the interned value of `key` on that row; 0 where the label is missing.
+
+    For a topology key the value id is the domain id, so `np.bincount(ids[:n], weights=…, minlength=column.size)` sums
+    anything per domain (entry 0 is "in no domain").
+    """
+
+    __slots__ = ("_index", "_numbers", "ids", "key", "values", "version")
+
+    def __init__(self, key: str, capacity: int) -> None:
+        self.key = key
+        self.ids: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+        self.values: list[str] = [""]  # by id; entry 0 stands for "missing", not for the empty value
+        self._index: dict[str, int] = {}
+        self._numbers: npt.NDArray[np.float64] | None = None
+        self.version = 0  # +1 whenever a row's value changed
+
+    @property
+    def size(self) -> int:
+        """Number of ids, including 0."""
+        return len(self.values)
+
+    def id_of(self, value: str) -> int:
+        """Id of a value some node has had; -1 if no node ever had it."""
+        return self._index.get(value, -1)
+
+    def set(self, row: int, value: str | None) -> None:
+        value_id = MISSING if value is None else self._intern(value)
+        if self.ids[row] != value_id:
+            self.ids[row] = value_id
+            self.version += 1
+
+    def numbers(self) -> npt.NDArray[np.float64]:
+        """Values as integers by id (NaN where they are none), for Gt and Lt."""
+        if self._numbers is None or len(self._numbers) != len(self.values):
+            self._numbers = np.array([np.nan, *(_integer(value) for value in self.values[1:])])
+        return self._numbers
+
+    def grow(self, more: int) -> None:
+        self.ids = np.concatenate([self.ids, np.zeros(more, dtype=np.int32)])
+
+    def _intern(self, value: str) -> int:
+        value_id = self._index.get(value)
+        if value_id is None:
+            value_id = self._index[value] = len(self.values)
+            self.values.append(value)
+        return value_id
+
+
+def _integer(value: str) -> float:
+    digits = value[1:] if value[:1] in ("+", "-") else value
+    return float(int(value)) if digits.isascii() and digits.isdigit() and len(digits) < 20 else float("nan")

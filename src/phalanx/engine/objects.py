@@ -1,0 +1,83 @@
+"""The engine's copy of every object that is neither a pod nor a node: who asks for them are plugins and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
+
+from phalanx.model.objects import (
+    CompositePodGroup,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PodGroup,
+    PriorityClass,
+    ReplicaSet,
+    Service,
+    StatefulSet,
+    StorageClass,
+    Workload,
+)
+
+T = TypeVar("T")
+
+KINDS: dict[type[Any], str] = {
+    CompositePodGroup: "CompositePodGroup",
+    CSIDriver: "CSIDriver",
+    CSINode: "CSINode",
+    CSIStorageCapacity: "CSIStorageCapacity",
+    Namespace: "Namespace",
+    PersistentVolume: "PersistentVolume",
+    PersistentVolumeClaim: "PersistentVolumeClaim",
+    PodDisruptionBudget: "PodDisruptionBudget",
+    PodGroup: "PodGroup",
+    PriorityClass: "PriorityClass",
+    ReplicaSet: "ReplicaSet",
+    Service: "Service",
+    StatefulSet: "StatefulSet",
+    StorageClass: "StorageClass",
+    Workload: "Workload",
+}
+
+
+class Objects:
+    """By type, then by (namespace, name); the namespace is "" for cluster-scoped kinds."""
+
+    __slots__ = ("_by_type", "version")
+
+    def __init__(self) -> None:
+        self._by_type: dict[type[Any], dict[tuple[str, str], Any]] = {cls: {} for cls in KINDS}
+        self.version = 0  # +1 with every change
+
+    def get(self, cls: type[T], namespace: str, name: str) -> T | None:
+        return cast("T | None", self._by_type[cls].get((namespace, name)))
+
+    def all(self, cls: type[T]) -> Iterable[T]:
+        """In order of first arrival: deterministic for the same events."""
+        return cast("Iterable[T]", self._by_type[cls].values())
+
+    def put(self, obj: Any) -> Any | None:
+        """Store an object; returns the one it replaces."""
+        table = self._by_type[type(obj)]
+        key = (obj.metadata.namespace, obj.metadata.name)
+        old = table.get(key)
+        table[key] = obj
+        self.version += 1
+        return old
+
+    def remove(self, kind: str, namespace: str, name: str, uid: str = "") -> Any | None:
+        """Forget an object; returns it, or None if it was not there or has another uid."""
+        cls = next((cls for cls, known in KINDS.items() if known == kind), None)
+        if cls is None:
+            return None
+        table = self._by_type[cls]
+        old = table.get((namespace, name))
+        if old is None or (uid and old.metadata.uid and old.metadata.uid != uid):
+            return None
+        del table[namespace, name]
+        self.version += 1
+        return old
