@@ -1,0 +1,175 @@
+"""The scheduler as a service: informers feed the engine, the engine decides, the executor does, outcomes come back.
+
+The same class runs inside `phalanx up` (in-process client) and as `phalanx scheduler` against any API server. The
+engine is stepped in slices so that reading and writing never wait long for thinking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock
+from phalanx.base.informer import Change, Informer
+from phalanx.engine import events
+from phalanx.engine.decisions import Decision
+from phalanx.engine.engine import Engine
+from phalanx.kube.executor import Executor
+from phalanx.kube.recorder import Recorder
+from phalanx.model import objects
+from phalanx.model.gates import Gates
+from phalanx.serve.recording import RecordedEngine
+
+log = logging.getLogger(__name__)
+
+STEP = 64  # roots per slice: a few milliseconds of thinking between two looks at the sockets
+MOST_IN_FLIGHT = 4096  # binds under way; beyond this deciding more would only make the decisions older
+LAST_CALL = 20.0  # seconds that binds under way get at shutdown
+
+_CORE: tuple[tuple[Resource, type[Any]], ...] = (
+    (Resource("", "v1", "namespaces", "Namespace", namespaced=False), objects.Namespace),
+    (Resource("", "v1", "nodes", "Node", namespaced=False), objects.Node),
+    (Resource("", "v1", "pods", "Pod"), objects.Pod),
+    (Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False), objects.PersistentVolume),
+    (Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"), objects.PersistentVolumeClaim),
+    (Resource("", "v1", "services", "Service"), objects.Service),
+    (Resource("apps", "v1", "replicasets", "ReplicaSet"), objects.ReplicaSet),
+    (Resource("apps", "v1", "statefulsets", "StatefulSet"), objects.StatefulSet),
+    (Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"), objects.PodDisruptionBudget),
+    (Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False), objects.StorageClass),
+    (Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False), objects.CSINode),
+    (Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False), objects.CSIDriver),
+    (Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"), objects.CSIStorageCapacity),
+)
+# Not every cluster serves these: a server without them is one without groups.
+_GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
+    (Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"), objects.Workload),
+    (Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"), objects.PodGroup),
+    (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"), objects.CompositePodGroup),
+)
+
+
+class SchedulerService:
+    def __init__(
+        self,
+        client: Client,
+        engine: Engine,
+        gates: Gates,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        name: str = "default-scheduler",
+        record: Path | None = None,
+        record_head: dict[str, Any] | None = None,
+        concurrency: int = 64,
+    ) -> None:
+        self.engine = engine
+        self._driver: Engine | RecordedEngine = engine
+        self._recording: RecordedEngine | None = None
+        if record is not None:
+            self._recording = self._driver = RecordedEngine(engine, record, record_head or {})
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self.recorder = Recorder(client, name, f"{name}-{socket.gethostname()}", clock, rng)
+        self.executor = Executor(
+            client, self.recorder, self._outcome, clock, rng, scheduler_name=name, concurrency=concurrency
+        )
+        self._informers: list[Informer[Any]] = []
+        for resource, type_ in _CORE:
+            self._follow(client, resource, type_, rng, optional=False)
+        for resource, type_ in _GROUPS if gates("GenericWorkload") else ():
+            self._follow(client, resource, type_, rng, optional=True)
+        self.on_decisions: list[Callable[[list[Decision]], None]] = []  # metrics listen here
+
+    def _follow(
+        self, client: Client, resource: Resource, type_: type[Any], rng: random.Random, *, optional: bool
+    ) -> None:
+        changed = events.CHANGED_BY_KIND[resource.kind]
+
+        def sink(change: Change[Any]) -> None:
+            if change.object is None:
+                self._apply(events.Gone(resource.kind, change.name, change.namespace))
+            else:
+                self._apply(changed(change.object))  # type: ignore[call-arg,arg-type]  # every Changed event has one field
+
+        self._informers.append(Informer(client, resource, type_, sink, optional=optional, rng=rng))
+
+    def _apply(self, event: events.Event) -> None:
+        self._driver.apply(event)
+        self._wake.set()
+
+    def _outcome(self, outcome: events.Outcome) -> None:
+        self._apply(outcome)
+
+    @property
+    def synced(self) -> bool:
+        return all(informer.synced.is_set() for informer in self._informers)
+
+    @property
+    def unsynced(self) -> list[str]:
+        return [i.resource.plural for i in self._informers if not i.synced.is_set()]
+
+    async def wait_synced(self) -> None:
+        for informer in self._informers:
+            await informer.synced.wait()
+
+    async def run(self) -> None:
+        """Until cancelled or stopped. Cancelling ends at once; `stop` lets binds under way finish."""
+        background = [asyncio.ensure_future(informer.run()) for informer in self._informers]
+        background += [asyncio.ensure_future(self.recorder.run()), asyncio.ensure_future(self.executor.run())]
+        loop = asyncio.ensure_future(self._decide())
+        try:
+            done, _ = await asyncio.wait({loop, *background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # raises what a part died of
+        finally:
+            for task in (loop, *background):
+                task.cancel()
+            await asyncio.gather(loop, *background, return_exceptions=True)
+            if self._recording is not None:
+                self._recording.close()
+
+    async def stop(self) -> None:
+        """Take no more work, let what is under way finish; `run` then returns."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _decide(self) -> None:
+        await self.wait_synced()
+        log.info("caches are filled; deciding")
+        while not self._stopping:
+            self._wake.clear()
+            now = self._clock.now()
+            if self.executor.in_flight < MOST_IN_FLIGHT:
+                made = self._driver.step(now, STEP)
+                if made:
+                    self.executor.submit(made)
+                    for listener in self.on_decisions:
+                        listener(made)
+                due = self.engine.next_wake()
+                if due is not None and due <= now:
+                    await asyncio.sleep(0)
+                    continue
+            else:
+                due = None
+            if self._stopping:
+                break
+            wait = None if due is None else max(0.0, due - now)
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+        try:
+            async with asyncio.timeout(LAST_CALL):
+                await self.executor.drain()
+                await self.recorder.flush()
+        except TimeoutError:
+            log.warning("%d binds were still under way at shutdown", self.executor.in_flight)
