@@ -53,8 +53,8 @@ def index_of(resource: str, value: bytes) -> Index:
 def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
     """The text of a selectable field other than metadata.name and metadata.namespace."""
     known = index.selected
-    if known is None:
+    if known is None or label not in known:  # two kinds may show one stored object under different labels
         obj: dict[str, Any] = _decode(value)
-        known = {name: read(obj) for name, read in kind.selectable.items()}
+        known = (known or {}) | {name: read(obj) for name, read in kind.selectable.items()}
         index.selected = known
     return known.get(label, "")

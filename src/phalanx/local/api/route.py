@@ -103,11 +103,3 @@ SUBRESOURCE_VERBS: dict[str, tuple[str, ...]] = {
     "ephemeralcontainers": ("get", "patch", "update"),
     "log": ("get",),
 }
-
-# What a subresource speaks when it is not the kind itself: (group, version, kind).
-SUBRESOURCE_KINDS: dict[str, tuple[str, str, str]] = {
-    "scale": ("autoscaling", "v1", "Scale"),
-    "binding": ("", "v1", "Binding"),
-    "eviction": ("policy", "v1", "Eviction"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
-}

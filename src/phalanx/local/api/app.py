@@ -1,0 +1,252 @@
+"""The ASGI application: HTTP in, answers out. Knows paths, bodies and headers; knows nothing about objects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+from phalanx.base.errors import ApiProblem, InternalError, MethodNotAllowed, NotFound
+from phalanx.base.errors import Timeout as TimeoutProblem
+from phalanx.local.api.auth import is_open
+from phalanx.local.api.discovery import Discovery
+from phalanx.local.api.handler import Api
+from phalanx.local.api.limits import Limits, too_large
+from phalanx.local.api.negotiate import negotiate
+from phalanx.local.api.openapi_routes import OpenApi
+from phalanx.local.api.request import Answer, Request, User
+from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
+from phalanx.local.api.version import version_info
+from phalanx.local.api.view import encode
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Extra = Callable[[], Answer]
+
+log = logging.getLogger("phalanx.api")
+WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))
+
+
+class Auth(Protocol):
+    def user(self, headers: list[tuple[bytes, bytes]]) -> User: ...
+
+
+class App:
+    def __init__(
+        self,
+        api: Api,
+        auth: Auth,
+        openapi: OpenApi,
+        discovery: Discovery,
+        *,
+        limits: Limits | None = None,
+        extras: Mapping[str, Extra] | None = None,
+    ) -> None:
+        self._api, self._auth, self._openapi, self._discovery = api, auth, openapi, discovery
+        self._limits = limits or Limits()
+        self._extras = dict(extras or {})  # exact paths served beside the API: /metrics
+        self._streams: set[asyncio.Task[Any]] = set()
+        self.ready = False
+        self.address = ""  # host:port that clients use
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            answer = await self._answer(scope, receive)
+        except ApiProblem as problem:
+            answer = _problem_answer(problem)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            answer = _problem_answer(InternalError("the server failed on this request: see its log"))
+        if answer.stream is not None:
+            await self._send_stream(answer, receive, send)
+        else:
+            await _send(answer, send, head=scope["method"] == "HEAD")
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        path: str = scope["path"]
+        method: str = scope["method"]
+        if is_open(path):
+            return self._open(path, method)
+        user = self._auth.user(scope["headers"])
+        raw_query: bytes = scope["query_string"]
+        query = dict(parse_qsl(raw_query.decode("latin-1"), keep_blank_values=True)) if raw_query else {}
+        route = parse(path)
+        if route is None:
+            return self._document(path, method, query, scope["headers"])
+        kind, version = resolve(self._api.ctx.registry, route)
+        request = Request(
+            verb_of(method, route, kind, query),
+            kind,
+            version,
+            route.namespace,
+            route.name,
+            route.subresource,
+            query,
+            user=user,
+        )
+        for name, value in scope["headers"]:
+            if name == b"accept":
+                request.accept = value.decode("latin-1")
+            elif name == b"content-type":
+                request.content_type = value.decode("latin-1")
+            elif name == b"user-agent":
+                request.user_agent = value.decode("latin-1")
+            elif name == b"content-length" and value.isdigit() and int(value) > self._limits.body_bytes:
+                raise too_large(self._limits.body_bytes)
+        if method in WITH_BODY:
+            request.body = await self._body(receive)
+        return await self._api.handle(request)
+
+    async def _body(self, receive: Receive) -> bytes:
+        message = await self._receive(receive, self._limits.body_seconds)
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if len(body) > self._limits.body_bytes:
+                raise too_large(self._limits.body_bytes)
+            return body
+        whole = bytearray(body)
+        end = asyncio.get_running_loop().time() + self._limits.body_seconds
+        while message.get("more_body"):
+            message = await self._receive(receive, end - asyncio.get_running_loop().time())
+            if message["type"] == "http.disconnect":
+                raise TimeoutProblem("the client went away while sending its request")
+            whole += message.get("body", b"")
+            if len(whole) > self._limits.body_bytes:
+                raise too_large(self._limits.body_bytes)
+        return bytes(whole)
+
+    async def _receive(self, receive: Receive, seconds: float) -> Message:
+        try:
+            async with asyncio.timeout(seconds):
+                return await receive()
+        except TimeoutError:
+            raise TimeoutProblem("the request's body did not arrive in time") from None
+
+    def _open(self, path: str, method: str) -> Answer:
+        if method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(NOT_ALLOWED)
+        if path == "/version":
+            return Answer(body=encode(version_info()))
+        if path.startswith("/readyz") and not self.ready:
+            return Answer(500, b"not ready: starting or shutting down", content_type="text/plain")
+        return Answer(body=b"ok", content_type="text/plain")
+
+    def _document(self, path: str, method: str, query: Mapping[str, str], headers: list[tuple[bytes, bytes]]) -> Answer:
+        """Everything that is not an object: discovery, OpenAPI, metrics."""
+        if method not in ("GET", "HEAD"):
+            raise NotFound(UNKNOWN) if path.startswith("/api") else MethodNotAllowed(NOT_ALLOWED)
+        named = dict(headers)
+        parts = path.strip("/").split("/")
+        match parts:
+            case ["api"] | ["apis"]:
+                form = negotiate(named.get(b"accept", b"").decode("latin-1"))
+                body, content_type = self._discovery.root(parts[0], form, self.address)
+                return Answer(body=body, content_type=content_type, headers={"Vary": "Accept"})
+            case ["api", version]:
+                return Answer(body=self._discovery.resources("", version))
+            case ["apis", group]:
+                return Answer(body=self._discovery.group(group))
+            case ["apis", group, version]:
+                return Answer(body=self._discovery.resources(group, version))
+            case ["openapi", "v3", *_]:
+                etag = named.get(b"if-none-match", b"").decode("latin-1")
+                return self._openapi.answer(path, query, etag)
+            case [""]:
+                paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version", *self._extras]
+                return Answer(body=encode({"paths": sorted(paths)}))
+        extra = self._extras.get(path)
+        if extra is None:
+            raise NotFound(UNKNOWN)
+        return extra()
+
+    async def _send_stream(self, answer: Answer, receive: Receive, send: Send) -> None:
+        """Send until the stream ends, the client goes away or the server stops."""
+        task = asyncio.current_task()
+        assert task is not None
+        gone = asyncio.ensure_future(_until_gone(receive))
+
+        def stop(_: object) -> None:
+            task.cancel()
+
+        gone.add_done_callback(stop)
+        self._streams.add(task)
+        stream = answer.stream
+        assert stream is not None
+        try:
+            await send({"type": "http.response.start", "status": answer.code, "headers": _headers(answer)})
+            # The headers must reach a client that waits for them before the first event.
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            async for piece in stream:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._streams.discard(task)
+            gone.remove_done_callback(stop)
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                with suppress(asyncio.CancelledError):
+                    await close()
+        if not gone.done():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            gone.cancel()
+
+    def close_streams(self) -> None:
+        """End every watch: clients see the end of their answer and come back elsewhere or later."""
+        for task in tuple(self._streams):
+            task.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _problem_answer(problem: ApiProblem) -> Answer:
+    headers: dict[str, str] = {}
+    if problem.retry_after:
+        headers["Retry-After"] = str(problem.retry_after)
+    if problem.http_code == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if problem.http_code == 413:
+        headers["Connection"] = "close"  # the rest of the body is not worth reading
+    return Answer(problem.http_code, encode(problem.status()), headers=headers)
+
+
+def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"content-type", answer.content_type.encode()),
+        (b"cache-control", b"no-cache, private"),
+    ]
+    if answer.headers:
+        if "Cache-Control" in answer.headers:
+            headers.pop()
+        headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+    for warning in answer.warnings:
+        text = warning.replace("\\", "\\\\").replace('"', '\\"')
+        safe = "".join(char if char.isprintable() else " " for char in text)
+        headers.append((b"warning", b'299 - "%b"' % safe.encode("utf-8")))
+    return headers
+
+
+async def _send(answer: Answer, send: Send, *, head: bool = False) -> None:
+    headers = _headers(answer)
+    if answer.chunks is None:
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+        await send({"type": "http.response.start", "status": answer.code, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if head else answer.body})
+        return
+    await send({"type": "http.response.start", "status": answer.code, "headers": headers})
+    for piece in answer.chunks:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,166 @@
+"""Discovery documents, aggregated and legacy, made from the registry and kept until it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.base.errors import NotFound
+from phalanx.local.api.context import Context
+from phalanx.local.api.negotiate import Form
+from phalanx.local.api.route import SUBRESOURCE_VERBS, UNKNOWN
+from phalanx.local.api.view import api_version, encode
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Kind
+
+
+class Discovery:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._generation = -1
+        self._documents: dict[tuple[str, ...], bytes] = {}
+
+    def served(self) -> dict[str, dict[str, list[Kind]]]:
+        """group -> version -> kinds, in the order clients should prefer."""
+        registry = self._ctx.registry
+        groups: dict[str, dict[str, list[Kind]]] = {}
+        for group, version in registry.group_versions():
+            groups.setdefault(group, {})[version] = []
+        for kind in sorted(registry.all(), key=lambda kind: kind.plural):
+            for served in kind.versions:
+                groups[kind.group][served.name].append(kind)
+        return groups
+
+    def _document(self, key: tuple[str, ...], make: Callable[[], Any]) -> bytes:
+        if self._generation != self._ctx.registry.generation:
+            self._documents.clear()
+            self._generation = self._ctx.registry.generation
+        document = self._documents.get(key)
+        if document is None:
+            document = self._documents[key] = encode(make())
+        return document
+
+    def root(self, prefix: str, form: Form, address: str) -> tuple[bytes, str]:
+        """/api or /apis: the document and its content type."""
+        if form.discovery:
+            body = self._document((prefix, form.discovery), lambda: self._aggregated(prefix, form.discovery))
+            # client-go compares this content type as text, so nothing may be added to it.
+            return body, f"application/json;g=apidiscovery.k8s.io;v={form.discovery};as=APIGroupDiscoveryList"
+        if prefix == "api":
+            return self._document(("api", address), lambda: self._core_versions(address)), "application/json"
+        return self._document(("apis",), self._group_list), "application/json"
+
+    def group(self, group: str) -> bytes:
+        if group not in self.served() or not group:
+            raise NotFound(UNKNOWN)
+        return self._document(("group", group), lambda: {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)})
+
+    def resources(self, group: str, version: str) -> bytes:
+        if version not in self.served().get(group, {}):
+            raise NotFound(UNKNOWN)
+        return self._document(("resources", group, version), lambda: self._resource_list(group, version))
+
+    def _core_versions(self, address: str) -> dict[str, Any]:
+        return {
+            "kind": "APIVersions",
+            "versions": list(self.served().get("", {"v1": []})),
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+        }
+
+    def _group(self, group: str) -> dict[str, Any]:
+        versions = [
+            {"groupVersion": api_version(group, version), "version": version} for version in self.served()[group]
+        ]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def _group_list(self) -> dict[str, Any]:
+        return {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [self._group(group) for group in self.served() if group],
+        }
+
+    def _resource_list(self, group: str, version: str) -> dict[str, Any]:
+        resources: list[dict[str, Any]] = []
+        for kind in self.served()[group][version]:
+            entry: dict[str, Any] = {
+                "name": kind.plural,
+                "singularName": kind.singular or kind.kind.lower(),
+                "namespaced": kind.namespaced,
+                "kind": kind.kind,
+                "verbs": list(kind.verbs),
+            }
+            if kind.short_names:
+                entry["shortNames"] = list(kind.short_names)
+            if kind.categories:
+                entry["categories"] = list(kind.categories)
+            resources.append(entry)
+            for name, (sub_group, sub_version, sub_kind), verbs in _subresources(kind, version):
+                sub: dict[str, Any] = {"name": f"{kind.plural}/{name}", "singularName": ""}
+                sub["namespaced"] = kind.namespaced
+                if (sub_group, sub_version) != (group, version):
+                    sub |= {"group": sub_group, "version": sub_version}
+                resources.append(sub | {"kind": sub_kind, "verbs": verbs})
+        return {
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": api_version(group, version),
+            "resources": resources,
+        }
+
+    def _aggregated(self, prefix: str, discovery: str) -> dict[str, Any]:
+        items = []
+        for group, versions in self.served().items():
+            if bool(group) != (prefix == "apis"):
+                continue
+            items.append(
+                {
+                    "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
+                    "versions": [
+                        {
+                            "version": version,
+                            "resources": [_aggregated_resource(kind, version) for kind in kinds],
+                            "freshness": "Current",
+                        }
+                        for version, kinds in versions.items()
+                    ],
+                }
+            )
+        return {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": f"apidiscovery.k8s.io/{discovery}",
+            "metadata": {},
+            "items": items,
+        }
+
+
+def _subresources(kind: Kind, version: str) -> list[tuple[str, tuple[str, str, str], list[str]]]:
+    own = (kind.group, version, kind.kind)
+    return [
+        (name, SUBRESOURCE_KINDS.get(name, own), list(SUBRESOURCE_VERBS.get(name, ("get",))))
+        for name in sorted(kind.subresources)
+    ]
+
+
+def _aggregated_resource(kind: Kind, version: str) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": version, "kind": kind.kind},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular or kind.kind.lower(),
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    subresources = [
+        {
+            "subresource": name,
+            "responseKind": dict(zip(("group", "version", "kind"), speaks, strict=True)),
+            "verbs": verbs,
+        }
+        for name, speaks, verbs in _subresources(kind, version)
+    ]
+    if subresources:
+        entry["subresources"] = subresources
+    return entry

@@ -1,0 +1,37 @@
+"""One door for every request about objects, whether it came over HTTP or from inside the process."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from phalanx.base.errors import MethodNotAllowed
+from phalanx.local.api.context import Context
+from phalanx.local.api.read import Reader
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.route import NOT_ALLOWED
+from phalanx.local.api.watch import WatchHandler
+
+
+class Handler(Protocol):
+    async def handle(self, request: Request) -> Answer: ...
+
+
+class Api:
+    """Hands a request to reading, watching or writing."""
+
+    def __init__(self, ctx: Context, writer: Handler | None = None) -> None:
+        self.ctx = ctx
+        self._reader = Reader(ctx)
+        self._watch = WatchHandler(ctx)
+        self._writer = writer
+
+    async def handle(self, request: Request) -> Answer:
+        """Raises ApiProblem."""
+        verb = request.verb
+        if verb == "watch":
+            return await self._watch.handle(request)
+        if verb in ("get", "list"):
+            return await self._reader.handle(request)
+        if self._writer is None:
+            raise MethodNotAllowed(NOT_ALLOWED, group=request.kind.group, kind=request.kind.plural)
+        return await self._writer.handle(request)

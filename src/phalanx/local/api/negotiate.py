@@ -1,0 +1,61 @@
+"""Content negotiation: which of the forms we can answer in does an Accept header want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from phalanx.base.errors import NotAcceptable
+
+Shape = Literal["object", "table", "metadata"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an answer is to look."""
+
+    shape: Shape = "object"
+    yaml: bool = False
+    meta_version: str = "v1"  # of meta.k8s.io, for tables and partial metadata
+    discovery: str = ""  # "v2" or "v2beta1" when an aggregated discovery document is wanted
+
+    @property
+    def content_type(self) -> str:
+        return "application/yaml" if self.yaml else "application/json"
+
+
+@lru_cache(maxsize=512)
+def negotiate(accept: str) -> Form:
+    """The first form of the header that we can serve; clients list what they like best first."""
+    if not accept.strip():
+        return Form()
+    for clause in accept.split(","):
+        form = _form(clause)
+        if form is not None:
+            return form
+    raise NotAcceptable(
+        "only the following media types are accepted: application/json, application/yaml, application/json;as=Table"
+    )
+
+
+def _form(clause: str) -> Form | None:
+    media, *params = (part.strip() for part in clause.split(";"))
+    options = dict(param.split("=", 1) for param in params if "=" in param)
+    if media not in ("application/json", "application/yaml", "*/*", "application/*"):
+        return None
+    yaml = media == "application/yaml"
+    wanted = options.get("as", "")
+    if not wanted:
+        return Form(yaml=yaml)
+    group, version = options.get("g", ""), options.get("v", "")
+    if wanted == "APIGroupDiscoveryList":
+        known = group == "apidiscovery.k8s.io" and version in ("v2", "v2beta1")
+        return Form(yaml=yaml, discovery=version) if known else None
+    if group != "meta.k8s.io" or version not in ("v1", "v1beta1"):
+        return None
+    if wanted == "Table":
+        return Form("table", yaml, version)
+    if wanted in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+        return Form("metadata", yaml, version)
+    return None

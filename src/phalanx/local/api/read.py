@@ -1,0 +1,258 @@
+"""get and list: consistent reads of the store in whatever form the client asked for.
+
+Nothing here decodes an object unless the form (Table, another version, YAML) or a field selector needs it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from phalanx.base.errors import ApiProblem, BadRequest, Expired, Invalid, Timeout
+from phalanx.local.api.context import Context
+from phalanx.local.api.negotiate import Form, negotiate
+from phalanx.local.api.problems import not_found
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.scale import scale_of
+from phalanx.local.api.selection import Selection
+from phalanx.local.api.table import TableMaker
+from phalanx.local.api.view import View, api_version, encode, object_in, partial, to_yaml, view_of
+from phalanx.local.store.contract import Compacted, Entry
+
+CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
+MATCHES = ("", "Exact", "NotOlderThan")
+FROM_NOW = -1  # revision in a continue token that goes on with whatever is there now
+
+
+class Continue(msgspec.Struct, frozen=True):
+    """Where the next page starts, and at which revision the first one was read."""
+
+    rv: int
+    ns: str
+    name: str
+
+    def token(self) -> str:
+        return base64.urlsafe_b64encode(encode(self)).decode().rstrip("=")
+
+
+def parse_continue(token: str) -> Continue:
+    try:
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        return msgspec.json.decode(raw, type=Continue)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise BadRequest("continue key is not valid: it is not one this server handed out") from None
+
+
+class Reader:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def handle(self, request: Request) -> Answer:
+        form = negotiate(request.accept)
+        answer = self._get(request, form) if request.verb == "get" else self._list(request, form)
+        if form.yaml:
+            answer = Answer(answer.code, to_yaml(answer.whole()), content_type=form.content_type)
+        return answer
+
+    def entry(self, request: Request) -> Entry:
+        kind = request.kind
+        entry = self._ctx.store.get((kind.storage_key, request.namespace, request.name))
+        if entry is None:
+            raise not_found(kind, request.name)
+        return entry
+
+    def _get(self, request: Request, form: Form) -> Answer:
+        kind, version = request.kind, request.version
+        entry = self.entry(request)
+        check_not_newer(parse_revision(request.query.get("resourceVersion", "")), self._ctx.store.revision)
+        if request.subresource == "log":
+            return _log(request)
+        if request.subresource == "scale":
+            return Answer(body=encode(scale_of(kind, object_in(kind, version, entry.value))))
+        if form.shape == "table":
+            include = request.query.get("includeObject", "")
+            maker = TableMaker(kind, version, form.meta_version, include, self._ctx.clock.now())
+            return Answer(body=maker.table([entry.value], {"resourceVersion": str(entry.revision)}))
+        if form.shape == "metadata":
+            return Answer(body=partial(entry.value, form.meta_version))
+        return Answer(body=view_of(kind, version)(entry.value))
+
+    def _list(self, request: Request, form: Form) -> Answer:
+        query, kind = request.query, request.kind
+        limit = parse_number(query, "limit")
+        token = query.get("continue", "")
+        selection = Selection.of(kind, query, request.name)
+        entries, revision, after = self._source(request, limit, token, selection)
+        start = bisect_right(entries, after, key=lambda entry: entry.key[1:]) if after is not None else 0
+        rest: Iterator[Entry] = islice(entries, start, None) if start else iter(entries)
+        if not selection.everything:
+            rest = filter(selection.matches, rest)
+        metadata: dict[str, object] = {"resourceVersion": str(revision)}
+        if limit:
+            page = list(islice(rest, limit))
+            if page and next(rest, None) is not None:
+                _, namespace, name = page[-1].key
+                metadata["continue"] = Continue(revision, namespace, name).token()
+                if selection.everything:
+                    metadata["remainingItemCount"] = len(entries) - start - limit
+        elif start == 0 and selection.everything:
+            page = entries if isinstance(entries, list) else list(entries)
+        else:
+            page = list(rest)
+        return self._render(request, form, page, metadata)
+
+    def _source(
+        self, request: Request, limit: int, token: str, selection: Selection
+    ) -> tuple[Sequence[Entry], int, tuple[str, str] | None]:
+        """What to list, its revision, and the key to start after."""
+        store, resource = self._ctx.store, request.kind.storage_key
+        version, match = request.query.get("resourceVersion", ""), request.query.get("resourceVersionMatch", "")
+        check_match(version, match, token)
+        asked = parse_revision(version)
+        if token:
+            page = parse_continue(token)
+            if version not in ("", "0"):
+                raise BadRequest("specifying resource version is not allowed when using continue")
+            if page.rv == FROM_NOW:
+                return store.list(resource, request.namespace), store.revision, (page.ns, page.name)
+            check_not_newer(page.rv, store.revision)
+            try:
+                return store.list_at(resource, request.namespace, page.rv), page.rv, (page.ns, page.name)
+            except Compacted:
+                raise _token_expired(page) from None
+        check_not_newer(asked, store.revision)
+        exact = match == "Exact" or (asked > 0 and limit > 0 and not match)
+        if exact and asked != store.revision:
+            try:
+                return store.list_at(resource, request.namespace, asked), asked, None
+            except Compacted as old:
+                raise too_old(asked, old.oldest) from None
+        if selection.name and (selection.namespace or request.namespace or not request.kind.namespaced):
+            key = (resource, selection.namespace or request.namespace, selection.name)
+            found = store.get(key) if not request.namespace or key[1] == request.namespace else None
+            return ([found] if found else []), store.revision, None
+        namespace = request.namespace or (selection.namespace if request.kind.namespaced else "")
+        return store.list(resource, namespace), store.revision, None
+
+    def _render(self, request: Request, form: Form, page: Sequence[Entry], metadata: dict[str, object]) -> Answer:
+        kind, version = request.kind, request.version
+        if form.shape == "table":
+            include = request.query.get("includeObject", "")
+            maker = TableMaker(kind, version, form.meta_version, include, self._ctx.clock.now())
+            return Answer(body=maker.table((entry.value for entry in page), metadata))
+        if form.shape == "metadata":
+            group_version, list_kind = f"meta.k8s.io/{form.meta_version}", "PartialObjectMetadataList"
+            view: View = lambda value: partial(value, form.meta_version)  # noqa: E731
+        else:
+            group_version, list_kind = api_version(kind.group, version.name), f"{kind.kind}List"
+            view = view_of(kind, version)
+        head = b'{"kind":"%s","apiVersion":"%s","metadata":%s,"items":[' % (
+            list_kind.encode(),
+            group_version.encode(),
+            encode(metadata),
+        )
+        pieces = _pieces(head, page, view)
+        if len(page) <= CHUNK_ITEMS:
+            return Answer(body=b"".join(pieces))
+        return Answer(chunks=pieces)
+
+
+def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    for start in range(0, len(page), CHUNK_ITEMS):
+        values = [view(entry.value) for entry in page[start : start + CHUNK_ITEMS]]
+        yield (head if start == 0 else b",") + b",".join(values)
+    yield (head if not page else b"") + b"]}\n"
+
+
+def parse_number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    try:
+        number = int(text)
+    except ValueError:
+        raise BadRequest(f'{name}: "{text}" is not a number') from None
+    if number < 0 or number >= 1 << 63:
+        raise BadRequest(f"{name}: {text} is out of range")
+    return number
+
+
+def parse_revision(text: str) -> int:
+    """0 for unset and for "0"."""
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit()) or len(text) > 19:
+        raise BadRequest(f'invalid resource version: "{text}" is not a number')
+    return int(text)
+
+
+def check_match(version: str, match: str, token: str) -> None:
+    """The combinations of resourceVersionMatch that mean something."""
+    problem = ""
+    if match and token:
+        problem = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
+    elif match and not version:
+        problem = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif match not in MATCHES:
+        problem = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+    elif match == "Exact" and version == "0":
+        problem = 'Forbidden: resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
+    if problem:
+        raise invalid_options("resourceVersionMatch", problem)
+
+
+def invalid_options(path: str, problem: str) -> Invalid:
+    kind_of_problem, _, _ = problem.partition(":")
+    reason = {"Forbidden": "FieldValueForbidden", "Unsupported value": "FieldValueNotSupported"}.get(
+        kind_of_problem, "FieldValueInvalid"
+    )
+    return Invalid(
+        f'ListOptions.meta.k8s.io "" is invalid: {path}: {problem}',
+        group="meta.k8s.io",
+        kind="ListOptions",
+        causes=[{"reason": reason, "message": problem, "field": path}],
+    )
+
+
+def check_not_newer(asked: int, current: int) -> None:
+    if asked > current:
+        raise Timeout(
+            f"Too large resource version: {asked}, current: {current}",
+            causes=[{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            retry_after=1,
+        )
+
+
+def too_old(asked: int, oldest: int) -> ApiProblem:
+    return Expired(f"too old resource version: {asked} ({oldest})")
+
+
+class ExpiredContinue(Expired):
+    """410 that also says how to go on with what is there now."""
+
+    def __init__(self, page: Continue) -> None:
+        super().__init__(
+            "the continue parameter is too old: the revision it was made at is no longer kept. Start the list again "
+            "without it, or go on with the token of this answer; the rest may then not fit what was read before."
+        )
+        self._next = Continue(FROM_NOW, page.ns, page.name).token()
+
+    def status(self) -> dict[str, object]:
+        return super().status() | {"metadata": {"continue": self._next}}
+
+
+def _token_expired(page: Continue) -> ApiProblem:
+    return ExpiredContinue(page)
+
+
+def _log(request: Request) -> Answer:
+    container = request.query.get("container", "")
+    text = f"pod {request.namespace}/{request.name} is simulated: its containers write no log\n"
+    if container:
+        text = f"container {container} of " + text
+    return Answer(body=text.encode(), content_type="text/plain")

@@ -1,0 +1,82 @@
+"""A stored object as the client wants to see it: its version, or only its metadata.
+
+The bytes of the store go out untouched when the client speaks the storage version, which is nearly always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import yaml as yaml_codec
+
+from phalanx.model.kinds import Kind, Version
+
+Json = dict[str, Any]
+View = Callable[[bytes], bytes]  # stored value -> encoded object of one version
+
+decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+
+
+class _Metadata(msgspec.Struct):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode_metadata = msgspec.json.Decoder(_Metadata).decode
+
+
+def api_version(group: str, version: str) -> str:
+    return f"{group}/{version}" if group else version
+
+
+def same(value: bytes) -> bytes:
+    return value
+
+
+def view_of(kind: Kind, version: Version) -> View:
+    if version.name == kind.storage_version and version.from_storage is None:
+        return same
+
+    def convert(value: bytes) -> bytes:
+        return encode(object_in(kind, version, value))
+
+    return convert
+
+
+def object_in(kind: Kind, version: Version, value: bytes) -> Json:
+    """The decoded object in a version."""
+    obj: Json = decode(value)
+    if version.from_storage is not None:
+        obj = version.from_storage(obj)
+    if version.name != kind.storage_version:
+        # apiVersion and kind stay first: people read these documents.
+        obj = {"apiVersion": api_version(kind.group, version.name), "kind": kind.kind} | {
+            key: value for key, value in obj.items() if key not in ("apiVersion", "kind")
+        }
+    return obj
+
+
+def metadata_of(value: bytes) -> bytes:
+    """The encoded metadata of an encoded object."""
+    return bytes(_decode_metadata(value).metadata)
+
+
+def partial(value: bytes, meta_version: str = "v1") -> bytes:
+    """PartialObjectMetadata."""
+    head = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%s","metadata":' % meta_version.encode()
+    return head + metadata_of(value) + b"}"
+
+
+def with_revision(value: bytes, revision: int) -> bytes:
+    """The same object as if its last change were another one."""
+    obj: Json = decode(value)
+    obj["metadata"]["resourceVersion"] = str(revision)
+    return encode(obj)
+
+
+def to_yaml(body: bytes) -> bytes:
+    dumper = getattr(yaml_codec, "CSafeDumper", yaml_codec.SafeDumper)
+    text: str = yaml_codec.dump(decode(body), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text.encode()

@@ -1,0 +1,117 @@
+"""The API server as a whole: store, handlers, certificates, socket, kubeconfig, background duties."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import socket
+from typing import Protocol
+
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.api.app import App, Auth
+from phalanx.local.api.auth import Anonymous, Authenticator, load_token
+from phalanx.local.api.context import Context
+from phalanx.local.api.discovery import Discovery
+from phalanx.local.api.handler import Api
+from phalanx.local.api.index import index_of
+from phalanx.local.api.limits import Limits
+from phalanx.local.api.openapi_routes import OpenApi
+from phalanx.local.api.server import Server, bind
+from phalanx.local.api.tls import load_identity
+from phalanx.local.api.write import Writer
+from phalanx.local.client import LocalClient
+from phalanx.local.store.store import Store
+from phalanx.model import builtin
+from phalanx.model.openapi import document
+from phalanx.serve.bootstrap import bootstrap
+from phalanx.serve.kubeconfig import write_kubeconfig
+from phalanx.serve.settings import MEMORY, ServerSettings
+
+log = logging.getLogger("phalanx.serve")
+
+
+class Component(Protocol):
+    """A part of the control plane that runs in this process beside the API server."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class ApiServer:
+    """Start, use `client()` for parts in this process and `url` for others, stop."""
+
+    def __init__(self, settings: ServerSettings, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._limits = limits or Limits()
+        self._duties: list[Component] = []
+        self._store: Store | None = None
+        self._server: Server | None = None
+        self._app: App | None = None
+        self._api: Api | None = None
+        self.url = ""
+        self.token = ""
+        self.ca: bytes | None = None
+
+    @property
+    def api(self) -> Api:
+        assert self._api is not None, "not started"
+        return self._api
+
+    @property
+    def context(self) -> Context:
+        return self.api.ctx
+
+    def client(self, name: str) -> LocalClient:
+        """A client for a component of this process; `name` is its field manager."""
+        return LocalClient(self.api, user_agent=name)
+
+    async def start(self) -> None:
+        """Raises ConfigProblem when a setting cannot work. Answers requests when it returns."""
+        settings = self.settings
+        sock = bind(settings.listen.host, settings.listen.port)
+        try:
+            path = settings.data / "store.db" if settings.data is not None else MEMORY
+            store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of)
+            ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
+            self._api = Api(ctx, Writer(ctx))
+            await bootstrap(self.client("phalanx-apiserver"))
+            await self._listen(ctx, sock)
+        except BaseException:
+            sock.close()
+            await self.stop()
+            raise
+
+    async def _listen(self, ctx: Context, sock: socket.socket) -> None:
+        settings, data = self.settings, self.settings.data
+        auth: Auth = Anonymous()
+        tls = None
+        if not settings.plain_http:
+            self.token = load_token(data / "token" if data else None)
+            auth = Authenticator(self.token)
+            now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
+            identity = load_identity(data / "pki" if data else None, (settings.listen.host,), now)
+            self.ca, tls = identity.ca, identity.context()
+        discovery = Discovery(ctx)
+        app = self._app = App(self.api, auth, OpenApi(ctx, discovery, document), discovery, limits=self._limits)
+        self._server = Server(app, sock, tls, self._limits)
+        await self._server.start()
+        # A wildcard address is where to listen, not where to call.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._server.host, self._server.host)
+        app.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+        self.url = f"{'http' if settings.plain_http else 'https'}://{app.address}"
+        if settings.kubeconfig_path is not None:
+            write_kubeconfig(settings.kubeconfig_path, self.url, self.ca, self.token or None)
+        app.ready = True
+        log.info("serving on %s", self.url)
+
+    async def stop(self) -> None:
+        """Finish what was asked, then close the store."""
+        for duty in reversed(self._duties):
+            await duty.stop()
+        if self._server is not None:
+            await self._server.stop()
+        if self._store is not None:
+            await self._store.close()

@@ -1,0 +1,75 @@
+"""What a user may choose about the local cluster, checked before anything starts."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.model.gates import Gates
+
+MEMORY = ":memory:"
+DEFAULT_LISTEN = "127.0.0.1:7443"
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Listen:
+        host, separator, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not separator or not host or not port.isdigit() or int(port) > 65535:
+            raise ConfigProblem("--listen", f"{text!r} is not HOST:PORT, for example {DEFAULT_LISTEN}")
+        return cls(host, int(port))
+
+    @property
+    def loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    data: Path | None = None  # None: everything in memory
+    listen: Listen = field(default_factory=lambda: Listen.parse(DEFAULT_LISTEN))
+    kubeconfig: Path | None = None  # None: in the data directory
+    plain_http: bool = False  # no TLS and no token
+    gates: Gates = field(default_factory=Gates)
+
+    @classmethod
+    def of(
+        cls, data: str, listen: str, kubeconfig: str | None, plain_http: bool = False, feature_gates: str = ""
+    ) -> ServerSettings:
+        """From the texts of the command line; raises ConfigProblem."""
+        address = Listen.parse(listen)
+        if plain_http and not address.loopback:
+            raise ConfigProblem("--plain-http", "without TLS and token only a loopback address may be listened on")
+        directory = None if data == MEMORY else Path(data)
+        if directory is not None:
+            prepare_directory(directory)
+        return cls(directory, address, Path(kubeconfig) if kubeconfig else None, plain_http, Gates.parse(feature_gates))
+
+    @property
+    def kubeconfig_path(self) -> Path | None:
+        """None: in memory without a place to write it to."""
+        if self.kubeconfig is not None:
+            return self.kubeconfig
+        return self.data / "kubeconfig" if self.data is not None else None
+
+
+def prepare_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigProblem("--data", f"cannot create {directory}: {problem.strerror or problem}") from None
+    if not directory.is_dir() or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigProblem("--data", f"{directory} is not a directory this user may write to")
