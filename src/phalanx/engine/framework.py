@@ -309,6 +309,11 @@ class ShapeScore(Protocol):
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None: ...
 
+    # Optional: set_feasible(mask: Bools) -> bool. Called after update() with the (n,) mask of rows that passed all
+    # filters, whenever that mask or `raw` may have changed and before scores are read; True: `raw` changed anywhere.
+    # For scores that depend on which nodes compete (PodTopologySpread counts the domains among them). NaN in `raw`
+    # stands for "not scored": it takes no part in the bounds and becomes 0.
+
 
 @runtime_checkable
 class TrackingScore(Protocol):

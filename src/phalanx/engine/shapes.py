@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from phalanx.engine.requests import PodRequest, pod_request
 from phalanx.model.objects import Pod
+from phalanx.model.objects.meta import LabelSelector
 from phalanx.model.objects.pod import (
     NodeAffinity,
     PodAffinity,
@@ -136,7 +137,7 @@ class ShapeTable:
         if quick is not None:
             if len(self._quick) > 20_000:
                 self._quick.clear()
-            self._quick[quick] = shape
+            self._quick[self._quick_key(pod)] = shape  # anew: the interest may have grown
         return shape
 
     def keep(self, shape: Shape) -> None:
@@ -187,6 +188,8 @@ class ShapeTable:
     def _canonical(self, pod: Pod) -> Shape:
         shape = Shape()
         spec, meta = pod.spec, pod.metadata
+        # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is ever learned too late.
+        self.interest.add(mentioned_keys(pod))
         request = pod_request(pod)
         shape.profile = spec.scheduler_name
         shape.namespace = meta.namespace
@@ -240,6 +243,29 @@ class ShapeTable:
         shape.rids = np.array([rid for rid, _ in pairs], dtype=np.int64)
         shape.amounts = np.array([amount for _, amount in pairs], dtype=np.float64)
         shape.nonzero = request.nonzero
+
+
+def mentioned_keys(pod: Pod) -> set[str]:
+    """Label keys of pods that this pod's spreading and affinity rules look at."""
+    found: set[str] = set()
+    for constraint in pod.spec.topology_spread_constraints or ():
+        found |= _selector_keys(constraint.label_selector)
+        found.update(constraint.match_label_keys or ())
+    affinity = pod.spec.affinity
+    for part in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if part is None:
+            continue
+        for term in (*(part.required or ()), *(weighted.pod_affinity_term for weighted in part.preferred or ())):
+            found |= _selector_keys(term.label_selector)
+            found.update(term.match_label_keys or ())
+            found.update(term.mismatch_label_keys or ())
+    return found
+
+
+def _selector_keys(selector: LabelSelector | None) -> set[str]:
+    if selector is None:
+        return set()
+    return {*(selector.match_labels or {}), *(e.key for e in selector.match_expressions or ())}
 
 
 def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
