@@ -1,0 +1,137 @@
+"""What counting alone rules out: domains, children and whole trees that cannot work whatever the search does.
+
+Every bound is computed on the capacity the problem started with, so "no" stays "no" during the search.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.engine.placement.problem import Composite, Floats, Group, Ints, Leaf, done, leaves
+from phalanx.engine.placement.state import State
+
+
+def wanted(leaf: Leaf, full: bool) -> int:
+    """Pods a leaf has to place in this mode."""
+    return leaf.total if full else min(leaf.need, leaf.total)
+
+
+def demand_of(group: Group, state: State, full: bool) -> Floats:
+    """(R,) the least amount of every resource the group takes."""
+    problem = state.problem
+    total = np.zeros(problem.free.shape[0])
+    if isinstance(group, Leaf):
+        if full or group.need >= group.total:
+            for shape, count in group.demand:
+                total += problem.shapes[shape].request * count
+            return total
+        if not group.demand:
+            return total
+        # Any `need` of the members: each resource by its own cheapest choice.
+        requests = np.repeat(
+            np.array([problem.shapes[s].request for s, _ in group.demand]), [c for _, c in group.demand], axis=0
+        )
+        return np.asarray(np.sort(requests, axis=0)[: group.need].sum(axis=0), dtype=np.float64)
+    children = [demand_of(c, state, full) for c in group.children if full or not done(c)]
+    if full:
+        return sum(children, total)
+    missing = group.minimum - sum(done(c) for c in group.children)
+    if missing <= 0 or not children:
+        return total
+    return np.asarray(np.sort(np.array(children), axis=0)[:missing].sum(axis=0), dtype=np.float64)
+
+
+class Bounds:
+    def __init__(self, state: State, full: bool) -> None:
+        self.state = state
+        self.full = full
+        self._possible: dict[tuple[int, int], bool] = {}
+        self._demand: dict[int, Floats] = {}
+
+    def demand(self, group: Group) -> Floats:
+        if id(group) not in self._demand:
+            self._demand[id(group)] = demand_of(group, self.state, self.full)
+        return self._demand[id(group)]
+
+    def required(self, group: Group) -> bool:
+        """Has to place something in this mode."""
+        if self.full:
+            return any(leaf.total for leaf in leaves(group)) or not done(group)
+        return not done(group)
+
+    def missing(self, group: Composite) -> int:
+        """Children that must still be placed."""
+        if self.full:
+            return sum(self.required(c) for c in group.children)
+        return group.minimum - sum(done(c) for c in group.children)
+
+    def possible(self, group: Group, area: int) -> bool:
+        """False: the group cannot be placed inside the area."""
+        handle = (id(group), area)
+        if handle not in self._possible:
+            self._possible[handle] = self._look(group, area)
+        return self._possible[handle]
+
+    def _look(self, group: Group, area: int) -> bool:
+        if not self.required(group):
+            return True
+        if group.key is not None:
+            return bool(len(self.domains(group, area)))
+        return self.inside(group, area)
+
+    def inside(self, group: Group, area: int) -> bool:
+        """Like possible, with the group's own key already decided: the area is its domain."""
+        nodes = self.state.areas[area]
+        if (self.demand(group) > self.state.problem.free[:, nodes].clip(min=0).sum(axis=1)).any():
+            return False
+        if isinstance(group, Leaf):
+            return self._leaf_fits(group, nodes)
+        pending = [c for c in group.children if self.required(c)]
+        return sum(self.possible(c, area) for c in pending) >= self.missing(group)
+
+    def _leaf_fits(self, leaf: Leaf, nodes: Ints) -> bool:
+        need = wanted(leaf, self.full)
+        if need < leaf.need:
+            return False  # not enough members ask
+        fits = sum(min(count, int(self.state.base(shape)[nodes].sum())) for shape, count in leaf.demand)
+        return fits >= need
+
+    def domains(self, group: Group, area: int) -> NDArray[np.int64]:
+        """Ids of the domains of group.key inside the area that counting does not rule out, in id order."""
+        assert group.key is not None
+        state = self.state
+        column = state.problem.domains.get(group.key)
+        if column is None:
+            return np.zeros(0, dtype=np.int64)
+        nodes = state.areas[area]
+        ids = column[nodes]
+        labelled = ids >= 0
+        if not labelled.all():
+            nodes, ids = nodes[labelled], ids[labelled]
+        if not len(ids):
+            return np.zeros(0, dtype=np.int64)
+        size = int(ids.max()) + 1
+        ok = np.bincount(ids, minlength=size) > 0
+        if group.pinned >= 0:
+            ok &= np.arange(size) == group.pinned
+        if isinstance(group, Leaf):
+            need = wanted(group, self.full)
+            if need < group.need:
+                return np.zeros(0, dtype=np.int64)
+            fits = np.zeros(size)
+            for shape, count in group.demand:
+                per = np.bincount(ids, weights=state.base(shape)[nodes], minlength=size)
+                fits += np.minimum(per, count)
+            ok &= fits >= need
+        for r in np.flatnonzero(self.demand(group)):
+            ok &= (
+                np.bincount(ids, weights=state.problem.free[r, nodes].clip(min=0), minlength=size)
+                >= self.demand(group)[r]
+            )
+        found = np.flatnonzero(ok)
+        if isinstance(group, Composite):
+            found = np.array(
+                [d for d in found if self.inside(group, state.area(area, group.key, int(d)))], dtype=np.int64
+            )
+        return found

@@ -1,0 +1,132 @@
+"""Packing of a few shapes onto a few nodes by sorted best-fit passes. Finds placements, never proves that none exists.
+
+Works on small local arrays (a domain, a cluster); which pods may go where is already decided by the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, permutations
+
+import numpy as np
+
+from phalanx.engine.placement.problem import Floats, Ints
+from phalanx.engine.placement.slots import count_slots
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """count pods of one shape, at most bound[m] of them on node m."""
+
+    request: Floats  # (R,)
+    count: int
+    bound: Ints  # (M,)
+    rivals: tuple[int, ...] = ()  # items that must not share a node with this one
+    score: Floats | None = None  # (M,) higher is better
+
+
+@dataclass(slots=True, eq=False)
+class Area:
+    """The nodes to pack onto."""
+
+    free: Floats  # (R, M)
+    scale: Floats  # (R,) total free of each resource: turns amounts into shares
+    rank: Ints  # (M,) order among equals
+
+
+def make_area(free: Floats, rank: Ints) -> Area:
+    scale = free.sum(axis=1)
+    scale[scale <= 0] = 1.0
+    return Area(free, scale, rank)
+
+
+def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
+    """Takes nodes in the given order, each as full as it goes, until count pods sit. Returns (nodes, pods per node)."""
+    take = slots[order]
+    sums = np.cumsum(take)
+    last = int(np.searchsorted(sums, count))
+    if last >= len(order):
+        return order, take
+    chosen = order[: last + 1]
+    counts = take[: last + 1].copy()
+    counts[-1] -= int(sums[last]) - count
+    return chosen, counts
+
+
+def _node_order(area: Area, free: Floats, item: Item, slots: Ints, rule: int) -> Ints:
+    """Best node first among those with room."""
+    room = np.flatnonzero(slots)
+    if item.score is not None and rule == 0:
+        return room[np.lexsort((area.rank[room], -item.score[room]))]
+    left = free[:, room] / area.scale[:, None]
+    if rule == 0:  # what stays behind counts on every resource: cpu pods keep away from accelerators
+        waste = left.sum(axis=0)
+    elif rule == 1:  # fullest first as the shape itself sees it
+        waste = slots[room].astype(np.float64)
+    elif rule == 2:  # worst balance first: strongest use of the scarcest resource this shape asks for
+        asks = item.request > 0
+        waste = left[asks].min(axis=0) + left[~asks].sum(axis=0)
+    else:  # what is left after the node is as full of this shape as it gets
+        filled = np.minimum(slots[room], item.count)
+        waste = (free[:, room] - item.request[:, None] * filled) / area.scale[:, None]
+        waste = waste.sum(axis=0)
+    return room[np.lexsort((area.rank[room], waste))]
+
+
+def one_pass(area: Area, items: list[Item], order: tuple[int, ...], rule: int) -> Ints | None:
+    """(I, M) pods per item and node, or None where an item does not fit."""
+    free = area.free.copy()
+    placed = np.zeros((len(items), free.shape[1]), dtype=np.int64)
+    for i in order:
+        item = items[i]
+        slots = np.minimum(count_slots(item.request, free), item.bound)
+        for rival in item.rivals:
+            slots[placed[rival] > 0] = 0
+        nodes, counts = fill(slots, _node_order(area, free, item, slots, rule), item.count)
+        if int(counts.sum()) < item.count:
+            return None
+        placed[i, nodes] = counts
+        free[:, nodes] -= item.request[:, None] * counts
+    return placed
+
+
+def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ...]]:
+    """Most constrained first, biggest first, then every other order."""
+    indices = range(len(items))
+    slots = [int(np.minimum(count_slots(item.request, area.free), item.bound).sum()) for item in items]
+    size = [float((item.request / area.scale).sum()) for item in items]
+    scarce = tuple(sorted(indices, key=lambda i: (slots[i] / max(1, items[i].count), -size[i], i)))
+    big = tuple(sorted(indices, key=lambda i: (-size[i], i)))
+    dominant = tuple(sorted(indices, key=lambda i: (-float((items[i].request / area.scale).max()), i)))
+    seen: set[tuple[int, ...]] = set()
+    for order in (big, scarce, dominant, *islice(permutations(big), limit)):
+        if order not in seen:
+            seen.add(order)
+            yield order
+
+
+def openness(area: Area, items: list[Item], placed: Ints) -> float:
+    """How much room stays in one piece: free shares squared, so that one empty node beats two half empty ones."""
+    left = area.free.copy()
+    for item, row in zip(items, placed, strict=True):
+        left -= item.request[:, None] * row
+    shares = left / area.scale[:, None]
+    return float((shares * shares).sum())
+
+
+def pack(area: Area, items: list[Item], passes: int = 24) -> Ints | None:
+    """The most open of several best-fit passes, or None if all of them fail."""
+    best: tuple[float, Ints] | None = None
+    for number, order in enumerate(_orders(area, items, passes)):
+        for rule in (0, 1, 2, 3):
+            placed = one_pass(area, items, order, rule)
+            if placed is not None:
+                if len(items) == 1 or items[0].score is not None:
+                    return placed
+                value = openness(area, items, placed)
+                if best is None or value > best[0] + 1e-12:
+                    best = (value, placed)
+        if best is not None and number >= 3:
+            break
+    return best[1] if best is not None else None

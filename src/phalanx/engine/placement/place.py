@@ -1,0 +1,79 @@
+"""The way in: a Problem becomes an Outcome."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.engine.placement.explain import explain
+from phalanx.engine.placement.outcome import Outcome, Share, Verdict
+from phalanx.engine.placement.problem import Composite, Group, Leaf, Problem, done, groups, leaves
+from phalanx.engine.placement.search import Extras, Search
+from phalanx.engine.placement.state import Budget, Exhausted, State
+from phalanx.engine.placement.uniform import place_uniform
+
+FULL_TRIES = 8  # expansions per group that the attempt to seat everybody may take
+
+
+def place(problem: Problem, *, explained: bool = True) -> Outcome:
+    """Places the tree: whole if that works, otherwise minimums and then what else fits, or says why not."""
+    quick = place_uniform(problem)
+    if quick is None:
+        quick = _search(problem)
+    if explained and not quick.placed:
+        quick.certificate = explain(problem)
+    return quick
+
+
+def _search(problem: Problem) -> Outcome:
+    slack = any(leaf.total > leaf.need for leaf in leaves(problem.root)) or any(
+        isinstance(g, Composite) and g.minimum < len(g.children) for g in groups(problem.root)
+    )
+    used = 0
+    if slack:
+        every = groups(problem.root)
+        budget = Budget(min(problem.budget, FULL_TRIES * len(every)))
+        state = State(problem, budget)
+        search = Search(state, True, budget)
+        try:
+            if search.run(problem.root, 0):
+                return _outcome(state, search.decisions, budget.used)
+        except Exhausted:
+            pass
+        used = budget.used
+    budget = Budget(problem.budget)
+    budget.used = used
+    state = State(problem, budget)
+    search = Search(state, False, budget)
+    try:
+        found = search.run(problem.root, 0)
+    except Exhausted:
+        return Outcome(Verdict.EXHAUSTED, budget.used)
+    if not found:
+        return Outcome(Verdict.EXHAUSTED if budget.truncated else Verdict.IMPOSSIBLE, budget.used)
+    decisions = search.decisions
+    if slack:
+        Extras(state, decisions, budget).run(problem.root)
+    return _outcome(state, decisions, budget.used)
+
+
+def _outcome(state: State, decisions: list[tuple[Group, int]], used: int) -> Outcome:
+    outcome = Outcome(Verdict.PLACED, used)
+    handles = {area: (key, domain) for (_, key, domain), area in state.area_ids.items()}
+    for seat in state.seats.values():
+        for shape, (nodes, counts) in seat.placed.items():
+            if len(nodes):
+                outcome.shares.append(Share(seat.leaf, shape, nodes, counts))
+    order = {id(leaf): i for i, leaf in enumerate(leaves(state.problem.root))}
+    outcome.shares.sort(key=lambda share: (order[id(share.leaf)], share.shape))
+    for group, area in decisions:
+        outcome.satisfied.add(id(group))
+        if group.key is not None and area in handles:
+            outcome.domains[id(group)] = handles[area]
+    for group in groups(state.problem.root):
+        if done(group):
+            outcome.satisfied.add(id(group))
+    return outcome
+
+
+def placed_pods(outcome: Outcome, leaf: Leaf) -> int:
+    return int(sum(np.sum(share.counts) for share in outcome.shares if share.leaf is leaf))

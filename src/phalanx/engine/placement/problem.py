@@ -1,0 +1,109 @@
+"""What is to be placed and where: the input of the placement search, free of Kubernetes objects.
+
+Arrays are borrowed from the engine's columns and never written to. Units are integers kept in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+DEFAULT_BUDGET = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class ShapeRow:
+    """Pods that nothing can tell apart, against every node."""
+
+    request: Floats  # (R,)
+    mask: Bools  # (N,) nodes that every filter other than capacity allows
+    cap: Ints | None = None  # (N,) most members per node (ports, host anti-affinity); None = capacity decides
+    slots: Ints | None = None  # (N,) how many fit by mask, cap and capacity, where the caller already knows
+    score: Floats | None = None  # (N,) preference, higher first; None = tightest node first
+    reasons: NDArray[np.int16] | None = None  # (N,) index into Problem.reason_names where mask is False
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """A PodGroup: its pods that still have to be placed."""
+
+    name: str
+    minimum: int  # minCount; 1 for basic
+    demand: tuple[tuple[int, int], ...]  # (shape, how many pending pods)
+    satisfied: int = 0  # members already placed or finished that count towards minimum
+    key: str | None = None  # all members in one domain of this label
+    preferred: str | None = None  # narrower domain wished for, given up when it does not work
+    pinned: int = -1  # domain of `key` where running members are
+
+    @property
+    def total(self) -> int:
+        return sum(count for _, count in self.demand)
+
+    @property
+    def need(self) -> int:
+        return max(0, self.minimum - self.satisfied)
+
+
+@dataclass(slots=True, eq=False)
+class Composite:
+    """A CompositePodGroup: minimum counts satisfied children. Children stand in creation order."""
+
+    name: str
+    minimum: int
+    children: tuple[Leaf | Composite, ...]
+    key: str | None = None
+    preferred: str | None = None
+    pinned: int = -1
+
+
+Group: TypeAlias = Leaf | Composite
+
+
+@dataclass(slots=True, eq=False)
+class Problem:
+    resources: Sequence[str]
+    free: Floats  # (R, N) what is left of every resource, pod count among them
+    shapes: Sequence[ShapeRow]
+    root: Group
+    domains: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # key -> (N,) domain id, -1 = no label
+    domain_names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # key -> name by id
+    conflicts: frozenset[tuple[int, int]] = frozenset()  # shapes (a < b) that must not share a node
+    order: Ints | None = None  # (N,) rank of a node among equals; None = column order
+    reason_names: Sequence[str] = ()
+    budget: int = DEFAULT_BUDGET  # expansions, see Outcome.expansions
+
+    @property
+    def node_count(self) -> int:
+        return int(self.free.shape[1])
+
+    def domain_name(self, key: str, domain: int) -> str:
+        names = self.domain_names.get(key, ())
+        return names[domain] if 0 <= domain < len(names) else str(domain)
+
+
+def done(group: Group) -> bool:
+    """Satisfied by what already runs: nothing below has to be placed for the minimum."""
+    if isinstance(group, Leaf):
+        return group.need == 0
+    return sum(done(child) for child in group.children) >= group.minimum
+
+
+def leaves(group: Group) -> list[Leaf]:
+    if isinstance(group, Leaf):
+        return [group]
+    return [leaf for child in group.children for leaf in leaves(child)]
+
+
+def groups(group: Group) -> list[Group]:
+    """The group and everything below it, parents first."""
+    if isinstance(group, Leaf):
+        return [group]
+    return [group, *(below for child in group.children for below in groups(child))]

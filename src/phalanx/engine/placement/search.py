@@ -1,0 +1,310 @@
+"""Bounded search for a placement of a group tree: minimums first, then optional children, then extra pods.
+
+Depth first over domains and choices of children, tightest and most constrained first. Leaves already seated are packed
+again together with a newcomer where their nodes overlap, so a failure below is a failure of the choice, not of an
+unlucky order. Nothing here is random and no clock is read: the budget counts expansions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from phalanx.engine.placement.bounds import Bounds, wanted
+from phalanx.engine.placement.problem import Composite, Group, Leaf, done, leaves
+from phalanx.engine.placement.state import Budget, Exhausted, Seat, State
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Task:
+    """Place this group inside that area; then the rest."""
+
+    group: Group
+    area: int
+    rest: Task | None
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    task: Task
+    choices: Iterator[tuple[int, object]]
+    mark: dict[int, Seat]
+    chosen: int  # length of the decision list when the frame was made
+    handle: tuple[object, ...] | None = None
+
+
+class Search:
+    """One mode of the search: full (everybody sits) or only the minimums."""
+
+    def __init__(self, state: State, full: bool, budget: Budget) -> None:
+        self.state = state
+        self.full = full
+        self.budget = budget
+        self.bounds = Bounds(state, full)
+        self.decisions: list[tuple[Group, int]] = []  # (group, area it lives in)
+        self._failed: set[tuple[object, ...]] = set()
+        self._backtracked = False
+
+    def run(self, group: Group, area: int) -> bool:
+        """True: seats hold a placement. False: there is none (a proof unless the budget says truncated)."""
+        if not self.bounds.required(group):
+            return True
+        if not self.bounds.possible(group, area):
+            return False
+        frames = [self._frame(Task(group, area, None))]
+        while frames:
+            frame = frames[-1]
+            choice = next(frame.choices, None)
+            if choice is None:
+                self._backtracked = True
+                frame.handle = frame.handle or self._handle(frame)
+                self.state.rewind(frame.mark)
+                self._failed.add(frame.handle)
+                del self.decisions[frame.chosen :]
+                frames.pop()
+                continue
+            self.state.rewind(frame.mark)
+            del self.decisions[frame.chosen :]
+            self.budget.spend()
+            area, detail = choice
+            rest = self._apply(frame.task, area, detail)
+            if rest is _FAILED:
+                continue
+            if rest is None:
+                return True
+            assert isinstance(rest, Task)
+            fresh = self._frame(rest)
+            if self._backtracked:
+                fresh.handle = self._handle(fresh)
+                if fresh.handle in self._failed:
+                    continue
+            frames.append(fresh)
+        return False
+
+    def _frame(self, task: Task) -> Frame:
+        return Frame(task, self._choices(task), self.state.mark(), len(self.decisions))
+
+    def _handle(self, frame: Frame) -> tuple[object, ...]:
+        """What decides whether the rest can work: who is still to come and how much sits where, not who sits there."""
+        todo = []
+        task: Task | None = frame.task
+        while task is not None:
+            todo.append((id(task.group), task.area))
+            task = task.rest
+        load: dict[tuple[int, int], int] = {}
+        for seat in frame.mark.values():
+            for shape in seat.shapes:
+                load[seat.area, shape] = load.get((seat.area, shape), 0) + seat.counts[shape]
+        return (tuple(todo), frozenset(load.items()))
+
+    # ---- choices ---------------------------------------------------------------------------------------------
+
+    def _choices(self, task: Task) -> Iterator[tuple[int, object]]:
+        group = task.group
+        for area in self._areas(group, task.area):
+            if isinstance(group, Leaf):
+                for counts in self._counts(group):
+                    yield area, counts
+            else:
+                for children in self._children(group, area):
+                    yield area, children
+
+    def _areas(self, group: Group, parent: int) -> Iterator[int]:
+        """Areas the group may live in: preferred narrower ones first, then its domains, tightest first."""
+        if group.key is None:
+            outer = [parent] if self.bounds.inside(group, parent) else []
+        else:
+            ids = self.bounds.domains(group, parent)
+            outer = [self.state.area(parent, group.key, int(d)) for d in ids]
+        if len(outer) > 1:
+            outer = [outer[i] for i in self._tightness(group, outer)]
+        if group.preferred is not None and group.preferred in self.state.problem.domains:
+            narrow = []
+            column = self.state.problem.domains[group.preferred]
+            for area in outer:
+                ids = np.unique(column[self.state.areas[area]])
+                narrow += [self.state.area(area, group.preferred, int(d)) for d in ids if d >= 0]
+            narrow = [a for a in narrow if self.bounds.inside(group, a)]
+            yield from (narrow[i] for i in self._tightness(group, narrow))
+        yield from outer
+
+    def _tightness(self, group: Group, areas: list[int]) -> list[int]:
+        """Order of areas: those with room now, more members (leaf), least spare room over all requested resources."""
+        state = self.state
+        demand = self.bounds.demand(group)
+        asks = np.flatnonzero(demand)
+        keys = []
+        for number, area in enumerate(areas):
+            nodes = state.areas[area]
+            spare = float((state.free[np.ix_(asks, nodes)].sum(axis=1) / demand[asks]).sum())
+            fits = 0
+            room = 0
+            if isinstance(group, Leaf):
+                for shape, count in group.demand:
+                    slots = int(state.slots(shape, nodes).sum())
+                    fits += min(slots, count)
+                    room += slots
+                enough = fits >= wanted(group, self.full)
+                keys.append((not enough, -fits, float(room) if len(group.demand) == 1 else spare, spare, number))
+            else:
+                enough = bool((state.free[np.ix_(asks, nodes)].sum(axis=1) >= demand[asks]).all())
+                keys.append((not enough, 0, spare, spare, number))
+        return sorted(range(len(areas)), key=lambda i: keys[i])
+
+    def _counts(self, leaf: Leaf) -> Iterator[dict[int, int]]:
+        """Which pods make up the minimum: all of them, or cheapest first and then every other mixture."""
+        need = wanted(leaf, self.full)
+        if need >= leaf.total:
+            yield dict(leaf.demand)
+            return
+        scale = self.state.problem.free.sum(axis=1)
+        scale[scale <= 0] = 1.0
+        size = {s: float((self.state.problem.shapes[s].request / scale).sum()) for s, _ in leaf.demand}
+        by_size = sorted(leaf.demand, key=lambda entry: (size[entry[0]], entry[0]))
+        yield from _mixtures(by_size, need)
+
+    def _children(self, group: Composite, area: int) -> Iterator[list[Group]]:
+        """Which children make up the minimum, cheapest combination first; most constrained child first inside one."""
+        pending = [c for c in group.children if self.bounds.required(c) and self.bounds.possible(c, area)]
+        missing = self.bounds.missing(group)
+        if len(pending) < missing:
+            return
+        position = {id(c): i for i, c in enumerate(group.children)}
+        nodes = self.state.areas[area]
+        total = self.state.problem.free[:, nodes].sum(axis=1)
+        total[total <= 0] = 1.0
+        size = {id(c): float((self.bounds.demand(c) / total).max()) for c in pending}
+        cheap = sorted(pending, key=lambda c: (round(size[id(c)], 9), position[id(c)]))
+        options = {id(c): len(self.bounds.domains(c, area)) if c.key is not None else 1 << 30 for c in pending}
+        for chosen in combinations(cheap, missing):
+            yield sorted(chosen, key=lambda c: (options[id(c)], -size[id(c)], position[id(c)]))
+
+    # ---- steps -----------------------------------------------------------------------------------------------
+
+    def _apply(self, task: Task, area: int, detail: object) -> Task | object | None:
+        group = task.group
+        if isinstance(group, Leaf):
+            assert isinstance(detail, dict)
+            if not self.state.seat(group, area, detail):
+                return _FAILED
+            self.decisions.append((group, area))
+            return task.rest
+        assert isinstance(detail, list)
+        self.decisions.append((group, area))
+        rest = task.rest
+        for child in reversed(detail):
+            rest = Task(child, area, rest)
+        return rest
+
+
+_FAILED = object()
+
+
+def _mixtures(entries: list[tuple[int, int]], need: int) -> Iterator[dict[int, int]]:
+    """Ways to take `need` pods out of the entries, as many as possible of the first ones first."""
+    if need == 0:
+        yield {}
+        return
+    if not entries:
+        return
+    (shape, count), rest = entries[0], entries[1:]
+    for take in range(min(count, need), -1, -1):
+        if need - take > sum(c for _, c in rest):
+            return
+        for tail in _mixtures(rest, need - take):
+            yield {shape: take, **tail} if take else tail
+
+
+class Extras:
+    """After the minimums: optional children, then the pods beyond everybody's minimum. Never breaks what is placed."""
+
+    def __init__(self, state: State, decisions: list[tuple[Group, int]], budget: Budget) -> None:
+        self.state = state
+        self.budget = budget
+        self.areas: dict[int, int] = {id(group): area for group, area in decisions}
+        self.decisions = decisions
+
+    def run(self, root: Group) -> None:
+        self._adopt(root, 0)
+        self._children(root)
+        self._pods(root)
+
+    def _adopt(self, group: Group, parent: int) -> None:
+        """Gives an area to groups that were satisfied before this search began."""
+        if id(group) not in self.areas:
+            if not done(group):
+                return
+            area = parent
+            if group.key is not None and group.key in self.state.problem.domains:
+                if group.pinned < 0:
+                    return  # satisfied by finished members only: handled like an optional child
+                area = self.state.area(parent, group.key, group.pinned)
+            self.areas[id(group)] = area
+            self.decisions.append((group, area))
+        if isinstance(group, Composite):
+            for child in group.children:
+                self._adopt(child, self.areas[id(group)])
+
+    def _children(self, group: Group) -> None:
+        if isinstance(group, Leaf) or id(group) not in self.areas:
+            return
+        for child in group.children:
+            if id(child) not in self.areas:
+                self._try(child, self.areas[id(group)])
+            self._children(child)
+
+    def _try(self, child: Group, area: int) -> None:
+        mark = self.state.mark()
+        budget = Budget(min(self.budget.left, 200))
+        search = Search(self.state, False, budget)
+        kept, self.state.budget = self.state.budget, budget
+        try:
+            found = search.run(child, area)
+        except Exhausted:
+            found = False
+        finally:
+            self.state.budget = kept
+            self.budget.used += budget.used
+        if found and search.decisions:
+            for group, at in search.decisions:
+                self.areas[id(group)] = at
+                self.decisions.append((group, at))
+            self._adopt(child, area)
+        else:
+            self.state.rewind(mark)
+
+    def _pods(self, root: Group) -> None:
+        short: list[Leaf] = []
+        for leaf in leaves(root):
+            if id(leaf) not in self.areas:
+                continue
+            seat = self.state.seats.get(id(leaf)) or Seat(leaf, self.areas[id(leaf)], (), {}, {})
+            if id(leaf) not in self.state.seats:
+                self.state.seats[id(leaf)] = seat
+            for shape, count in leaf.demand:
+                more = count - seat.counts.get(shape, 0)
+                if more > 0 and self.state.grow(seat, shape, more) < more:
+                    short.append(leaf)
+                seat = self.state.seats[id(leaf)]
+        if short:
+            self._squeeze()
+
+    def _squeeze(self) -> None:
+        """Exact packing for the greatest number of pods, group of overlapping seats by group."""
+        seen: set[int] = set()
+        for seat in list(self.state.seats.values()):
+            if id(seat.leaf) in seen:
+                continue
+            cluster = self.state.cluster(seat)
+            seen |= {id(s.leaf) for s in cluster}
+            extra: dict[tuple[int, int], int] = {}
+            for s in cluster:
+                for shape, count in s.leaf.demand:
+                    more = count - s.counts.get(shape, 0)
+                    if more > 0:
+                        extra[id(s.leaf), shape] = more
+            if extra:
+                self.state.most(cluster, extra, min(2_000, self.budget.left))

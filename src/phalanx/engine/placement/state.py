@@ -1,0 +1,383 @@
+"""The half-built placement of a search: what is left of every node, who sits where, and how to undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phalanx.engine.placement.exact import TooLarge, solve, solve_most
+from phalanx.engine.placement.pack import Item, fill, make_area, pack
+from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
+from phalanx.engine.placement.slots import base_slots, count_slots
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One leaf in its node set: pods per shape and node."""
+
+    leaf: Leaf
+    area: int  # node set
+    shapes: tuple[int, ...]
+    counts: dict[int, int]  # shape -> pods
+    placed: dict[int, tuple[Ints, Ints]]  # shape -> (nodes, pods per node)
+
+
+class Budget:
+    """Expansions left. Spending more than there is raises Exhausted."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.truncated = False  # some answer "does not fit" was not a proof
+
+    def spend(self, amount: int = 1) -> None:
+        self.used += amount
+        if self.used > self.limit:
+            raise Exhausted
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
+
+class Exhausted(Exception):
+    """The search budget is used up."""
+
+
+class State:
+    def __init__(self, problem: Problem, budget: Budget) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.free: Floats = problem.free.copy()
+        self.rank: Ints = problem.order if problem.order is not None else np.arange(problem.node_count)
+        self.seats: dict[int, Seat] = {}  # id(leaf) -> seat, in the order of placing
+        self.areas: list[Ints] = [np.arange(problem.node_count)]
+        self.area_ids: dict[tuple[int, str, int], int] = {}
+        self._base: dict[int, Ints] = {}
+        self._proofs: dict[tuple[object, ...], Ints | None] = {}
+        self.coupled: set[int] = {s for pair in problem.conflicts for s in pair}
+        self.coupled |= {i for i, row in enumerate(problem.shapes) if row.cap is not None}
+        self.rivals: dict[int, set[int]] = {}
+        for a, b in problem.conflicts:
+            self.rivals.setdefault(a, set()).add(b)
+            self.rivals.setdefault(b, set()).add(a)
+
+    # ---- node sets -------------------------------------------------------------------------------------------
+
+    def area(self, parent: int, key: str, domain: int) -> int:
+        """The nodes of parent in one domain of key."""
+        handle = (parent, key, domain)
+        if handle not in self.area_ids:
+            nodes = self.areas[parent]
+            self.area_ids[handle] = len(self.areas)
+            self.areas.append(nodes[self.problem.domains[key][nodes] == domain])
+        return self.area_ids[handle]
+
+    # ---- counting --------------------------------------------------------------------------------------------
+
+    def base(self, shape: int) -> Ints:
+        """(N,) slots before this search placed anything: what is too few here is too few for ever."""
+        if shape not in self._base:
+            self._base[shape] = base_slots(self.problem, self.problem.shapes[shape])
+        return self._base[shape]
+
+    def slots(self, shape: int, nodes: Ints) -> Ints:
+        """(M,) slots beside everything placed so far."""
+        row = self.problem.shapes[shape]
+        if not self.seats:
+            return self.base(shape)[nodes]
+        slots = np.minimum(count_slots(row.request, self.free[:, nodes]), self.base(shape)[nodes])
+        if shape in self.coupled:
+            self._restrict(shape, nodes, slots)
+        return slots
+
+    def _restrict(self, shape: int, nodes: Ints, slots: Ints) -> None:
+        """Caps and rivalry with what this search has placed."""
+        own = np.zeros(self.problem.node_count, dtype=np.int64)
+        barred = np.zeros(self.problem.node_count, dtype=bool)
+        rivals = self.rivals.get(shape, set())
+        for seat in self.seats.values():
+            for other, (where, counts) in seat.placed.items():
+                if other == shape:
+                    own[where] += counts
+                elif other in rivals:
+                    barred[where[counts > 0]] = True
+        cap = self.problem.shapes[shape].cap
+        if cap is not None:
+            np.minimum(slots, np.maximum(cap[nodes] - own[nodes], 0), out=slots)
+        slots[barred[nodes]] = 0
+
+    # ---- placing ---------------------------------------------------------------------------------------------
+
+    def seat(self, leaf: Leaf, area: int, counts: dict[int, int], *, repack: bool = True) -> bool:
+        """Places counts pods of the leaf in the area, moving pods of other leaves aside where that helps."""
+        shapes = tuple(s for s in counts if counts[s])
+        nodes = self.areas[area]
+        if len(shapes) == 1:
+            shape = shapes[0]
+            slots = self.slots(shape, nodes)
+            if int(slots.sum()) >= counts[shape]:
+                self._sit(Seat(leaf, area, shapes, counts, {shape: self._fill(shape, nodes, slots, counts[shape])}))
+                return True
+        else:
+            placed = self._pack_beside(shapes, nodes, counts)
+            if placed is not None:
+                self._sit(Seat(leaf, area, shapes, counts, placed))
+                return True
+        neighbours = self._neighbours(nodes)
+        if not neighbours and len(shapes) == 1:
+            return False  # counting is exact
+        if not repack:
+            self.budget.truncated = True
+            return False
+        return self._repack([*neighbours, Seat(leaf, area, shapes, counts, {})])
+
+    def _fill(self, shape: int, nodes: Ints, slots: Ints, count: int) -> tuple[Ints, Ints]:
+        row = self.problem.shapes[shape]
+        room = np.flatnonzero(slots)
+        rank = self.rank[nodes[room]]
+        if row.score is not None:
+            order = room[np.lexsort((rank, -row.score[nodes[room]]))]
+        else:
+            order = room[np.lexsort((rank, self._leftover(nodes[room]), slots[room]))]
+        chosen, counts = fill(slots, order, count)
+        return nodes[chosen], counts
+
+    def _leftover(self, nodes: Ints) -> Floats:
+        """(M,) what is free on a node as a share of all that is free: ties go to the node with least to lose."""
+        scale = self.problem.free.sum(axis=1)
+        scale[scale <= 0] = 1.0
+        leftover: Floats = (self.free[:, nodes] / scale[:, None]).sum(axis=0)
+        return leftover
+
+    def _item(self, shape: int, count: int, nodes: Ints, bound: Ints, shapes: Sequence[int]) -> Item:
+        row = self.problem.shapes[shape]
+        rivals = self.rivals.get(shape, set())
+        score = None if row.score is None else row.score[nodes]
+        return Item(row.request, count, bound, tuple(i for i, s in enumerate(shapes) if s in rivals), score)
+
+    def _pack_beside(
+        self, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int]
+    ) -> dict[int, tuple[Ints, Ints]] | None:
+        bounds = [self.slots(s, nodes) for s in shapes]
+        if any(int(b.sum()) < counts[s] for b, s in zip(bounds, shapes, strict=True)):
+            return None
+        useful = np.flatnonzero(np.any(bounds, axis=0))
+        nodes = nodes[useful]
+        items = [self._item(s, counts[s], nodes, b[useful], shapes) for s, b in zip(shapes, bounds, strict=True)]
+        free = self.free[:, nodes]
+        demand = sum((item.request * item.count for item in items), np.zeros(free.shape[0]))
+        if (demand > free.sum(axis=1)).any():
+            return None
+        placed = pack(make_area(free, self.rank[nodes]), items)
+        if placed is None:
+            return None
+        return {s: _sparse(nodes, placed[i]) for i, s in enumerate(shapes)}
+
+    def _neighbours(self, nodes: Ints) -> list[Seat]:
+        """Seats that share nodes with the area, directly or through one another."""
+        touched = np.zeros(self.problem.node_count, dtype=bool)
+        touched[nodes] = True
+        found: dict[int, Seat] = {}
+        grew = True
+        while grew:
+            grew = False
+            for seat in self.seats.values():
+                if id(seat) not in found and touched[self.areas[seat.area]].any():
+                    found[id(seat)] = seat
+                    if not touched[self.areas[seat.area]].all():
+                        touched[self.areas[seat.area]] = True
+                        grew = True
+        return list(found.values())
+
+    def cluster(self, seat: Seat) -> list[Seat]:
+        """The seat and all that have to be packed together with it."""
+        return self._neighbours(self.areas[seat.area])
+
+    def _joint(self, seats: list[Seat]) -> tuple[Ints, list[tuple[int, int]], list[Item]]:
+        """One packing task for all seats: an item per shape and node set."""
+        union = np.unique(np.concatenate([self.areas[seat.area] for seat in seats]))
+        wanted: dict[tuple[int, int], int] = {}
+        for seat in seats:
+            for shape in seat.shapes:
+                wanted[shape, seat.area] = wanted.get((shape, seat.area), 0) + seat.counts[shape]
+        handles = list(wanted)
+        bounds = []
+        for shape, area in handles:
+            bound = np.zeros(self.problem.node_count, dtype=np.int64)
+            bound[self.areas[area]] = self.base(shape)[self.areas[area]]
+            bounds.append(bound[union])
+        useful = np.flatnonzero(np.any(bounds, axis=0))
+        union = union[useful]
+        items = []
+        for (shape, area), bound in zip(handles, bounds, strict=True):
+            rivals = self.rivals.get(shape, set())
+            # A capped shape in two overlapping node sets shares its cap; forbidding the overlap is the safe side.
+            shared = self.problem.shapes[shape].cap is not None
+            twins = [i for i, (s, a) in enumerate(handles) if shared and s == shape and a != area]
+            self.budget.truncated |= bool(twins)
+            numbers = (*(i for i, (s, _) in enumerate(handles) if s in rivals), *twins)
+            row = self.problem.shapes[shape]
+            score = None if row.score is None else row.score[union]
+            items.append(Item(row.request, wanted[shape, area], bound[useful], numbers, score))
+        return union, handles, items
+
+    def _free_without(self, seats: list[Seat], nodes: Ints) -> Floats:
+        """(R, M) free capacity as if these seats were empty."""
+        lookup = np.full(self.problem.node_count, -1, dtype=np.int64)
+        lookup[nodes] = np.arange(len(nodes))
+        free = self.free[:, nodes].copy()
+        for seat in seats:
+            for shape, (where, counts) in seat.placed.items():
+                at = lookup[where]
+                request = self.problem.shapes[shape].request
+                inside = at >= 0  # a seat names a node once per shape, so plain addition is safe
+                free[:, at[inside]] += request[:, None] * counts[inside]
+        return free
+
+    def _repack(self, seats: list[Seat]) -> bool:
+        union, handles, items = self._joint(seats)
+        free = self._free_without(seats, union)
+        demand = sum((item.request * item.count for item in items), np.zeros(free.shape[0]))
+        if (demand > free.sum(axis=1)).any() or any(int(i.bound.sum()) < i.count for i in items):
+            return False
+        placed = self._solve(union, free, items, greedy=len(seats) > 1)
+        if placed is None:
+            return False
+        self._deal(seats, union, handles, placed)
+        return True
+
+    def _solve(self, union: Ints, free: Floats, items: list[Item], *, greedy: bool) -> Ints | None:
+        task = (
+            free.tobytes(),
+            tuple((i.request.tobytes(), i.count, i.bound.tobytes(), i.rivals) for i in items),
+        )
+        if task in self._proofs:
+            return self._proofs[task]
+        area = make_area(free, self.rank[union])
+        placed = pack(area, items) if greedy else None
+        if placed is None:
+            try:
+                placed, spent = solve(area, items, self.budget.left)
+                self.budget.spend(spent)
+            except TooLarge:
+                self.budget.truncated = True
+                self.budget.spend(8)
+        self._proofs[task] = placed
+        return placed
+
+    def _deal(self, seats: list[Seat], union: Ints, handles: list[tuple[int, int]], placed: Ints) -> None:
+        """Gives every seat its part of a joint packing, first seat first."""
+        left = {handle: placed[i].copy() for i, handle in enumerate(handles)}
+        fresh: list[Seat] = []
+        for seat in seats:
+            parts: dict[int, tuple[Ints, Ints]] = {}
+            for shape in seat.shapes:
+                pool = left[shape, seat.area]
+                order = np.flatnonzero(pool)
+                chosen, counts = fill(pool, order, seat.counts[shape])
+                pool[chosen] -= counts
+                parts[shape] = (union[chosen], counts)
+            fresh.append(Seat(seat.leaf, seat.area, seat.shapes, seat.counts, parts))
+        for seat in seats:
+            if id(seat.leaf) in self.seats and self.seats[id(seat.leaf)] is seat:
+                self._stand(seat)
+        for seat in fresh:
+            self._sit(seat)
+
+    def most(self, seats: list[Seat], extra: dict[tuple[int, int], int], budget: int) -> None:
+        """Grows seats (leaf id, shape) -> extra pods by as many as an exact packing allows, each seat in turn."""
+        grown = []
+        for seat in seats:
+            shapes = tuple(s for s, _ in seat.leaf.demand)
+            counts = {s: seat.counts.get(s, 0) + extra.get((id(seat.leaf), s), 0) for s in shapes}
+            grown.append(Seat(seat.leaf, seat.area, shapes, counts, {}))
+        union, handles, items = self._joint(grown)
+        free = self._free_without(seats, union)
+        least = np.zeros(len(handles), dtype=np.int64)
+        for seat in seats:
+            for shape in seat.shapes:
+                least[handles.index((shape, seat.area))] += seat.counts[shape]
+        try:
+            placed, spent = solve_most(make_area(free, self.rank[union]), items, least, budget)
+            self.budget.used += spent
+        except TooLarge:
+            return
+        if placed is None:
+            return
+        spare = {h: int(placed[i].sum()) - int(least[i]) for i, h in enumerate(handles)}
+        if not any(spare.values()):
+            return
+        final = []
+        for old, new in zip(seats, grown, strict=True):
+            counts = {}
+            for shape in new.shapes:
+                gain = min(new.counts[shape] - old.counts.get(shape, 0), spare[shape, new.area])
+                spare[shape, new.area] -= gain
+                counts[shape] = old.counts.get(shape, 0) + gain
+            final.append(Seat(old.leaf, old.area, new.shapes, counts, old.placed))
+        for old, new in zip(seats, final, strict=True):
+            self.seats[id(old.leaf)] = new
+        self._deal(final, union, handles, placed)
+
+    # ---- bookkeeping -----------------------------------------------------------------------------------------
+
+    def _sit(self, seat: Seat) -> None:
+        for shape, (nodes, counts) in seat.placed.items():
+            self.free[:, nodes] -= self.problem.shapes[shape].request[:, None] * counts
+        self.seats[id(seat.leaf)] = seat
+
+    def _stand(self, seat: Seat) -> None:
+        for shape, (nodes, counts) in seat.placed.items():
+            self.free[:, nodes] += self.problem.shapes[shape].request[:, None] * counts
+        del self.seats[id(seat.leaf)]
+
+    def mark(self) -> dict[int, Seat]:
+        return dict(self.seats)
+
+    def rewind(self, mark: dict[int, Seat]) -> None:
+        """Back to the seats of the mark."""
+        for handle, seat in list(self.seats.items()):
+            if mark.get(handle) is not seat:
+                self._stand(seat)
+        for handle, seat in mark.items():
+            if handle not in self.seats:
+                self._sit(seat)
+        if list(self.seats) != list(mark):
+            self.seats = dict(mark)
+
+    def grow(self, seat: Seat, shape: int, count: int) -> int:
+        """Adds up to count pods of a shape to a seat beside everything else. Returns how many found room."""
+        nodes = self.areas[seat.area]
+        slots = self.slots(shape, nodes)
+        fits = min(count, int(slots.sum()))
+        if fits <= 0:
+            return 0
+        where, counts = self._fill(shape, nodes, slots, fits)
+        old = seat.placed.get(shape)
+        merged = (where, counts) if old is None else _merge(old, (where, counts))
+        self._stand(seat)
+        self._sit(
+            Seat(
+                seat.leaf,
+                seat.area,
+                seat.shapes if shape in seat.shapes else (*seat.shapes, shape),
+                {**seat.counts, shape: seat.counts.get(shape, 0) + fits},
+                {**seat.placed, shape: merged},
+            )
+        )
+        return fits
+
+
+def _sparse(nodes: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    used = np.flatnonzero(counts)
+    return nodes[used], counts[used]
+
+
+def _merge(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    nodes, inverse = np.unique(np.concatenate([a[0], b[0]]), return_inverse=True)
+    counts = np.zeros(len(nodes), dtype=np.int64)
+    np.add.at(counts, inverse, np.concatenate([a[1], b[1]]))
+    return nodes, counts

@@ -1,0 +1,88 @@
+"""The short way for the most common case: one PodGroup whose pods are all alike. Exact by counting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.engine.placement.outcome import Outcome, Share, Verdict
+from phalanx.engine.placement.pack import fill
+from phalanx.engine.placement.problem import Ints, Leaf, Problem, ShapeRow
+from phalanx.engine.placement.slots import base_slots
+
+
+def place_uniform(problem: Problem) -> Outcome | None:
+    """None: not that case."""
+    leaf = problem.root
+    if not isinstance(leaf, Leaf) or len(leaf.demand) != 1 or leaf.preferred is not None:
+        return None
+    number, total = leaf.demand[0]
+    shape = problem.shapes[number]
+    slots = base_slots(problem, shape)
+    need = leaf.need
+    domain = -1
+    nodes: Ints | None = None
+    if leaf.key is not None:
+        column = problem.domains.get(leaf.key)
+        domain = -1 if column is None else _domain(problem, leaf, shape, slots, need, total)
+        if domain < 0:
+            return Outcome(Verdict.IMPOSSIBLE, 1)
+        nodes = np.flatnonzero(column == domain)
+        slots = slots[nodes]
+    fits = int(slots.sum())
+    if fits < need or total < need:
+        return Outcome(Verdict.IMPOSSIBLE, 1)
+    outcome = Outcome(Verdict.PLACED, 1, satisfied={id(leaf)})
+    if leaf.key is not None:
+        outcome.domains[id(leaf)] = (leaf.key, domain)
+    if fits:
+        chosen, counts = _nodes(problem, shape, slots, nodes, min(total, fits))
+        outcome.shares.append(Share(leaf, number, chosen, counts))
+    return outcome
+
+
+def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: int, total: int) -> int:
+    """Most members first, then the smallest sufficient domain, then least spare of what is asked for, then id."""
+    assert leaf.key is not None
+    column = problem.domains[leaf.key]
+    ids = np.where(column >= 0, column, 0)
+    sums = np.bincount(ids, weights=np.where(column >= 0, slots, 0))
+    if leaf.pinned >= 0:
+        inside = leaf.pinned < len(sums) and bool((column == leaf.pinned).any())
+        return leaf.pinned if inside and sums[leaf.pinned] >= need else -1
+    fits = np.minimum(sums, total)
+    most = fits.max(initial=0)
+    if most < need or most <= 0:
+        return -1
+    good = np.flatnonzero(fits == most)
+    if len(good) > 1:
+        good = good[sums[good] == sums[good].min()]
+    if len(good) > 1:
+        spare = np.zeros(len(sums))
+        for r in np.flatnonzero(shape.request):
+            spare += np.bincount(ids, weights=np.where(column >= 0, problem.free[r], 0)) / shape.request[r]
+        good = good[spare[good] == spare[good].min()]
+    return int(good[0])
+
+
+def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, count: int) -> tuple[Ints, Ints]:
+    """Preferred or tightest nodes first; never looks at more nodes than there are pods to place."""
+    room = np.flatnonzero(slots)
+    where = room if nodes is None else nodes[room]
+    rank = where if problem.order is None else problem.order[where]
+    first: Ints
+    if shape.score is not None:
+        score = shape.score[where]
+        if count < len(room):
+            edge = np.partition(score, len(score) - count)[len(score) - count]
+            keep = np.flatnonzero(score >= edge)
+            room, where, rank, score = room[keep], where[keep], rank[keep], score[keep]
+        first = np.lexsort((rank, -score))
+    else:
+        key = slots[room] * problem.node_count + rank
+        if count < len(room):
+            first = np.argpartition(key, count - 1)[:count]
+            first = first[np.argsort(key[first])]
+        else:
+            first = np.argsort(key)
+    chosen, counts = fill(slots, room[first], count)
+    return (chosen if nodes is None else nodes[chosen]), counts
