@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import logging
 import socket
-from typing import Protocol
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth
@@ -31,22 +30,15 @@ from phalanx.serve.settings import MEMORY, ServerSettings
 log = logging.getLogger("phalanx.serve")
 
 
-class Component(Protocol):
-    """A part of the control plane that runs in this process beside the API server."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 class ApiServer:
     """Start, use `client()` for parts in this process and `url` for others, stop."""
+
+    name = "apiserver"
 
     def __init__(self, settings: ServerSettings, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
         self.settings = settings
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
-        self._duties: list[Component] = []
         self._store: Store | None = None
         self._server: Server | None = None
         self._app: App | None = None
@@ -54,6 +46,20 @@ class ApiServer:
         self.url = ""
         self.token = ""
         self.ca: bytes | None = None
+
+    @property
+    def ready(self) -> bool:
+        """What /readyz says."""
+        return self._app is not None and self._app.ready
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        if self._app is not None:
+            self._app.ready = ready
+
+    @property
+    def failed(self) -> asyncio.Future[None] | None:
+        return None
 
     @property
     def api(self) -> Api:
@@ -109,8 +115,6 @@ class ApiServer:
 
     async def stop(self) -> None:
         """Finish what was asked, then close the store."""
-        for duty in reversed(self._duties):
-            await duty.stop()
         if self._server is not None:
             await self._server.stop()
         if self._store is not None:

@@ -1,0 +1,62 @@
+"""`phalanx`: the command line. Knows which commands exist and imports one only when it is used: --help is quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NoReturn
+
+import click
+
+from phalanx import __version__
+from phalanx.base.errors import ConfigProblem
+
+# name -> (module, attribute, the line in --help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("phalanx.cli.up", "up", "Start a whole local cluster: API server, nodes, controllers, scheduler."),
+    "apiserver": ("phalanx.cli.apiserver", "apiserver", "Start the API server alone."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="phalanx")
+def cli() -> None:
+    """Phalanx places groups of pods together, or not at all.
+
+    \b
+    Examples:
+      phalanx up --nodes 100 --topology zones=2,racks=8
+      KUBECONFIG=data/kubeconfig kubectl get nodes
+      phalanx up --data :memory: --kubeconfig ./kubeconfig
+      phalanx apiserver --listen 127.0.0.1:7443
+    """
+
+
+def main() -> NoReturn:
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as problem:
+        problem.show()
+        code = problem.exit_code
+    except click.exceptions.Abort:
+        code = 130
+    except ConfigProblem as problem:
+        click.echo(f"error: {problem}", err=True)
+        code = 2
+    raise SystemExit(code if isinstance(code, int) else 0)

@@ -1,0 +1,42 @@
+"""Options that several commands share, declared once so that they mean and say the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_LEVELS = click.Choice(["debug", "info", "warning", "error"])
+_SERVER: tuple[Decorator, ...] = (
+    click.option(
+        "--data",
+        default="data",
+        show_default=True,
+        metavar="DIR",
+        help="Where everything is kept; :memory: keeps nothing.",
+    ),
+    click.option(
+        "--listen",
+        default="127.0.0.1:7443",
+        show_default=True,
+        metavar="HOST:PORT",
+        help="Address to serve on; port 0 chooses a free one.",
+    ),
+    click.option(
+        "--kubeconfig",
+        default=None,
+        metavar="FILE",
+        help="Where to write the kubeconfig (mode 600).  [default: DIR/kubeconfig]",
+    ),
+    click.option("--plain-http", is_flag=True, help="Serve without TLS and without a token; loopback addresses only."),
+    click.option("--feature-gates", default="", metavar="A=true,B=false", help="Switch feature gates on or off."),
+    click.option("--log-level", default="warning", show_default=True, type=_LEVELS, help="How much to log."),
+)
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return reduce(lambda inner, option: option(inner), reversed(_SERVER), command)

@@ -1,0 +1,53 @@
+"""`phalanx up`: a whole local cluster with one command."""
+
+from __future__ import annotations
+
+import click
+
+from phalanx.cli.options import server_options
+
+
+@click.command(short_help="Start a whole local cluster.")
+@server_options
+@click.option(
+    "--nodes",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Simulated nodes to start with.",
+)
+@click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
+@click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
+@click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
+def up(
+    data: str,
+    listen: str,
+    kubeconfig: str | None,
+    plain_http: bool,
+    feature_gates: str,
+    log_level: str,
+    nodes: int,
+    topology: str,
+    no_nodes: bool,
+    no_controllers: bool,
+) -> int:
+    """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
+
+    Prints a line starting with `ready` when everything answers; Ctrl-C stops it. Nodes made through the API are left
+    alone and usable as they are.
+
+    \b
+    Examples:
+      phalanx up
+      phalanx up --nodes 5000 --topology zones=2,blocks=4,racks=8
+      phalanx up --nodes 0 --no-nodes --no-controllers    # API server and scheduler only
+      KUBECONFIG=data/kubeconfig kubectl get nodes
+    """
+    from phalanx.cli.local import start_cluster
+    from phalanx.serve.cluster import ClusterSettings
+    from phalanx.serve.settings import ServerSettings
+
+    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates)
+    settings = ClusterSettings(server, nodes, topology, run_nodes=not no_nodes, run_controllers=not no_controllers)
+    return start_cluster(settings, log_level)

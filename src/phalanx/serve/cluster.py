@@ -1,0 +1,56 @@
+"""`phalanx up`: the whole local cluster in one process. Says which parts run; each part knows only its client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.serve.apiserver import ApiServer
+from phalanx.serve.component import Component, Group
+from phalanx.serve.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+Part = Callable[[ApiServer], Component]  # called when the API server answers
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    server: ServerSettings = field(default_factory=ServerSettings)
+    nodes: int = 0
+    topology: str = ""
+    run_nodes: bool = True  # False: no simulated kubelets at all (--no-nodes)
+    run_controllers: bool = True  # False: no workload, PDB or node controllers (--no-controllers)
+    run_scheduler: bool = True
+
+
+class Cluster:
+    """API server first, then the other parts in order. `parts` come from whoever composes the process."""
+
+    def __init__(self, settings: ClusterSettings, parts: Sequence[Part] = (), *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.server = ApiServer(settings.server, clock=clock or SystemClock())
+        self._parts = parts
+        self._group = Group()
+
+    async def start(self) -> None:
+        """Returns when everything answers. Raises ConfigProblem; nothing runs then."""
+        await self.server.start()
+        try:
+            for part in self._parts:
+                self._group.add(part(self.server))
+            await self._group.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self.server.ready = True
+
+    async def stop(self) -> None:
+        self.server.ready = False
+        await self._group.stop()
+        await self.server.stop()
+
+    async def until_failure(self) -> None:
+        await self._group.until_failure()

@@ -1,0 +1,127 @@
+"""Parts of a process that start and stop together, and how a failure of one is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Component(Protocol):
+    """A part of the control plane that runs in this process."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def start(self) -> None:
+        """Returns when the part does its work (caches filled, socket open)."""
+        ...
+
+    async def stop(self) -> None:
+        """Safe to call when start failed half way."""
+        ...
+
+    @property
+    def failed(self) -> asyncio.Future[None] | None:
+        """Done, with the exception, when the part died by itself; None: it cannot."""
+        ...
+
+
+class Loop:
+    """A component made of one endless coroutine, e.g. a controller's `run`."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], Awaitable[None]],
+        *,
+        ready: Callable[[], Awaitable[None]] | None = None,
+        stop: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._name, self._run, self._ready, self._stop = name, run, ready, stop
+        self._task: asyncio.Task[None] | None = None
+        self._failed: asyncio.Future[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def failed(self) -> asyncio.Future[None] | None:
+        return self._failed
+
+    async def start(self) -> None:
+        self._failed = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._work(), name=self._name)
+        if self._ready is None:
+            return
+        ready = asyncio.ensure_future(self._ready())
+        await asyncio.wait((ready, self._failed), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            ready.cancel()
+            self._failed.result()
+        await ready
+
+    async def _work(self) -> None:
+        assert self._failed is not None
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            log.exception("%s died", self._name)
+            if not self._failed.done():
+                self._failed.set_exception(problem)
+
+    async def stop(self) -> None:
+        if self._stop is not None:
+            await self._stop()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._failed is not None and self._failed.done():
+            self._failed.exception()  # seen
+        self._task = None
+
+
+class Group:
+    """Components in order: each starts when the one before is ready, and they stop the other way round."""
+
+    def __init__(self, components: list[Component] | None = None) -> None:
+        self._components = components or []
+        self._started: list[Component] = []
+
+    def add(self, component: Component) -> None:
+        self._components.append(component)
+
+    async def start(self) -> None:
+        try:
+            for component in self._components:
+                self._started.append(component)
+                await component.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        while self._started:
+            component = self._started.pop()
+            try:
+                await component.stop()
+            except Exception:
+                # The others still have to stop: the store comes last and must be closed.
+                log.exception("%s did not stop cleanly", component.name)
+
+    async def until_failure(self) -> None:
+        """Raises what a component died of; returns never otherwise."""
+        futures = [component.failed for component in self._started if component.failed is not None]
+        if not futures:
+            await asyncio.Event().wait()
+        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            future.result()
