@@ -37,6 +37,7 @@ class Version:
     # Views: storage object <-> this version's object. None: only apiVersion differs.
     from_storage: Callable[[Json], Json] | None = None
     to_storage: Callable[[Json], Json] | None = None
+    openapi: Json | None = None  # custom resources: the schema as their CustomResourceDefinition wrote it
 
 
 @dataclass(frozen=True, slots=True)

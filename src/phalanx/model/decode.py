@@ -1,0 +1,154 @@
+"""Turns a request body into JSON values: JSON, YAML or Kubernetes protobuf, whatever the content type says.
+
+Only bytes to values: what the values mean is `conform`'s and the rules' business. Broken input is a BadRequest, never
+another exception.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from phalanx.base.errors import BadRequest, UnsupportedMediaType
+from phalanx.model import protobuf, yaml_body
+from phalanx.model.conform import conform
+from phalanx.model.schema import Object
+
+__all__ = ["MAX_DEPTH", "PROTOBUF", "conform", "media_type", "parse"]
+
+Json = dict[str, Any]
+MAX_DEPTH = yaml_body.MAX_DEPTH
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+_decode = msgspec.json.Decoder().decode
+
+
+def media_type(content_type: str) -> str:
+    """The bare media type, without parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def parse(
+    body: bytes, content_type: str, schema: Object | None = None, *, duplicates: bool = False
+) -> tuple[Json, list[str]]:
+    """The object in `body`, and with `duplicates` a text for every repeated key ('duplicate field "spec.x"').
+
+    `schema` is needed for protobuf only: it says what the field numbers mean.
+    """
+    kind = media_type(content_type) or "application/json"
+    repeated: list[str] = []
+    found: Any
+    if kind == "application/json" or kind.endswith("+json"):
+        found = _json(body)
+        if duplicates:
+            repeated = _repeated(body)
+    elif kind == "application/yaml" or kind.endswith("+yaml"):
+        found = _yaml(body, repeated if duplicates else None)
+    elif kind == PROTOBUF:
+        found = protobuf.decode(body, schema)
+        _check_depth(body, found, "protobuf")
+    else:
+        raise UnsupportedMediaType(
+            "the body of the request was in an unknown format - accepted media types include: "
+            f"application/json, application/yaml, {PROTOBUF}"
+        )
+    if not isinstance(found, dict):
+        raise BadRequest(f"the body of the request must be an object, found {_kind(found)}")
+    return found, repeated
+
+
+def _json(body: bytes) -> Any:
+    try:
+        found = _decode(body)
+    except RecursionError:
+        raise BadRequest(f"error parsing JSON: nested deeper than {MAX_DEPTH} levels") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        if not body.strip():
+            raise BadRequest("the body of the request is empty") from None
+        raise BadRequest(f"error parsing JSON: {problem}") from None
+    _check_depth(body, found, "JSON")
+    return found
+
+
+def _check_depth(body: bytes, found: Any, format_: str) -> None:
+    # Counting bytes is cheap and nearly always settles it.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _deeper_than(found, MAX_DEPTH):
+        raise BadRequest(f"error parsing {format_}: nested deeper than {MAX_DEPTH} levels")
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below.extend(each.values())
+            elif isinstance(each, list):
+                below.extend(each)
+        if not below:
+            return False
+        level = below
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _yaml(body: bytes, repeated: list[str] | None) -> Any:
+    if body.lstrip()[:1] == b"{":  # kubectl sends JSON under the name of YAML, and YAML is slow
+        try:
+            found = _json(body)
+        except BadRequest:
+            return yaml_body.read(body, repeated)
+        if repeated is not None:
+            repeated.extend(_repeated(body))
+        return found
+    if not body.strip():
+        raise BadRequest("the body of the request is empty")
+    return yaml_body.read(body, repeated)
+
+
+class _Twice(list[tuple[str, Any]]):
+    """An object some key of which is written twice."""
+
+
+def _repeated(body: bytes) -> list[str]:
+    """Texts for repeated keys. The body is known to be good JSON of limited depth."""
+    seen = False
+
+    def pairs(found: list[tuple[str, Any]]) -> Any:
+        nonlocal seen
+        plain = dict(found)
+        if len(plain) != len(found):
+            seen = True
+            return _Twice(found)
+        return plain
+
+    value = json.loads(body, object_pairs_hook=pairs)
+    texts: list[str] = []
+    if seen:
+        _name_repeated(value, "", texts)
+    return texts
+
+
+def _name_repeated(value: Any, path: str, texts: list[str]) -> None:
+    if isinstance(value, _Twice | dict):
+        names: set[str] = set()
+        for name, inner in value if isinstance(value, _Twice) else value.items():
+            at = f"{path}.{name}" if path else name
+            if name in names:
+                texts.append(f'duplicate field "{at}"')
+            names.add(name)
+            _name_repeated(inner, at, texts)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _name_repeated(inner, f"{path}[{index}]", texts)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, str):
+        return "a string"
+    if value is None:
+        return "null"
+    return "true or false" if isinstance(value, bool) else "a number"
