@@ -1,0 +1,6 @@
+"""Background duties of the API server: what clients expect to happen by itself, done through the Client protocol."""
+
+from phalanx.local.duties.bootstrap import bootstrap
+from phalanx.local.duties.duties import Duties
+
+__all__ = ["Duties", "bootstrap"]

@@ -1,0 +1,45 @@
+"""What every cluster has from the first moment: the system namespaces and the system priority classes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import AlreadyExists
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+
+SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+SYSTEM_PRIORITIES = {
+    "system-cluster-critical": (
+        2_000_000_000,
+        "For pods the cluster cannot do without, though they may move elsewhere.",
+    ),
+    "system-node-critical": (2_000_001_000, "For pods their node cannot do without; the highest priority there is."),
+}
+
+
+async def bootstrap(client: Client) -> None:
+    """Create what is missing; what is there stays as it is."""
+    wanted: list[tuple[Resource, dict[str, Any]]] = []
+    for name in SYSTEM_NAMESPACES:
+        wanted.append((NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    for name, (value, description) in SYSTEM_PRIORITIES.items():
+        body = {
+            "apiVersion": PRIORITY_CLASSES.api_version,
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+            "description": description,
+        }
+        wanted.append((PRIORITY_CLASSES, body))
+    await asyncio.gather(*(_ensure(client, resource, body) for resource, body in wanted))
+
+
+async def _ensure(client: Client, resource: Resource, body: dict[str, Any]) -> None:
+    try:
+        await client.create(resource, body)
+    except AlreadyExists:
+        return

@@ -1,0 +1,37 @@
+"""All duties as one thing to run beside an API server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.duties.bootstrap import bootstrap
+from phalanx.local.duties.feed import Feed
+from phalanx.local.duties.garbage import GarbageCollector
+from phalanx.local.duties.namespaces import NamespaceDeleter
+from phalanx.local.duties.protection import GroupProtection
+from phalanx.model.kinds import Registry
+
+
+class Duties:
+    """`run` until cancelled; `ready` once the cluster has its system objects and every kind is being watched."""
+
+    def __init__(self, client: Client, registry: Registry, clock: Clock | None = None) -> None:
+        self.ready = asyncio.Event()
+        self._client = client
+        self._feed = Feed(client, registry)
+        self._parts = (
+            GarbageCollector(client, registry, self._feed),
+            NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),
+            GroupProtection(client, registry),
+        )
+
+    async def run(self) -> None:
+        await bootstrap(self._client)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feed.run())
+            for part in self._parts:
+                group.create_task(part.run())
+            await self._feed.synced.wait()
+            self.ready.set()

@@ -1,0 +1,145 @@
+"""The metadata of every stored object, kept by watches: what garbage collection and namespace deletion look at.
+
+One informer per stored kind, each reading only what the duties need of an object. Kinds come and go with
+CustomResourceDefinitions; the registry's generation number says when. Events are left out: they are many, and nothing
+owns or is owned by them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from phalanx.base.client import Client
+from phalanx.base.informer import Change, Informer
+from phalanx.model.kinds import Kind, Registry
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+LEFT_OUT = frozenset({"events"})
+
+
+class Owner(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    block_owner_deletion: bool | None = None
+
+
+class Meta(msgspec.Struct, rename="camel", frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[Owner] | None = None
+
+    @property
+    def owners(self) -> list[Owner]:
+        return self.owner_references or []
+
+    @property
+    def deleting(self) -> bool:
+        return self.deletion_timestamp is not None
+
+    def has(self, finalizer: str) -> bool:
+        return finalizer in (self.finalizers or ())
+
+    @property
+    def waits_for_dependents(self) -> bool:
+        return self.deleting and self.has(FOREGROUND)
+
+
+class Body(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    kind: Kind
+    meta: Meta
+
+
+Listener = Callable[[Item | None, Item | None], None]  # (before, after); None: was not there, is gone
+
+
+class Feed:
+    def __init__(self, client: Client, registry: Registry) -> None:
+        self.items: dict[str, Item] = {}  # by uid
+        self.by_namespace: Counter[str] = Counter()
+        self.synced = asyncio.Event()
+        self._client = client
+        self._registry = registry
+        self._places: dict[str, dict[tuple[str, str], Item]] = {}  # kind key -> (namespace, name)
+        self._listeners: list[Listener] = []
+        self._on_kinds: list[Callable[[], None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def listen(self, listener: Listener, on_kinds: Callable[[], None] | None = None) -> None:
+        self._listeners.append(listener)
+        if on_kinds is not None:
+            self._on_kinds.append(on_kinds)
+
+    async def run(self) -> None:
+        generation = -1
+        async with asyncio.TaskGroup() as group:
+            while True:
+                if generation != self._registry.generation:
+                    generation = self._registry.generation
+                    informers = self._follow_kinds(group)
+                    if not self.synced.is_set():
+                        for informer in informers:
+                            await informer.synced.wait()
+                        self.synced.set()
+                    for tell in self._on_kinds:
+                        tell()
+                await asyncio.sleep(0.2)  # compares one number
+
+    def _follow_kinds(self, group: asyncio.TaskGroup) -> list[Informer[Body]]:
+        wanted = {
+            kind.key: kind
+            for kind in self._registry.all()
+            if kind.stored and not kind.stored_as and "watch" in kind.verbs and kind.key not in LEFT_OUT
+        }
+        for key in [key for key in self._tasks if key not in wanted]:
+            self._tasks.pop(key).cancel()
+            for place in list(self._places.get(key, ())):
+                self._set(key, place, None)
+        started: list[Informer[Body]] = []
+        for key, kind in wanted.items():
+            if key in self._tasks:
+                continue
+            informer = Informer(self._client, kind.resource(), Body, self._sink(kind), optional=True)
+            self._tasks[key] = group.create_task(informer.run(), name=f"feed {key}")
+            started.append(informer)
+        return started
+
+    def _sink(self, kind: Kind) -> Callable[[Change[Body]], None]:
+        def sink(change: Change[Body]) -> None:
+            item = Item(kind, change.object.metadata) if change.object is not None else None
+            self._set(kind.key, (change.namespace, change.name), item)
+
+        return sink
+
+    def _set(self, key: str, place: tuple[str, str], after: Item | None) -> None:
+        places = self._places.setdefault(key, {})
+        before = places.get(place)
+        if before is not None:
+            self.items.pop(before.meta.uid, None)
+            self.by_namespace[place[0]] -= 1
+            if not self.by_namespace[place[0]]:
+                del self.by_namespace[place[0]]
+        if after is None:
+            places.pop(place, None)
+        else:
+            places[place] = after
+            self.items[after.meta.uid] = after
+            self.by_namespace[place[0]] += 1
+        for listener in self._listeners:
+            listener(before, after)
