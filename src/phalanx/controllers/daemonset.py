@@ -99,7 +99,9 @@ class DaemonSetController(Controller):
         limit = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
         budget = max(1, limit if isinstance(limit, int) else math.ceil(int(limit.rstrip("%")) * len(wanted) / 100))
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
-        unavailable, old_well, old_ill = 0, [], []
+        unavailable = 0
+        old_well: list[Json] = []
+        old_ill: list[Json] = []
         for node in sorted(wanted):
             pods = [pod for pod in by_node.get(node, ()) if not finished(pod)]
             well = any(available_in(pod, minimum, self._clock.now()) == 0.0 and not deleting(pod) for pod in pods)

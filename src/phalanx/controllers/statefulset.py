@@ -241,9 +241,8 @@ class StatefulSetController(Controller):
     async def _write(self, owner: Json, pods: dict[int, Json], current: Json, update: Json) -> None:
         spec = owner["spec"]
         alive = [pod for pod in pods.values() if not finished(pod)]
-        label = lambda pod: (pod["metadata"].get("labels") or {}).get(REVISION_LABEL)  # noqa: E731
-        updated = [pod for pod in alive if label(pod) == update["metadata"]["name"] and not deleting(pod)]
-        on_current = [pod for pod in alive if label(pod) == current["metadata"]["name"] and not deleting(pod)]
+        updated = [pod for pod in alive if _runs(pod, update)]
+        on_current = [pod for pod in alive if _runs(pod, current)]
         replicas = int(spec.get("replicas", 1))
         done = len(updated) == len(alive) == replicas and all(self._healthy(owner, pod) for pod in updated)
         if done:
@@ -276,6 +275,11 @@ class StatefulSetController(Controller):
                 await self._client.delete(r.CONTROLLER_REVISIONS, meta["name"], meta["namespace"], uid=meta["uid"])
             except NotFound:
                 continue
+
+
+def _runs(pod: Json, revision: Json) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(REVISION_LABEL) == revision["metadata"]["name"] and not deleting(pod)
 
 
 def _ordinal(owner: Json, name: str) -> int | None:

@@ -1,0 +1,25 @@
+"""Sets of completion indexes as Jobs write them: "0-2,5"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def parse_indexes(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def format_indexes(indexes: Iterable[int]) -> str:
+    ranges: list[list[int]] = []
+    for index in sorted(indexes):
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    # Two neighbours are written as a list, three or more as a range, as upstream does.
+    return ",".join(str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in ranges)
