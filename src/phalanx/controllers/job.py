@@ -314,16 +314,16 @@ class JobController(Controller):
     def _conclude(self, status: Json, conditions: list[Json], verdict: Verdict, *, done: bool, now: str) -> None:
         target = "SuccessCriteriaMet" if verdict.type == "Complete" else "FailureTarget"
         if not any(c["type"] == target and c["status"] == "True" for c in conditions):
-            set_condition(
-                conditions, target, "True", verdict.reason, verdict.message, self._clock, lastProbeTime=now
-            )  # fmt: skip
+            self._condition(conditions, target, "True", verdict.reason, verdict.message)
         if done:
             status["active"] = None
-            set_condition(
-                conditions, verdict.type, "True", verdict.reason, verdict.message, self._clock, lastProbeTime=now
-            )
+            self._condition(conditions, verdict.type, "True", verdict.reason, verdict.message)
             if verdict.type == "Complete":
                 status["completionTime"] = now
+
+    def _condition(self, conditions: list[Json], type_: str, status: str, reason: str, message: str) -> None:
+        probed = rfc3339(self._clock.now())
+        set_condition(conditions, type_, status, reason, message, self._clock, lastProbeTime=probed)
 
     def _plan_deadline(self, job: Json) -> None:
         seconds = job["spec"].get("activeDeadlineSeconds")
