@@ -1,0 +1,221 @@
+"""Workload through KEP-4671's eyes (v1alpha1: `podGroups[].policy`), over the one stored form (v1beta1).
+
+What v1alpha1 cannot say survives twice over. While an object is viewed as v1alpha1 it travels in a reserved annotation,
+so that `to_storage(from_storage(x)) == x` and a dump can be restored; and an update through v1alpha1, whose
+`podGroups` are immutable, keeps the stored templates whatever the annotation says, so that a client which drops
+annotations cannot lose anything. Leaves of composite templates are shown as `podGroups`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from phalanx.model import names
+from phalanx.model.fieldpath import all_invalid, duplicate, immutable, invalid, required, too_many
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules.contract import Viewed
+from phalanx.model.rules.groupparts import controller_reference, same, union
+
+ANNOTATION = "scheduling.phalanx.dev/v1beta1-fields"
+MAX_POD_GROUPS = 8
+_GROUP = "scheduling.k8s.io"
+_LEAVES, _COMPOSITES = "podGroupTemplates", "compositePodGroupTemplates"
+
+
+def _leaves(node: Json) -> list[Json]:
+    """The leaf templates of a tree, in the order a reader meets them."""
+    found: list[Json] = list(node.get(_LEAVES) or ())
+    for template in node.get(_COMPOSITES) or ():
+        found += _leaves(template)
+    return found
+
+
+def _pod_groups(spec: Json) -> list[Json]:
+    groups = []
+    for template in _leaves(spec):
+        group: Json = {}
+        if "name" in template:
+            group["name"] = template["name"]
+        if "schedulingPolicy" in template:
+            group["policy"] = copy.deepcopy(template["schedulingPolicy"])
+        groups.append(group)
+    return groups
+
+
+def _hidden(spec: Json) -> Json:
+    """What v1alpha1 has no words for."""
+    hidden: Json = {}
+    if spec.get(_COMPOSITES):
+        hidden[_COMPOSITES] = spec[_COMPOSITES]
+        if _LEAVES in spec:
+            hidden[_LEAVES] = spec[_LEAVES]
+        return hidden
+    if _COMPOSITES in spec:
+        hidden[_COMPOSITES] = spec[_COMPOSITES]
+    extras = {
+        str(index): {name: value for name, value in template.items() if name not in ("name", "schedulingPolicy")}
+        for index, template in enumerate(spec.get(_LEAVES) or ())
+    }
+    if extras := {index: fields for index, fields in extras.items() if fields}:
+        hidden["extras"] = extras
+    return hidden
+
+
+def from_storage(obj: Json) -> Json:
+    """The v1alpha1 view of a stored Workload."""
+    stored: Json = obj.get("spec") or {}
+    spec: Json = {name: value for name, value in stored.items() if name not in (_LEAVES, _COMPOSITES)}
+    if stored.get(_LEAVES) is not None or stored.get(_COMPOSITES):
+        spec["podGroups"] = _pod_groups(stored)
+    hidden = _hidden(stored)
+    view = {**obj, "apiVersion": f"{_GROUP}/v1alpha1", "spec": spec}
+    meta: Json = dict(obj.get("metadata") or {})
+    annotations: Json = dict(meta.get("annotations") or {})
+    if ANNOTATION in annotations:
+        hidden["shadowed"] = annotations[ANNOTATION]
+    if hidden:
+        annotations[ANNOTATION] = json.dumps(hidden, separators=(",", ":"), sort_keys=True)
+        meta["annotations"] = annotations
+        view["metadata"] = meta
+    return view
+
+
+def _read_hidden(text: Any) -> Json | None:
+    try:
+        hidden = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if not isinstance(hidden, dict):
+        return None
+    extras, composites = hidden.get("extras", {}), hidden.get(_COMPOSITES)
+    if not isinstance(extras, dict) or not all(isinstance(fields, dict) for fields in extras.values()):
+        return None
+    if composites is not None and not isinstance(composites, list):
+        return None
+    return hidden
+
+
+def to_storage(view: Json) -> Json:
+    """The stored form of a v1alpha1 Workload; what its reserved annotation remembers comes back."""
+    obj = Viewed({**view, "apiVersion": f"{_GROUP}/v1beta1"})
+    obj.view = "v1alpha1"
+    shown: Json = view.get("spec") or {}
+    spec: Json = {name: value for name, value in shown.items() if name != "podGroups"}
+    groups = shown.get("podGroups")
+    hidden: Json = {}
+    meta: Json = dict(view.get("metadata") or {})
+    annotations: Json = dict(meta.get("annotations") or {})
+    if ANNOTATION in annotations:
+        read = _read_hidden(annotations[ANNOTATION])
+        if read is not None:
+            hidden = read
+            del annotations[ANNOTATION]
+            if "shadowed" in hidden:
+                annotations[ANNOTATION] = hidden["shadowed"]
+            if annotations:
+                meta["annotations"] = annotations
+            else:
+                meta.pop("annotations", None)
+            obj["metadata"] = meta
+    if groups is not None:
+        spec[_LEAVES] = [_template(group) for group in groups]
+    _bring_back(spec, hidden)
+    obj["spec"] = spec
+    return obj
+
+
+def _template(group: Json) -> Json:
+    template: Json = {name: value for name, value in group.items() if name not in ("name", "policy")}
+    if "name" in group:
+        template["name"] = group["name"]
+    if "policy" in group:
+        template["schedulingPolicy"] = copy.deepcopy(group["policy"])
+    return template
+
+
+def _bring_back(spec: Json, hidden: Json) -> None:
+    composites = hidden.get(_COMPOSITES)
+    if composites:
+        tree = {_COMPOSITES: composites, _LEAVES: hidden.get(_LEAVES)}
+        if _pod_groups(tree) != [_group(template) for template in spec.get(_LEAVES) or ()]:
+            return  # the annotation belongs to another set of groups
+        spec.pop(_LEAVES, None)
+        if _LEAVES in hidden:
+            spec[_LEAVES] = hidden[_LEAVES]
+        spec[_COMPOSITES] = composites
+        return
+    if _COMPOSITES in hidden:
+        spec[_COMPOSITES] = composites
+    templates: list[Json] = spec.get(_LEAVES) or []
+    for index, fields in (hidden.get("extras") or {}).items():
+        if index.isdecimal() and int(index) < len(templates):
+            templates[int(index)].update(fields)
+
+
+def _group(template: Json) -> Json:
+    (group,) = _pod_groups({_LEAVES: [template]})
+    return group
+
+
+def keep_hidden(new: Json, old: Json) -> None:
+    """An update through v1alpha1 with unchanged podGroups keeps every stored template as it is."""
+    spec, stored = new.setdefault("spec", {}), old.get("spec") or {}
+    if same(_pod_groups(spec), _pod_groups(stored)):
+        for field in (_LEAVES, _COMPOSITES):
+            if field in stored:
+                spec[field] = copy.deepcopy(stored[field])
+            else:
+                spec.pop(field, None)
+
+
+def create_errors(obj: Json) -> list[FieldError]:
+    """KEP-4671's rules, with v1alpha1's paths. Composite trees can only come from the annotation and are v1beta1's."""
+    spec: Json = obj.get("spec") or {}
+    if spec.get(_COMPOSITES):
+        return []
+    errors: list[FieldError] = []
+    if spec.get("controllerRef") is not None:
+        errors += controller_reference("spec.controllerRef", spec["controllerRef"])
+    groups = _pod_groups(spec)
+    if not groups:
+        errors.append(required("spec.podGroups", "must have at least one item"))
+    elif len(groups) > MAX_POD_GROUPS:
+        errors.append(too_many("spec.podGroups", len(groups), MAX_POD_GROUPS))
+    seen: set[str] = set()
+    for index, group in enumerate(groups):
+        at = f"spec.podGroups[{index}]"
+        name = group.get("name") or ""
+        if not name:
+            errors.append(required(f"{at}.name"))
+        else:
+            errors += all_invalid(f"{at}.name", name, names.short_name(name))
+            if name in seen:
+                errors.append(duplicate(f"{at}.name", name))
+        seen.add(name)
+        policy: Json = group.get("policy") or {}
+        union(errors, f"{at}.policy", ("basic", "gang"), policy, None)
+        if policy.get("gang") is not None:
+            count = policy["gang"].get("minCount") or 0
+            if not count:
+                errors.append(required(f"{at}.policy.gang.minCount"))
+            elif count < 1:
+                errors.append(invalid(f"{at}.policy.gang.minCount", count, "must be greater than or equal to 1"))
+    return errors
+
+
+def update_errors(new: Json, old: Json) -> list[FieldError]:
+    """`podGroups` never change; `controllerRef` may be set once."""
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    errors: list[FieldError] = []
+    reference, earlier = spec.get("controllerRef"), before.get("controllerRef")
+    if earlier is not None:
+        if not same(reference, earlier):
+            errors.append(immutable("spec.controllerRef", reference))
+    elif reference is not None:
+        errors += controller_reference("spec.controllerRef", reference)
+    groups = _pod_groups(spec)
+    if not same(groups, _pod_groups(before)):
+        errors.append(immutable("spec.podGroups", groups))
+    return errors
