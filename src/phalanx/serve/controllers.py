@@ -1,0 +1,39 @@
+"""The workload controllers of a local cluster, over one set of caches."""
+
+from __future__ import annotations
+
+import asyncio
+
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock
+from phalanx.controllers.cronjob import CronJobController
+from phalanx.controllers.daemonset import DaemonSetController
+from phalanx.controllers.deployment import DeploymentController
+from phalanx.controllers.disruption import DisruptionController
+from phalanx.controllers.job import JobController
+from phalanx.controllers.replicaset import ReplicaSetController
+from phalanx.controllers.runtime import Caches, Controller
+from phalanx.controllers.statefulset import StatefulSetController
+
+
+class ControllersService:
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._caches = Caches(client)
+        self.controllers: list[Controller] = [
+            DisruptionController(self._caches, clock),
+            ReplicaSetController(self._caches, clock),
+            DeploymentController(self._caches, clock),
+            StatefulSetController(self._caches, clock),
+            DaemonSetController(self._caches, clock),
+            JobController(self._caches, clock),
+            CronJobController(self._caches, clock),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._caches.run(self._work)
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for controller in self.controllers:
+                group.create_task(controller.run())
