@@ -11,19 +11,17 @@ from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth
 from phalanx.local.api.auth import Anonymous, Authenticator, load_token
 from phalanx.local.api.context import Context
-from phalanx.local.api.discovery import Discovery
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.limits import Limits
-from phalanx.local.api.openapi_routes import OpenApi
 from phalanx.local.api.server import Server, bind
 from phalanx.local.api.tls import load_identity
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
+from phalanx.local.duties import Duties
 from phalanx.local.store.store import Store
 from phalanx.model import builtin
-from phalanx.model.openapi import document
-from phalanx.serve.bootstrap import bootstrap
+from phalanx.serve.component import Loop
 from phalanx.serve.kubeconfig import write_kubeconfig
 from phalanx.serve.settings import MEMORY, ServerSettings
 
@@ -40,6 +38,7 @@ class ApiServer:
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
         self._store: Store | None = None
+        self._duties: Loop | None = None
         self._server: Server | None = None
         self._app: App | None = None
         self._api: Api | None = None
@@ -59,7 +58,7 @@ class ApiServer:
 
     @property
     def failed(self) -> asyncio.Future[None] | None:
-        return None
+        return self._duties.failed if self._duties is not None else None
 
     @property
     def api(self) -> Api:
@@ -83,14 +82,16 @@ class ApiServer:
             store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of)
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
             self._api = Api(ctx, Writer(ctx))
-            await bootstrap(self.client("phalanx-apiserver"))
-            await self._listen(ctx, sock)
+            duties = Duties(self.client("phalanx-apiserver"), ctx.registry, self._clock)
+            self._duties = Loop("duties", duties.run, ready=duties.ready.wait)
+            await self._duties.start()
+            await self._listen(sock)
         except BaseException:
             sock.close()
             await self.stop()
             raise
 
-    async def _listen(self, ctx: Context, sock: socket.socket) -> None:
+    async def _listen(self, sock: socket.socket) -> None:
         settings, data = self.settings, self.settings.data
         auth: Auth = Anonymous()
         tls = None
@@ -100,8 +101,7 @@ class ApiServer:
             now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
             identity = load_identity(data / "pki" if data else None, (settings.listen.host,), now)
             self.ca, tls = identity.ca, identity.context()
-        discovery = Discovery(ctx)
-        app = self._app = App(self.api, auth, OpenApi(ctx, discovery, document), discovery, limits=self._limits)
+        app = self._app = App(self.api, auth, limits=self._limits)
         self._server = Server(app, sock, tls, self._limits)
         await self._server.start()
         # A wildcard address is where to listen, not where to call.
@@ -117,5 +117,7 @@ class ApiServer:
         """Finish what was asked, then close the store."""
         if self._server is not None:
             await self._server.stop()
+        if self._duties is not None:
+            await self._duties.stop()
         if self._store is not None:
             await self._store.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, Group
 from phalanx.serve.settings import ServerSettings
@@ -29,9 +30,16 @@ class ClusterSettings:
 class Cluster:
     """API server first, then the other parts in order. `parts` come from whoever composes the process."""
 
-    def __init__(self, settings: ClusterSettings, parts: Sequence[Part] = (), *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        parts: Sequence[Part] = (),
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.settings = settings
-        self.server = ApiServer(settings.server, clock=clock or SystemClock())
+        self.server = ApiServer(settings.server, clock=clock or SystemClock(), limits=limits)
         self._parts = parts
         self._group = Group()
 
@@ -53,4 +61,4 @@ class Cluster:
         await self.server.stop()
 
     async def until_failure(self) -> None:
-        await self._group.until_failure()
+        await self._group.until_failure(self.server.failed)

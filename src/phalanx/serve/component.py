@@ -39,7 +39,7 @@ class Loop:
         name: str,
         run: Callable[[], Awaitable[None]],
         *,
-        ready: Callable[[], Awaitable[None]] | None = None,
+        ready: Callable[[], Awaitable[object]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._name, self._run, self._ready, self._stop = name, run, ready, stop
@@ -117,9 +117,10 @@ class Group:
                 # The others still have to stop: the store comes last and must be closed.
                 log.exception("%s did not stop cleanly", component.name)
 
-    async def until_failure(self) -> None:
+    async def until_failure(self, *others: asyncio.Future[None] | None) -> None:
         """Raises what a component died of; returns never otherwise."""
-        futures = [component.failed for component in self._started if component.failed is not None]
+        found = (*others, *(component.failed for component in self._started))
+        futures = [future for future in found if future is not None]
         if not futures:
             await asyncio.Event().wait()
         done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

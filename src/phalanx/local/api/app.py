@@ -16,11 +16,12 @@ from phalanx.local.api.discovery import Discovery
 from phalanx.local.api.handler import Api
 from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.negotiate import negotiate
-from phalanx.local.api.openapi_routes import OpenApi
+from phalanx.local.api.openapi_routes import openapi_answer
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
 from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
+from phalanx.model.openapi import OpenApi
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -41,13 +42,12 @@ class App:
         self,
         api: Api,
         auth: Auth,
-        openapi: OpenApi,
-        discovery: Discovery,
         *,
         limits: Limits | None = None,
         extras: Mapping[str, Extra] | None = None,
     ) -> None:
-        self._api, self._auth, self._openapi, self._discovery = api, auth, openapi, discovery
+        self._api, self._auth = api, auth
+        self._openapi, self._discovery = OpenApi(api.ctx.registry), Discovery(api.ctx)
         self._limits = limits or Limits()
         self._extras = dict(extras or {})  # exact paths served beside the API: /metrics
         self._streams: set[asyncio.Task[Any]] = set()
@@ -159,7 +159,7 @@ class App:
                 return Answer(body=self._discovery.resources(group, version))
             case ["openapi", "v3", *_]:
                 etag = named.get(b"if-none-match", b"").decode("latin-1")
-                return self._openapi.answer(path, query, etag)
+                return openapi_answer(self._openapi, path, query, etag)
             case [""]:
                 paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version", *self._extras]
                 return Answer(body=encode({"paths": sorted(paths)}))

@@ -1,0 +1,236 @@
+"""get and list as clients see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from local_cluster import LocalCluster
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+
+
+def pod(name: str, node: str = "", **labels: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {"containers": [{"name": "main", "image": "busybox"}]}
+    if node:
+        spec["nodeName"] = node
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@pytest.fixture
+def pods(server: LocalCluster, namespace: str) -> str:
+    """Five pods p0 … p4; the even ones are on a node."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    for number in range(5):
+        server.create(path, pod(f"p{number}", "n1" if number % 2 == 0 else "", parity="odd" if number % 2 else "even"))
+    return path
+
+
+def names(listed: dict[str, Any]) -> list[str]:
+    return [item["metadata"]["name"] for item in listed["items"]]
+
+
+def test_an_object_reads_back_as_it_was_answered_when_created(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    created = server.create(path, pod("a"))
+    assert server.get(f"{path}/a") == created
+    assert created["apiVersion"] == "v1" and created["kind"] == "Pod"
+
+
+def test_a_list_has_every_object_once_in_order_of_names(server: LocalCluster, pods: str) -> None:
+    listed = server.get(pods)
+    assert listed["kind"] == "PodList" and listed["apiVersion"] == "v1"
+    assert names(listed) == ["p0", "p1", "p2", "p3", "p4"]
+    assert int(listed["metadata"]["resourceVersion"]) >= max(
+        int(item["metadata"]["resourceVersion"]) for item in listed["items"]
+    )
+
+
+def test_an_empty_list_is_a_list(server: LocalCluster, namespace: str) -> None:
+    assert server.get(f"/api/v1/namespaces/{namespace}/pods")["items"] == []
+
+
+def test_a_list_over_all_namespaces_contains_those_of_one(server: LocalCluster, pods: str) -> None:
+    uids = {item["metadata"]["uid"] for item in server.get("/api/v1/pods")["items"]}
+    assert {item["metadata"]["uid"] for item in server.get(pods)["items"]} <= uids
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("parity=even", ["p0", "p2", "p4"]),
+        ("parity!=even", ["p1", "p3"]),
+        ("parity in (odd,none)", ["p1", "p3"]),
+        ("!parity", []),
+        ("parity,parity notin (odd)", ["p0", "p2", "p4"]),
+    ],
+)
+def test_label_selectors(server: LocalCluster, pods: str, selector: str, expected: list[str]) -> None:
+    assert names(server.get(pods, labelSelector=selector)) == expected
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("spec.nodeName=n1", ["p0", "p2", "p4"]),
+        ("spec.nodeName!=n1", ["p1", "p3"]),
+        ("metadata.name=p3", ["p3"]),
+        ("metadata.name!=p3,spec.nodeName=", ["p1"]),
+        ("status.phase=Running", []),
+        ("metadata.namespace=elsewhere", []),
+    ],
+)
+def test_field_selectors(server: LocalCluster, pods: str, selector: str, expected: list[str]) -> None:
+    assert names(server.get(pods, fieldSelector=selector)) == expected
+
+
+def test_an_unknown_field_label_is_refused_by_name(server: LocalCluster, pods: str) -> None:
+    reply = server.ask("GET", pods, fieldSelector="spec.colour=red")
+    assert reply.code == 400
+    assert "field label not supported" in reply.json["message"] and "spec.colour" in reply.json["message"]
+
+
+def test_a_broken_label_selector_is_refused(server: LocalCluster, pods: str) -> None:
+    reply = server.ask("GET", pods, labelSelector="a in (")
+    assert (reply.code, reply.json["reason"]) == (400, "BadRequest")
+
+
+def test_pages_together_are_the_list_at_the_first_pages_revision(server: LocalCluster, pods: str) -> None:
+    first = server.get(pods, limit=2)
+    assert names(first) == ["p0", "p1"] and first["metadata"]["remainingItemCount"] == 3
+    server.create(pods, pod("p11"))
+    server.delete(f"{pods}/p3")
+    second = server.get(pods, limit=2, continue_=first["metadata"]["continue"])
+    third = server.get(pods, limit=2, continue_=second["metadata"]["continue"])
+    assert names(second) + names(third) == ["p2", "p3", "p4"]
+    assert "continue" not in third["metadata"]
+    revisions = {page["metadata"]["resourceVersion"] for page in (first, second, third)}
+    assert len(revisions) == 1
+
+
+def test_pages_with_a_selector_do_not_guess_how_many_remain(server: LocalCluster, pods: str) -> None:
+    page = server.get(pods, limit=1, labelSelector="parity=even")
+    assert names(page) == ["p0"] and "remainingItemCount" not in page["metadata"]
+    rest = server.get(pods, limit=5, labelSelector="parity=even", continue_=page["metadata"]["continue"])
+    assert names(rest) == ["p2", "p4"]
+
+
+def test_a_made_up_continue_token_is_refused(server: LocalCluster, pods: str) -> None:
+    assert server.ask("GET", pods, limit=1, continue_="nonsense").code == 400
+
+
+def test_an_exact_revision_shows_the_past(server: LocalCluster, pods: str) -> None:
+    before = server.get(pods)["metadata"]["resourceVersion"]
+    server.delete(f"{pods}/p1")
+    assert names(server.get(pods)) == ["p0", "p2", "p3", "p4"]
+    past = server.get(pods, resourceVersion=before, resourceVersionMatch="Exact")
+    assert len(past["items"]) == 5 and past["metadata"]["resourceVersion"] == before
+    assert len(server.get(pods, resourceVersion=before, resourceVersionMatch="NotOlderThan")["items"]) == 4
+    assert len(server.get(pods, resourceVersion="0")["items"]) == 4
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"resourceVersionMatch": "Exact"},
+        {"resourceVersion": "0", "resourceVersionMatch": "Exact"},
+        {"resourceVersion": "1", "resourceVersionMatch": "Roughly"},
+    ],
+)
+def test_senseless_revision_rules_are_refused(server: LocalCluster, pods: str, query: dict[str, str]) -> None:
+    reply = server.ask("GET", pods, **query)
+    assert (reply.code, reply.json["reason"]) == (422, "Invalid")
+
+
+def test_a_revision_from_the_future_says_try_again(server: LocalCluster, pods: str) -> None:
+    reply = server.ask("GET", pods, resourceVersion="999999999")
+    assert reply.code == 504 and reply.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+def test_a_revision_that_is_no_number_is_refused(server: LocalCluster, pods: str) -> None:
+    assert server.ask("GET", pods, resourceVersion="yesterday").code == 400
+
+
+def test_a_missing_object_is_named(server: LocalCluster, namespace: str) -> None:
+    reply = server.ask("GET", f"/api/v1/namespaces/{namespace}/pods/nope")
+    assert reply.code == 404
+    status = reply.json
+    assert status["kind"] == "Status" and status["status"] == "Failure" and status["code"] == 404
+    assert status["message"] == 'pods "nope" not found' and status["reason"] == "NotFound"
+    assert status["details"] == {"name": "nope", "kind": "pods"}
+    missing = server.ask("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/nope").json
+    assert missing["message"] == 'deployments.apps "nope" not found' and missing["details"]["group"] == "apps"
+
+
+def test_a_table_has_the_printer_columns_and_the_metadata(server: LocalCluster, pods: str) -> None:
+    table = server.get(pods, accept=f"{TABLE},application/json")
+    assert table["kind"] == "Table" and table["apiVersion"] == "meta.k8s.io/v1"
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    assert columns[0] == "Name" and {"Ready", "Status", "Restarts", "Age"} <= set(columns)
+    assert [row["cells"][0] for row in table["rows"]] == ["p0", "p1", "p2", "p3", "p4"]
+    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+    assert "spec" not in table["rows"][0]["object"]
+    assert table["metadata"]["resourceVersion"]
+
+
+def test_a_table_may_hold_whole_objects_or_none(server: LocalCluster, pods: str) -> None:
+    whole = server.get(f"{pods}/p0", accept=TABLE, includeObject="Object")
+    assert whole["rows"][0]["object"]["spec"]["nodeName"] == "n1"
+    assert "object" not in server.get(f"{pods}/p0", accept=TABLE, includeObject="None")["rows"][0]
+    assert server.ask("GET", pods, accept=TABLE, includeObject="Some").code == 400
+
+
+def test_partial_metadata(server: LocalCluster, pods: str) -> None:
+    one = server.get(f"{pods}/p0", accept=PARTIAL)
+    assert one["kind"] == "PartialObjectMetadata" and one["metadata"]["name"] == "p0" and "spec" not in one
+    several = server.get(pods, accept=PARTIAL_LIST)
+    assert several["kind"] == "PartialObjectMetadataList" and len(several["items"]) == 5
+
+
+def test_an_answer_nobody_can_give_is_406(server: LocalCluster, pods: str) -> None:
+    assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf").code == 406
+    assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf,application/json").code == 200
+    assert server.ask("GET", pods, accept="text/html,*/*").code == 200
+
+
+def test_yaml_is_answered_when_asked_for(server: LocalCluster, pods: str) -> None:
+    import yaml
+
+    reply = server.ask("GET", f"{pods}/p0", accept="application/yaml")
+    assert reply.headers["content-type"] == "application/yaml"
+    assert yaml.safe_load(reply.body)["metadata"]["name"] == "p0"
+
+
+def test_a_workload_reads_in_every_version_it_is_served_in(server: LocalCluster, namespace: str) -> None:
+    root = "/apis/scheduling.k8s.io"
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "Workload",
+        "metadata": {"name": "w"},
+        "spec": {"podGroupTemplates": [{"name": "g", "schedulingPolicy": {"gang": {"minCount": 3}}}]},
+    }
+    server.create(f"{root}/v1beta1/namespaces/{namespace}/workloads", body)
+    for version in ("v1beta1", "v1alpha3", "v1alpha1"):
+        seen = server.get(f"{root}/{version}/namespaces/{namespace}/workloads/w")
+        assert seen["apiVersion"] == f"scheduling.k8s.io/{version}" and seen["kind"] == "Workload"
+    listed = server.get(f"{root}/v1alpha1/namespaces/{namespace}/workloads")
+    assert listed["items"][0]["spec"]["podGroups"][0]["name"] == "g"
+
+
+def test_the_scale_of_a_deployment(server: LocalCluster, namespace: str) -> None:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    labels = {"app": "d"}
+    template = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
+    spec = {"replicas": 3, "selector": {"matchLabels": labels}, "template": template}
+    server.create(path, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec})
+    scale = server.get(f"{path}/d/scale")
+    assert scale["kind"] == "Scale" and scale["apiVersion"] == "autoscaling/v1"
+    assert scale["spec"] == {"replicas": 3} and scale["status"]["selector"] == "app=d"
+
+
+def test_a_status_reads_like_its_object(server: LocalCluster, pods: str) -> None:
+    assert server.get(f"{pods}/p0/status") == server.get(f"{pods}/p0")

@@ -1,0 +1,43 @@
+"""Fixtures every layer's tests may use: a shared API server in memory, and clusters of one's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from local_cluster import LocalCluster, local_cluster
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LocalCluster]]:
+    """A factory of clusters that live until the end of the session."""
+    running: list[LocalCluster] = []
+
+    def start(**settings: Any) -> LocalCluster:
+        cluster = local_cluster(tmp_path_factory.mktemp("cluster"), **settings)
+        cluster.start()
+        running.append(cluster)
+        return cluster
+
+    yield start
+    for cluster in running:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def server(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    """The API server with its duties: no nodes, no controllers, no scheduler. Shared: use a namespace of your own."""
+    return start_cluster(run_nodes=False, run_controllers=False, run_scheduler=False)
+
+
+@pytest.fixture
+def namespace(server: LocalCluster) -> str:
+    """A fresh namespace on the shared server."""
+    name = f"test-{next(_numbers)}"
+    server.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return name
