@@ -17,7 +17,7 @@ import msgspec
 from phalanx.base.client import Client, Propagation
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.local.duties.feed import FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
-from phalanx.local.duties.queue import Work
+from phalanx.local.work import Work
 from phalanx.model.kinds import Kind, Registry
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.local.duties.feed import Body, Feed, Item, Meta
-from phalanx.local.duties.queue import Work
+from phalanx.local.work import Work
 from phalanx.model.kinds import Kind, Registry
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)

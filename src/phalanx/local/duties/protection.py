@@ -15,7 +15,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.errors import NotFound
 from phalanx.base.informer import Change, Informer
 from phalanx.local.duties.feed import Meta
-from phalanx.local.duties.queue import Work
+from phalanx.local.work import Work
 from phalanx.model.kinds import Registry
 
 PODS = Resource("", "v1", "pods", "Pod")

@@ -46,8 +46,16 @@ class Work(Generic[K]):
                     break
 
     def add_after(self, key: K, seconds: float) -> None:
-        if key not in self._waiting and key not in self._timers:
-            self._timers[key] = asyncio.get_running_loop().call_later(seconds, self._due, key)
+        """The earlier of two times wins: a step looks at everything that is due."""
+        if key in self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + seconds:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_later(seconds, self._due, key)
 
     def _due(self, key: K) -> None:
         self._timers.pop(key, None)

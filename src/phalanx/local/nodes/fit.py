@@ -1,0 +1,121 @@
+"""Does a pod still fit on its node? The check a kubelet makes on its own, whoever bound the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from phalanx.local.nodes.views import KubeletPod
+from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
+from phalanx.model.quantity import NANO, BadQuantity, parse
+
+Amounts = dict[str, int]  # resource -> nano-units
+
+
+def amounts(resources: Resources | None) -> Amounts:
+    found: Amounts = {}
+    for name, text in (resources or {}).items():
+        try:
+            found[name] = parse(text).nanos
+        except BadQuantity:
+            continue  # the API server refuses these; a foreign one may not
+    return found
+
+
+def _requests(resources: ResourceRequirements) -> Amounts:
+    # A limit without a request is the request.
+    return {**amounts(resources.limits), **amounts(resources.requests)}
+
+
+def _add(total: Amounts, more: Amounts) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise_to(total: Amounts, least: Amounts) -> None:
+    for name, amount in least.items():
+        total[name] = max(total.get(name, 0), amount)
+
+
+def pod_requests(pod: KubeletPod) -> Amounts:
+    """All containers together, or the largest moment of initialisation if that needs more, plus overhead."""
+    total: Amounts = {}
+    for container in pod.spec.containers:
+        _add(total, _requests(container.resources))
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container in pod.spec.init_containers or ():
+        own = _requests(container.resources)
+        if _is_sidecar(container):
+            _add(sidecars, own)
+            _raise_to(peak, sidecars)
+        else:
+            moment = dict(sidecars)
+            _add(moment, own)
+            _raise_to(peak, moment)
+    _add(total, sidecars)
+    _raise_to(total, peak)
+    if pod.spec.resources is not None:
+        total |= _requests(pod.spec.resources)  # pod-level amounts stand for the sum of the containers
+    _add(total, amounts(pod.spec.overhead))
+    return {name: amount for name, amount in total.items() if amount}
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    resource: str
+    requested: int
+    used: int
+    capacity: int
+
+    @property
+    def reason(self) -> str:
+        return f"OutOf{self.resource}"
+
+    @property
+    def message(self) -> str:
+        unit = NANO // 1000 if self.resource == "cpu" else NANO  # cpu is told in thousandths
+        told = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
+        return (
+            f"Pod was rejected: Node didn't have enough resource: {self.resource}, "
+            f"requested: {told[0]}, used: {told[1]}, capacity: {told[2]}"
+        )
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the pods of one node use together."""
+
+    allocatable: Amounts
+    used: Amounts = field(default_factory=dict)
+    pods: dict[str, Amounts] = field(default_factory=dict)  # uid -> requests
+
+    def shortage(self, requests: Amounts) -> Shortage | None:
+        if not self.allocatable:
+            return None  # a node that does not say what it has takes everything
+        slots = self.allocatable.get("pods", 0)
+        if (len(self.pods) + 1) * NANO > slots:
+            return Shortage("pods", NANO, len(self.pods) * NANO, slots)
+        for name in _in_order(requests):
+            capacity, used = self.allocatable.get(name, 0), self.used.get(name, 0)
+            if requests[name] > capacity - used:
+                return Shortage(name, requests[name], used, capacity)
+        return None
+
+    def take(self, uid: str, requests: Amounts) -> None:
+        if uid not in self.pods:
+            self.pods[uid] = requests
+            _add(self.used, requests)
+
+    def give_back(self, uid: str) -> None:
+        for name, amount in self.pods.pop(uid, {}).items():
+            self.used[name] -= amount
+
+
+def _in_order(requests: Amounts) -> Iterable[str]:
+    first = [name for name in ("cpu", "memory", "ephemeral-storage") if name in requests]
+    return first + sorted(name for name in requests if name not in first)

@@ -1,0 +1,89 @@
+"""Heartbeats of simulated nodes: one Lease each in kube-node-lease, spread out in time so that thousands stay cheap.
+
+Every node renews at most every ten seconds; beyond 2,000 nodes less often, so that all of them together never write
+more than WRITES_PER_SECOND. The lease's duration grows with the interval: whoever judges by it stays right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339_micro
+from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
+from phalanx.local.nodes.kubelet import MANAGER, Node
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+NAMESPACE = "kube-node-lease"
+SHORTEST_INTERVAL = 10.0
+WRITES_PER_SECOND = 200
+AT_ONCE = 16
+TICK = 1.0
+_encode = msgspec.json.Encoder().encode
+log = logging.getLogger(__name__)
+
+
+def interval(nodes: int) -> float:
+    return max(SHORTEST_INTERVAL, nodes / WRITES_PER_SECOND)
+
+
+class Heartbeats:
+    def __init__(self, client: Client, clock: Clock, nodes: Callable[[], Iterable[Node]]) -> None:
+        self._client = client
+        self._clock = clock
+        self._nodes = nodes
+        self._due: dict[str, float] = {}  # node -> monotonic time of its next renewal
+
+    async def run(self) -> None:
+        while True:
+            await self.beat()
+            await asyncio.sleep(TICK)
+
+    async def beat(self) -> None:
+        """Renew what is due now."""
+        alive = [node for node in self._nodes() if not node.failed]
+        every = interval(len(alive))
+        now = self._clock.monotonic()
+        due: list[Node] = []
+        for position, node in enumerate(alive):
+            when = self._due.get(node.name)
+            if when is None:
+                # New ones take their turn within the first interval instead of all at once.
+                when = self._due[node.name] = now + every * position / len(alive)
+            if when <= now:
+                self._due[node.name] = max(when + every, now)
+                due.append(node)
+        if len(self._due) > 2 * len(alive):
+            names = {node.name for node in alive}
+            self._due = {name: when for name, when in self._due.items() if name in names}
+        for start in range(0, len(due), AT_ONCE):
+            await asyncio.gather(*(self._renew(node, every) for node in due[start : start + AT_ONCE]))
+
+    async def _renew(self, node: Node, every: float) -> None:
+        spec = {
+            "holderIdentity": node.name,
+            "leaseDurationSeconds": max(40, round(4 * every)),
+            "renewTime": rfc3339_micro(self._clock.now()),
+        }
+        try:
+            try:
+                await self._client.patch(LEASES, node.name, _encode({"spec": spec}), NAMESPACE, field_manager=MANAGER)
+            except NotFound:
+                await self._client.create(LEASES, self._lease(node, spec), NAMESPACE, field_manager=MANAGER)
+        except (NotFound, AlreadyExists):
+            return
+        except ApiProblem as problem:
+            log.warning("heartbeat of %s: %s", node.name, problem.message)
+
+    def _lease(self, node: Node, spec: dict[str, object]) -> dict[str, object]:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.view.metadata.uid}
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": node.name, "namespace": NAMESPACE, "ownerReferences": [owner]},
+            "spec": spec,
+        }

@@ -1,0 +1,338 @@
+"""One simulated kubelet for all simulated nodes: runs the pods bound to them, as told by annotations.
+
+It looks after nodes that carry the label `simulation.phalanx.dev/simulated: "true"` and leaves every other node and its
+pods alone. It is level-triggered: each step looks at one pod as it is now and does what is due; one write per pod is
+under way at a time, and a bounded number in all. Time in pods' lives runs `speed` times as fast as the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.informer import Change, Informer
+from phalanx.local.nodes import pod_status
+from phalanx.local.nodes.fit import Ledger, amounts, pod_requests
+from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
+from phalanx.local.nodes.views import EXIT_CODE, RUN_SECONDS, KubeletNode, KubeletPod, number
+from phalanx.local.work import Work
+
+PODS = Resource("", "v1", "pods", "Pod")
+KILLED = 143  # 128 + SIGTERM: what a stopped container reports
+LONGEST_BACKOFF = 300.0
+MANAGER = "kubelet"
+
+Place = tuple[str, str]  # (namespace, name) of a pod
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletOptions:
+    speed: float = 1.0  # seconds of pods' lives per second of the clock
+    start_seconds: float = 0.0  # from bound to Running, in pods' time
+    stop_seconds: float = 1.0  # from deleted to gone, in pods' time; never longer than the pod's grace period
+    writes_at_once: int = 32
+
+
+@dataclass(slots=True)
+class Node:
+    view: KubeletNode
+    ledger: Ledger
+    pods: dict[Place, None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.view.metadata.name
+
+    @property
+    def failed(self) -> bool:
+        return self.view.told_to_fail
+
+
+@dataclass(slots=True)
+class Run:
+    """A pod that was admitted. Times are seconds of the clock."""
+
+    uid: str
+    node: Node
+    pod_started: float
+    started: float  # of the current run of its containers
+    restarts: int = 0
+    up: bool = False  # Running was written
+    back_at: float | None = None  # waiting to restart until then
+    last_exit: int = 0
+    stop_at: float | None = None
+    over: bool = False  # a final phase was written
+    deleted: bool = False
+
+
+class SimulatedKubelet:
+    def __init__(self, client: Client, clock: Clock, options: KubeletOptions | None = None) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.synced = asyncio.Event()
+        self._client = client
+        self._clock = clock
+        self._options = options or KubeletOptions()
+        self._pods: dict[Place, KubeletPod] = {}
+        self._runs: dict[Place, Run] = {}
+        self._strangers: dict[str, dict[Place, None]] = {}  # node name -> pods on nodes not known (yet)
+        self._pod_work: Work[Place] = Work("kubelet", self._pod_step, self._options.writes_at_once)
+        self._node_work: Work[str] = Work("kubelet nodes", self._node_step, 8)
+
+    async def run(self) -> None:
+        nodes = Informer(self._client, NODES, KubeletNode, self._on_node, labels=f"{SIMULATED}=true")
+        pods = Informer(self._client, PODS, KubeletPod, self._on_pod, fields="spec.nodeName!=")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(nodes.run())
+            await nodes.synced.wait()
+            group.create_task(pods.run())
+            await pods.synced.wait()
+            group.create_task(self._pod_work.run())
+            group.create_task(self._node_work.run())
+            self.synced.set()
+
+    # -- what the watches say -----------------------------------------------------------------------------------
+
+    def _on_node(self, change: Change[KubeletNode]) -> None:
+        view, known = change.object, self.nodes.get(change.name)
+        if view is None:
+            if known is not None:
+                del self.nodes[change.name]
+                for place in known.pods:
+                    self._runs.pop(place, None)
+                    self._strangers.setdefault(change.name, {})[place] = None
+            return
+        if known is None:
+            known = self.nodes[change.name] = Node(view, Ledger(amounts(view.status.allocatable)))
+            for place in self._strangers.pop(change.name, {}):
+                self._arrive(place, self._pods[place], known)
+        else:
+            recovered = known.failed and not view.told_to_fail
+            known.view = view
+            known.ledger.allocatable = amounts(view.status.allocatable)
+            if recovered:
+                for place in known.pods:
+                    self._pod_work.add(place)
+        if (view.ready == "True") == known.failed or not view.ready:
+            self._node_work.add(change.name)
+
+    def _on_pod(self, change: Change[KubeletPod]) -> None:
+        place, pod = (change.namespace, change.name), change.object
+        before = self._pods.get(place)
+        if before is not None and (pod is None or pod.metadata.uid != before.metadata.uid):
+            self._leave(place, before)
+        if pod is None:
+            return
+        self._pods[place] = pod
+        node = self.nodes.get(pod.spec.node_name)
+        if node is None:
+            self._strangers.setdefault(pod.spec.node_name, {})[place] = None
+        else:
+            self._arrive(place, pod, node)
+
+    def _arrive(self, place: Place, pod: KubeletPod, node: Node) -> None:
+        node.pods[place] = None
+        if pod.finished:
+            node.ledger.give_back(pod.metadata.uid)
+        elif pod.status.phase == "Running" and place not in self._runs:
+            self._resume(place, pod, node)
+        self._pod_work.add(place)
+
+    def _leave(self, place: Place, pod: KubeletPod) -> None:
+        del self._pods[place]
+        self._runs.pop(place, None)
+        strangers = self._strangers.get(pod.spec.node_name)
+        if strangers is not None:
+            strangers.pop(place, None)
+            if not strangers:
+                del self._strangers[pod.spec.node_name]
+        node = self.nodes.get(pod.spec.node_name)
+        if node is not None:
+            node.pods.pop(place, None)
+            node.ledger.give_back(pod.metadata.uid)
+
+    def _resume(self, place: Place, pod: KubeletPod, node: Node) -> None:
+        """A pod that an earlier life of this process had started."""
+        try:
+            started = parse_rfc3339(pod.status.start_time or "")
+        except ValueError:
+            started = self._clock.now()
+        self._runs[place] = Run(pod.metadata.uid, node, started, started, pod.restarts, up=True)
+        node.ledger.take(pod.metadata.uid, pod_requests(pod))
+
+    # -- a node -------------------------------------------------------------------------------------------------
+
+    async def _node_step(self, name: str) -> None:
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        now = rfc3339(self._clock.now())
+        if node.failed:
+            if node.view.ready != "True":
+                return
+            # The words of a control plane that no longer hears from a kubelet.
+            gone = {
+                "status": "Unknown",
+                "reason": "NodeStatusUnknown",
+                "message": "Kubelet stopped posting node status.",
+                "lastTransitionTime": now,
+            }
+            types = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+            conditions = [{"type": type_, **gone} for type_ in types]
+        elif node.view.ready == "True":
+            return
+        else:
+            conditions = ready_conditions(now)
+        try:
+            await self._patch(NODES, name, "", {"status": {"conditions": conditions}})
+        except NotFound:
+            return
+
+    # -- a pod --------------------------------------------------------------------------------------------------
+
+    async def _pod_step(self, place: Place) -> None:
+        pod = self._pods.get(place)
+        node = self.nodes.get(pod.spec.node_name) if pod is not None else None
+        if pod is None or node is None or node.failed:
+            return
+        run = self._runs.get(place)
+        try:
+            if pod.deleting:
+                await self._stop(place, pod, node, run)
+            elif pod.finished or (run is not None and run.over):
+                return
+            elif run is None:
+                await self._admit(place, pod, node)
+            else:
+                await self._live(place, pod, run)
+        except NotFound:
+            return
+        except Conflict as problem:
+            log.debug("pod %s/%s was replaced: %s", *place, problem.message)
+
+    async def _admit(self, place: Place, pod: KubeletPod, node: Node) -> None:
+        requests = pod_requests(pod)
+        shortage = node.ledger.shortage(requests)
+        now = self._clock.now()
+        if shortage is not None:
+            await self._write(place, pod, pod_status.rejected(rfc3339(now), shortage.reason, shortage.message))
+            return
+        node.ledger.take(pod.metadata.uid, requests)
+        run = self._runs[place] = Run(pod.metadata.uid, node, now, now)
+        if self._options.start_seconds > 0:
+            self._wake(place, now + self._real(self._options.start_seconds))
+        else:
+            await self._live(place, pod, run)
+
+    async def _live(self, place: Place, pod: KubeletPod, run: Run) -> None:
+        """Whatever is due in the life of an admitted pod; then sleep until the next thing is."""
+        now = self._clock.now()
+        if not run.up:
+            if now < run.pod_started + self._real(self._options.start_seconds):
+                return
+            run.started = now
+            status = pod_status.running(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now), run.restarts)
+            await self._write(place, pod, status)
+            run.up = True
+        dues: list[float] = []
+        limit = pod.spec.active_deadline_seconds
+        if limit is not None:
+            deadline = run.pod_started + self._real(limit)
+            if now >= deadline:
+                text = "Pod was active on the node longer than the specified deadline"
+                await self._finish(place, pod, run, 137, now, "DeadlineExceeded", text)
+                return
+            dues.append(deadline)
+        if run.back_at is not None:
+            if now < run.back_at:
+                dues.append(run.back_at)
+            else:
+                await self._restart(place, pod, run, now)
+        seconds = number(pod.metadata.annotations, RUN_SECONDS)
+        if seconds is not None and run.back_at is None:
+            end = run.started + self._real(seconds)
+            if now >= end:
+                await self._exit(place, pod, run, now)
+                return
+            dues.append(end)
+        if dues:
+            self._wake(place, min(dues))
+
+    async def _exit(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
+        """The containers ended by themselves."""
+        code = int(number(pod.metadata.annotations, EXIT_CODE) or 0)
+        policy = pod.spec.restart_policy
+        if policy == "Never" or (policy == "OnFailure" and code == 0):
+            await self._finish(place, pod, run, code, now)
+            return
+        run.last_exit = code
+        # The first restart is at once; then 10 s, doubling, for failures and completions alike.
+        wait = min(LONGEST_BACKOFF, 10.0 * 2 ** (run.restarts - 1)) if run.restarts else 0.0
+        if wait:
+            started = rfc3339(run.started)
+            status = pod_status.restarting(pod, code, started, rfc3339(now), run.restarts, wait)
+            await self._write(place, pod, status)
+        run.back_at = now + self._real(wait)
+        self._wake(place, run.back_at)
+
+    async def _restart(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
+        status = pod_status.restarted(pod, run.last_exit, rfc3339(run.started), rfc3339(now), run.restarts + 1)
+        await self._write(place, pod, status)
+        run.restarts += 1
+        run.started, run.back_at = now, None
+
+    async def _finish(
+        self, place: Place, pod: KubeletPod, run: Run, code: int, now: float, reason: str = "", message: str = ""
+    ) -> None:
+        status = pod_status.finished(pod, code, rfc3339(run.started), rfc3339(now), run.restarts, reason, message)
+        await self._write(place, pod, status)
+        run.over = True
+        run.node.ledger.give_back(run.uid)
+
+    async def _stop(self, place: Place, pod: KubeletPod, node: Node, run: Run | None) -> None:
+        now = self._clock.now()
+        if run is None:  # never admitted, or finished in an earlier life
+            run = self._runs[place] = Run(pod.metadata.uid, node, now, now, over=pod.finished)
+        if run.deleted:
+            return  # finalizers hold it
+        if run.up and not run.over and not pod.finished:
+            if run.stop_at is None:
+                grace = pod.metadata.deletion_grace_period_seconds
+                seconds = self._options.stop_seconds if grace is None else min(self._options.stop_seconds, grace)
+                run.stop_at = now + self._real(seconds)
+            if now < run.stop_at:
+                self._wake(place, run.stop_at)
+                return
+            await self._finish(place, pod, run, KILLED, now)
+        run.deleted = True
+        node.ledger.give_back(run.uid)
+        await self._client.delete(PODS, place[1], place[0], grace_seconds=0, uid=pod.metadata.uid)
+
+    # -- time and writes ----------------------------------------------------------------------------------------
+
+    def _real(self, seconds: float) -> float:
+        """Seconds of pods' time as seconds of the clock."""
+        return seconds / self._options.speed
+
+    def _wake(self, place: Place, when: float) -> None:
+        self._pod_work.add_after(place, max(0.0, when - self._clock.now()) + 0.001)
+
+    async def _write(self, place: Place, pod: KubeletPod, status: dict[str, Any]) -> None:
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": status}
+        await self._patch(PODS, place[1], place[0], body)
+
+    async def _patch(self, resource: Resource, name: str, namespace: str, body: dict[str, Any]) -> None:
+        await self._client.patch(
+            resource,
+            name,
+            body,
+            namespace,
+            patch_type="application/strategic-merge-patch+json",
+            subresource="status",
+            field_manager=MANAGER,
+        )

@@ -1,0 +1,140 @@
+"""The status a kubelet reports, as patches. Conditions merge by type, so only those that change are named."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from phalanx.local.nodes.views import KubeletPod
+from phalanx.model.objects.pod import Container
+
+Json = dict[str, Any]
+
+
+def pod_ip(pod: KubeletPod, host_ip: str) -> str:
+    """Any address that is stable for a pod; nothing routes it."""
+    if pod.spec.host_network:
+        return host_ip
+    number = zlib.crc32(pod.metadata.uid.encode())
+    return f"10.{128 + (number >> 16 & 127)}.{number >> 8 & 255}.{number & 255}"
+
+
+def _condition(type_: str, status: bool, now: str, reason: str = "", message: str = "") -> Json:
+    condition = {"type": type_, "status": "True" if status else "False", "lastTransitionTime": now}
+    if reason:
+        condition["reason"] = reason
+    if message:
+        condition["message"] = message
+    return condition
+
+
+def _container(pod: KubeletPod, container: Container, state: Json, ready: bool, restarts: int, last: Json) -> Json:
+    return {
+        "name": container.name,
+        "image": container.image,
+        "imageID": container.image,
+        "containerID": f"simulated://{pod.metadata.uid}/{container.name}/{restarts}",
+        "ready": ready,
+        "started": "running" in state,
+        "restartCount": restarts,
+        "state": state,
+        "lastState": last,
+    }
+
+
+def _terminated(code: int, started: str, now: str) -> Json:
+    reason = "Completed" if code == 0 else "Error"
+    return {"terminated": {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now}}
+
+
+def _containers(pod: KubeletPod, state: Json, ready: bool, restarts: int, last: Json | None = None) -> list[Json]:
+    return [_container(pod, c, state, ready, restarts, last or {}) for c in pod.spec.containers]
+
+
+def _init_containers(pod: KubeletPod, state: Json, started: str, now: str, running: bool) -> Json:
+    statuses = []
+    for container in pod.spec.init_containers or ():
+        if container.restart_policy == "Always":
+            statuses.append(_container(pod, container, state, running, 0, {}))
+        else:
+            statuses.append(_container(pod, container, _terminated(0, started, now), True, 0, {}))
+    return {"initContainerStatuses": statuses} if statuses else {}
+
+
+def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, last: Json | None = None) -> Json:
+    """`started`: when the pod started; `now`: when its containers did."""
+    state = {"running": {"startedAt": now}}
+    conditions = [
+        _condition("PodReadyToStartContainers", True, now),
+        _condition("Initialized", True, now),
+        _condition("Ready", True, now),
+        _condition("ContainersReady", True, now),
+    ]
+    if not any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ()):
+        conditions.append(_condition("PodScheduled", True, now))
+    ip = pod_ip(pod, host_ip)
+    status: Json = {
+        "phase": "Running",
+        "startTime": started,
+        "podIP": ip,
+        "podIPs": [{"ip": ip}],
+        "conditions": conditions,
+        "containerStatuses": _containers(pod, state, True, restarts, last),
+        **_init_containers(pod, state, started, now, True),
+    }
+    if host_ip:
+        status |= {"hostIP": host_ip, "hostIPs": [{"ip": host_ip}]}
+    return status
+
+
+def restarting(pod: KubeletPod, code: int, started: str, now: str, restarts: int, wait: float) -> Json:
+    """Between two runs of a container that keeps failing."""
+    message = f"back-off {round(wait)}s restarting failed container"
+    state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
+    return {
+        "conditions": _not_ready(now, "ContainersNotReady", "containers with unready status"),
+        "containerStatuses": _containers(pod, state, False, restarts, _terminated(code, started, now)),
+    }
+
+
+def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int) -> Json:
+    """Up again, after a failure or a completed run under restartPolicy Always."""
+    state = {"running": {"startedAt": now}}
+    return {
+        "conditions": [_condition("Ready", True, now), _condition("ContainersReady", True, now)],
+        "containerStatuses": _containers(pod, state, True, restarts, _terminated(code, started, now)),
+    }
+
+
+def finished(
+    pod: KubeletPod, code: int, started: str, now: str, restarts: int, reason: str = "", message: str = ""
+) -> Json:
+    """The last status: Succeeded for exit code 0, else Failed."""
+    why = "PodCompleted" if code == 0 else "PodFailed"
+    state = _terminated(code, started, now)
+    status: Json = {
+        "phase": "Succeeded" if code == 0 else "Failed",
+        "conditions": _not_ready(now, why),
+        "containerStatuses": _containers(pod, state, False, restarts),
+        **_init_containers(pod, state, started, now, False),
+    }
+    if reason:
+        status |= {"reason": reason, "message": message}
+    return status
+
+
+def rejected(now: str, reason: str, message: str) -> Json:
+    return {
+        "phase": "Failed",
+        "reason": reason,
+        "message": message,
+        "startTime": now,
+        "conditions": _not_ready(now, "PodFailed"),
+    }
+
+
+def _not_ready(now: str, reason: str, message: str = "") -> list[Json]:
+    return [
+        _condition("Ready", False, now, reason, message),
+        _condition("ContainersReady", False, now, reason, message),
+    ]

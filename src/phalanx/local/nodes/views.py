@@ -1,0 +1,104 @@
+"""What the simulated kubelet reads of pods and nodes. Leaner than the model's views: it keeps one per pod it runs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.model.objects.meta import Struct
+from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
+
+RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
+EXIT_CODE = "simulation.phalanx.dev/exit-code"
+FAIL = "simulation.phalanx.dev/fail"
+FINISHED = ("Succeeded", "Failed")
+
+
+class Meta(Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Spec(Struct, frozen=True):
+    node_name: str = ""
+    containers: list[Container] = msgspec.field(default_factory=list)
+    init_containers: list[Container] | None = None
+    overhead: Resources | None = None
+    resources: ResourceRequirements | None = None
+    restart_policy: str = "Always"
+    active_deadline_seconds: int | None = None
+    host_network: bool = False
+
+
+class ContainerStatus(Struct, frozen=True):
+    restart_count: int = 0
+
+
+class Condition(Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class Status(Struct, frozen=True):
+    phase: str = ""
+    start_time: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    conditions: list[Condition] | None = None
+
+
+class KubeletPod(Struct, frozen=True):
+    metadata: Meta = Meta()
+    spec: Spec = Spec()
+    status: Status = Status()
+
+    @property
+    def finished(self) -> bool:
+        return self.status.phase in FINISHED
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def restarts(self) -> int:
+        return max((status.restart_count for status in self.status.container_statuses or ()), default=0)
+
+
+class Address(Struct, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeStatus(Struct, frozen=True):
+    allocatable: Resources = msgspec.field(default_factory=dict)
+    addresses: list[Address] | None = None
+    conditions: list[Condition] | None = None
+
+
+class KubeletNode(Struct, frozen=True):
+    metadata: Meta = Meta()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def told_to_fail(self) -> bool:
+        return self.metadata.annotations.get(FAIL, "").lower() in ("true", "1", "yes")
+
+    @property
+    def ready(self) -> str:
+        return next((c.status for c in self.status.conditions or () if c.type == "Ready"), "")
+
+    @property
+    def ip(self) -> str:
+        return next((a.address for a in self.status.addresses or () if a.type == "InternalIP"), "")
+
+
+def number(annotations: dict[str, str], key: str) -> float | None:
+    """A number a user wrote; None when absent or not a number from 0 to 10 years, so that a typo stops nothing."""
+    try:
+        value = float(annotations[key])
+    except (KeyError, ValueError):
+        return None
+    return value if 0 <= value < 315_360_000 else None
