@@ -16,6 +16,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LocalCluster]]:
     """A factory of clusters that live until the end of the session."""
+    from local_cluster import local_cluster
+
     running: list[LocalCluster] = []
 
     def start(**settings: Any) -> LocalCluster:
