@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from local_cluster import LocalCluster, local_cluster
+if TYPE_CHECKING:  # tests of other layers do not need a server
+    from local_cluster import LocalCluster
 
 _numbers = itertools.count(1)
 
