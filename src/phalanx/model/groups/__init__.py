@@ -1,0 +1,42 @@
+"""The group tree, from every dialect: PodGroup and CompositePodGroup objects, KEP-4671 Workloads, our pod label."""
+
+from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
+from phalanx.model.groups.forest import GroupForest
+from phalanx.model.groups.group import KNOWN, ON_NODE, PLACED, Group, GroupSpec, Member, MemberState
+from phalanx.model.groups.keys import (
+    COMPOSITE,
+    GROUP_LABEL,
+    POD_GROUP,
+    PREFERRED_TOPOLOGY,
+    WORKLOAD,
+    GroupKey,
+    PodKey,
+    group_of,
+    implicit_key,
+    pod_key,
+)
+
+__all__ = [
+    "COMPOSITE",
+    "GROUP_LABEL",
+    "KNOWN",
+    "ON_NODE",
+    "PLACED",
+    "POD_GROUP",
+    "PREFERRED_TOPOLOGY",
+    "WORKLOAD",
+    "Group",
+    "GroupForest",
+    "GroupKey",
+    "GroupSpec",
+    "Invalid",
+    "Member",
+    "MemberState",
+    "PodKey",
+    "Quorum",
+    "Resolution",
+    "Shortage",
+    "group_of",
+    "implicit_key",
+    "pod_key",
+]

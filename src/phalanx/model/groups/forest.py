@@ -1,0 +1,422 @@
+"""All groups and their pods, fed object by object in any order: who is whose root, what is missing, what is wrong.
+
+Every event costs the depth of a tree, not its size: a leaf counts its members, a composite counts its ready and its
+faulty children, and only a change of such a yes or no climbs on. Never decides where a pod goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from phalanx.model.groups import hierarchy
+from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
+from phalanx.model.groups.group import (
+    KNOWN,
+    PREEMPT_LOWER,
+    Group,
+    GroupSpec,
+    Member,
+    MemberState,
+    Templates,
+    read_templates,
+    spec_of_object,
+    spec_of_template,
+)
+from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, WORKLOAD, GroupKey, PodKey, group_of, pod_key
+from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
+from phalanx.model.objects.pod import Pod
+
+Heads = tuple[GroupKey, ...]
+
+
+class GroupForest:
+    """Mutations return the heads they touched: the root, or the highest known ancestor where the root is missing."""
+
+    def __init__(
+        self, ours: Callable[[str], bool] = lambda name: True, *, group_preemption_policy: bool = False
+    ) -> None:
+        self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
+        self._group_preemption_policy = group_preemption_policy  # gate PodGroupPreemptionPolicy
+        self._groups: dict[GroupKey, Group] = {}
+        self._workloads: dict[tuple[str, str], tuple[Workload, Templates]] = {}
+        self._of_workload: dict[tuple[str, str], dict[GroupKey, None]] = {}  # groups that refer to a Workload
+        self._leaf_of: dict[PodKey, GroupKey] = {}
+        self._assumed: dict[PodKey, str] = {}
+
+    # ---- events ----------------------------------------------------------------------------------------------
+
+    def put_pod_group(self, group: PodGroup) -> Heads:
+        return self._put(GroupKey(POD_GROUP, group.metadata.namespace, group.metadata.name), group)
+
+    def put_composite(self, group: CompositePodGroup) -> Heads:
+        return self._put(GroupKey(COMPOSITE, group.metadata.namespace, group.metadata.name), group)
+
+    def drop_pod_group(self, namespace: str, name: str) -> Heads:
+        return self._unset(GroupKey(POD_GROUP, namespace, name))
+
+    def drop_composite(self, namespace: str, name: str) -> Heads:
+        return self._unset(GroupKey(COMPOSITE, namespace, name))
+
+    def put_workload(self, workload: Workload) -> Heads:
+        name = (workload.metadata.namespace, workload.metadata.name)
+        self._workloads[name] = (workload, read_templates(workload))
+        return self._refresh_workload(name)
+
+    def drop_workload(self, namespace: str, name: str) -> Heads:
+        self._workloads.pop((namespace, name), None)
+        return self._refresh_workload((namespace, name))
+
+    def put_pod(self, pod: Pod) -> Heads:
+        key = pod_key(pod)
+        leaf = group_of(pod)
+        before = self._leaf_of.get(key)
+        heads: Heads = ()
+        if before is not None:
+            old = self._groups[before].members[key]
+            if old.pod.metadata.uid != pod.metadata.uid or pod.spec.node_name:
+                self._assumed.pop(key, None)
+            if before != leaf:
+                heads = self._forget_member(key)
+        if leaf is None:
+            return heads
+        return _union(heads, self._set_member(leaf, key, pod))
+
+    def drop_pod(self, namespace: str, name: str) -> Heads:
+        key = PodKey(namespace, name)
+        self._assumed.pop(key, None)
+        return self._forget_member(key)
+
+    def assume(self, pod: PodKey, node: str) -> Heads:
+        """This scheduler has placed the pod; the object does not say so yet."""
+        leaf = self._leaf_of.get(pod)
+        if leaf is None:
+            return ()
+        self._assumed[pod] = node
+        return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
+
+    def forget(self, pod: PodKey) -> Heads:
+        """The placement was taken back."""
+        if self._assumed.pop(pod, None) is None or pod not in self._leaf_of:
+            return ()
+        leaf = self._leaf_of[pod]
+        return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
+
+    # ---- questions -------------------------------------------------------------------------------------------
+
+    def group(self, key: GroupKey) -> Group | None:
+        """The group, if its object (or its Workload's template) is there."""
+        found = self._groups.get(key)
+        return found if found is not None and found.spec is not None else None
+
+    def leaf_of(self, pod: PodKey) -> GroupKey | None:
+        return self._leaf_of.get(pod)
+
+    def workload(self, namespace: str, name: str) -> Workload | None:
+        found = self._workloads.get((namespace, name))
+        return found[0] if found is not None else None
+
+    def resolve(self, key: GroupKey) -> Resolution:
+        """Climbs to the root."""
+        return hierarchy.resolve(self._groups, key)
+
+    def resolve_pod(self, pod: PodKey) -> Resolution | None:
+        leaf = self._leaf_of.get(pod)
+        return None if leaf is None else self.resolve(leaf)
+
+    def roots(self) -> list[GroupKey]:
+        """Every root whose object is there, in name order."""
+        return sorted(k for k, g in self._groups.items() if g.spec is not None and g.spec.parent is None)
+
+    def tree(self, root: GroupKey) -> Iterator[Group]:
+        """The group and everything known below it, parents first, siblings by age. Safe on cycles."""
+        seen: set[GroupKey] = set()
+        stack = [self._groups[root]] if root in self._groups else []
+        while stack:
+            group = stack.pop()
+            if group.key not in seen:
+                seen.add(group.key)
+                yield group
+                stack.extend(reversed(group.sorted_children()))
+
+    def leaves(self, root: GroupKey) -> Iterator[Group]:
+        return (group for group in self.tree(root) if not group.composite)
+
+    def quorum(self, root: GroupKey) -> Quorum:
+        """Is a first attempt worth it? Known members against minimums, recursively."""
+        group = self._groups[root]
+        if group.ready:
+            return Quorum(root, True)
+        return Quorum(root, False, tuple(self._shortages(group)))
+
+    def _shortages(self, group: Group) -> Iterator[Shortage]:
+        if group.spec is None or group.ready:
+            return
+        known = group.ready_children if group.composite else group.known
+        short = [child for child in group.sorted_children() if not child.ready]
+        if not group.composite or len(group.children) < group.spec.minimum:
+            yield Shortage(group.key, len(group.children) if group.composite else known, group.spec.minimum)
+        for child in short:
+            yield from self._shortages(child)
+
+    def invalid(self, key: GroupKey) -> Invalid | None:
+        """What is wrong with the tree of this group; None if nothing is."""
+        resolution = self.resolve(key)
+        if resolution.cycle:
+            groups = sorted({g.key for member in resolution.cycle for g in self.tree(member) if g.spec is not None})
+            return Invalid(tuple(groups), resolution.message)
+        if resolution.root is None or not self._groups[resolution.root].bad:
+            return None
+        tree = [g for g in self.tree(resolution.root) if g.spec is not None]
+        problems = sorted({g.problem for g in tree if g.problem is not None})
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        return Invalid(tuple(g.key for g in tree), "; ".join(problems[:3]) + more)
+
+    def gated(self, root: GroupKey) -> list[PodKey]:
+        """Pending members with scheduling gates, by name: one is enough to hold the group."""
+        return sorted(key for leaf in self.leaves(root) for key in leaf.gated)
+
+    def priority(self, root: GroupKey) -> int:
+        spec = self._groups[root].spec
+        if spec is not None and spec.priority is not None:
+            return spec.priority
+        return max((t[1] for leaf in self.leaves(root) for t in leaf.traits), default=0)
+
+    def preemption_policy(self, root: GroupKey) -> str:
+        """With the gate the root's own word, otherwise Never as soon as one pod says so."""
+        spec = self._groups[root].spec
+        if self._group_preemption_policy and spec is not None and spec.preemption_policy is not None:
+            return spec.preemption_policy
+        policies = {t[2] for leaf in self.leaves(root) for t in leaf.traits}
+        return "Never" if "Never" in policies else PREEMPT_LOWER
+
+    def mismatch(self, root: GroupKey) -> str | None:
+        """A SchedulerError text when member pods disagree with their root or with each other."""
+        traits = sorted({t for leaf in self.leaves(root) for t in leaf.traits})
+        return hierarchy.mismatch(traits, self._groups[root].spec, self._group_preemption_policy) if traits else None
+
+    def disruption_unit(self, leaf: GroupKey) -> GroupKey | None:
+        """The highest ancestor (or the leaf itself) that is only disrupted as a whole; None: each pod for itself."""
+        unit = None
+        for group in hierarchy.ancestry(self._groups, leaf):
+            if group.spec is not None and group.spec.disrupt_all:
+                unit = group.key
+        return unit
+
+    # ---- groups ----------------------------------------------------------------------------------------------
+
+    def _node(self, key: GroupKey) -> Group:
+        if key not in self._groups:
+            self._groups[key] = Group(key)
+        return self._groups[key]
+
+    def _put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Heads:
+        return self._set(key, spec_of_object(source), source)
+
+    def _set(
+        self, key: GroupKey, spec: GroupSpec | None, source: PodGroup | CompositePodGroup | Workload | None
+    ) -> Heads:
+        group = self._node(key)
+        old = group.spec
+        before = self._heads(group)
+        group.source = source
+        if old == spec:
+            return before
+        was_ready, was_bad = group.ready, group.bad
+        parent_before = old.parent if old is not None else None
+        parent_after = spec.parent if spec is not None else None
+        group.spec = spec
+        self._index_workload(key, old, spec)
+        if parent_before != parent_after:
+            if parent_before is not None:
+                self._unlink(group, parent_before, was_ready, was_bad)
+            if parent_after is not None:
+                self._link(group, parent_after)
+        else:
+            self._climb(group, was_ready, was_bad)
+            if parent_after is not None:
+                self._groups[parent_after].resort()
+        self._recheck(group, deep=old is None or spec is None or parent_before != parent_after)
+        heads = _union(before, self._heads(group))
+        self._prune(group)
+        return heads
+
+    def _unset(self, key: GroupKey) -> Heads:
+        if key not in self._groups:
+            return ()
+        children = list(self._groups[key].children.values())
+        heads = self._set(key, None, None)
+        for child in children:
+            heads = _union(heads, self._heads(child))
+        return heads
+
+    def _link(self, group: Group, parent: GroupKey) -> None:
+        above = self._node(parent)
+        above.children[group.key] = group
+        above.resort()
+        was = (above.ready, above.bad)
+        above.ready_children += group.ready
+        above.bad_children += group.bad
+        self._climb(above, *was)
+
+    def _unlink(self, group: Group, parent: GroupKey, was_ready: bool, was_bad: bool) -> None:
+        above = self._groups[parent]
+        was = (above.ready, above.bad)
+        del above.children[group.key]
+        above.resort()
+        above.ready_children -= was_ready
+        above.bad_children -= was_bad
+        self._climb(above, *was)
+        self._prune(above)
+
+    def _climb(self, group: Group, was_ready: bool, was_bad: bool) -> None:
+        """Carries a changed yes or no upwards until it changes nothing. Ends in cycles too: each flip happens once."""
+        while group.spec is not None and group.spec.parent is not None and group.spec.parent in self._groups:
+            above = self._groups[group.spec.parent]
+            if group.key not in above.children:
+                return
+            ready, bad = int(group.ready) - int(was_ready), int(group.bad) - int(was_bad)
+            if not ready and not bad:
+                return
+            was_ready, was_bad = above.ready, above.bad
+            above.ready_children += ready
+            above.bad_children += bad
+            group = above
+
+    def _recheck(self, group: Group, *, deep: bool) -> None:
+        """Rules between a group and those above it. A new or gone link concerns the whole subtree, other changes only
+        the children, since they are compared with their parent."""
+        below = list(self.tree(group.key)) if deep else [group, *group.children.values()]
+        for member in below:
+            was = (member.ready, member.bad)
+            member.problem = hierarchy.check(self._groups, member, self._templates(member))
+            self._climb(member, *was)
+
+    def _templates(self, group: Group) -> Templates | None:
+        if group.spec is None or group.spec.workload is None or group.key.kind == WORKLOAD:
+            return None
+        found = self._workloads.get((group.key.namespace, group.spec.workload))
+        return found[1] if found is not None else None
+
+    def _prune(self, group: Group) -> None:
+        if group.empty:
+            self._groups.pop(group.key, None)
+
+    def _heads(self, group: Group) -> Heads:
+        resolution = hierarchy.resolve(self._groups, group.key)
+        if resolution.root is not None:
+            return (resolution.root,)
+        if resolution.cycle:
+            return (min(resolution.cycle),)
+        highest = None
+        for above in hierarchy.ancestry(self._groups, group.key):
+            if above.spec is not None:
+                highest = above.key
+        return (highest,) if highest is not None else ()
+
+    # ---- workloads -------------------------------------------------------------------------------------------
+
+    def _index_workload(self, key: GroupKey, old: GroupSpec | None, new: GroupSpec | None) -> None:
+        if key.kind == WORKLOAD:
+            return  # indexed by its pods
+        before = old.workload if old is not None else None
+        after = new.workload if new is not None else None
+        if before != after:
+            self._index(key, before, add=False)
+            self._index(key, after, add=True)
+
+    def _index(self, key: GroupKey, workload: str | None, *, add: bool) -> None:
+        if workload is None:
+            return
+        name = (key.namespace, workload)
+        if add:
+            self._of_workload.setdefault(name, {})[key] = None
+            return
+        entry = self._of_workload.get(name, {})
+        entry.pop(key, None)
+        if not entry:
+            self._of_workload.pop(name, None)
+
+    def _refresh_workload(self, name: tuple[str, str]) -> Heads:
+        heads: Heads = ()
+        for key in list(self._of_workload.get(name, ())):
+            group = self._groups[key]
+            if key.kind == WORKLOAD:
+                heads = _union(heads, self._set(key, *self._implicit(key)))
+            else:
+                self._recheck(group, deep=False)
+                heads = _union(heads, self._heads(group))
+        return heads
+
+    def _implicit(self, key: GroupKey) -> tuple[GroupSpec | None, Workload | None]:
+        workload, name, _ = key.name.split("/")
+        found = self._workloads.get((key.namespace, workload))
+        template = found[1].leaves.get(name) if found is not None else None
+        if found is None or template is None:
+            return None, None
+        return spec_of_template(found[0], template), found[0]
+
+    # ---- pods ------------------------------------------------------------------------------------------------
+
+    def _state(self, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
+        if pod.status.phase == "Succeeded":
+            return MemberState.SUCCEEDED, pod.spec.node_name
+        if pod.status.phase == "Failed":
+            return MemberState.FAILED, pod.spec.node_name
+        if pod.spec.node_name:
+            return MemberState.RUNNING, pod.spec.node_name
+        if key in self._assumed:
+            return MemberState.ASSUMED, self._assumed[key]
+        if pod.metadata.deletion_timestamp is not None:
+            return MemberState.LEAVING, ""
+        return (MemberState.PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
+
+    def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Heads:
+        group = self._node(leaf)
+        if leaf.kind == WORKLOAD and not group.members:
+            self._index(leaf, leaf.name.split("/")[0], add=True)
+            self._set(leaf, *self._implicit(leaf))
+            group = self._node(leaf)
+        was = (group.ready, group.bad)
+        old = group.members.get(key)
+        if old is not None:
+            self._count(group, key, old, -1)
+        state, node = self._state(key, pod)
+        member = Member(pod, state, node)
+        group.members[key] = member
+        self._count(group, key, member, +1)
+        self._leaf_of[key] = leaf
+        self._climb(group, *was)
+        return self._heads(group)
+
+    def _forget_member(self, key: PodKey) -> Heads:
+        leaf = self._leaf_of.pop(key, None)
+        if leaf is None:
+            return ()
+        group = self._groups[leaf]
+        was = (group.ready, group.bad)
+        self._count(group, key, group.members.pop(key), -1)
+        self._climb(group, *was)
+        heads = self._heads(group)
+        if leaf.kind == WORKLOAD and not group.members:
+            self._index(leaf, leaf.name.split("/")[0], add=False)
+            self._set(leaf, None, None)
+        self._prune(group)
+        return heads
+
+    def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
+        group.counts[member.state] += sign
+        if member.state in KNOWN and member.state is not MemberState.SUCCEEDED:
+            spec = member.pod.spec
+            trait = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
+            group.traits[trait] += sign
+            if not group.traits[trait]:
+                del group.traits[trait]
+        if member.state is MemberState.PENDING and member.pod.spec.scheduling_gates:
+            if sign > 0:
+                group.gated[key] = None
+            else:
+                group.gated.pop(key, None)
+
+
+def _union(a: Heads, b: Heads) -> Heads:
+    return (*a, *(key for key in b if key not in a))

@@ -1,0 +1,231 @@
+"""One group of a forest: what its object says, who belongs to it, and the sums its parent needs."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass, field
+
+from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
+from phalanx.model.objects.groups import (
+    CompositePodGroup,
+    CompositeSchedulingPolicy,
+    PodGroup,
+    PodGroupTemplate,
+    SchedulingConstraints,
+    SchedulingPolicy,
+    Workload,
+)
+from phalanx.model.objects.pod import Pod
+
+PREEMPT_LOWER = "PreemptLowerPriority"
+
+
+class MemberState(enum.Enum):
+    PENDING = "pending"
+    ASSUMED = "assumed"  # placed by this scheduler, the write not yet confirmed
+    RUNNING = "running"  # bound to a node, terminating or not
+    SUCCEEDED = "succeeded"  # completed: still satisfies its gang
+    FAILED = "failed"  # does not count: somebody has to replace it
+    LEAVING = "leaving"  # deleted before it got a node
+    FOREIGN = "foreign"  # pending, but another scheduler's
+
+
+KNOWN = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEEDED})
+PLACED = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEEDED})
+ON_NODE = frozenset({MemberState.ASSUMED, MemberState.RUNNING})
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Member:
+    pod: Pod
+    state: MemberState
+    node: str  # where it is, or is assumed to be
+
+
+@dataclass(slots=True, frozen=True)
+class GroupSpec:
+    """What every dialect of group boils down to."""
+
+    parent: GroupKey | None
+    gang: bool
+    minimum: int  # minCount of pods or minGroupCount of children; 1 for basic
+    topology_key: str | None
+    preferred_key: str | None
+    disrupt_all: bool
+    priority: int | None  # None: nobody said, the pods decide (implicit groups)
+    preemption_policy: str | None
+    workload: str | None
+    template: str | None
+    created: str
+    uid: str = ""
+    generation: int = 0
+
+
+class Group:
+    """A place in the forest. `spec` is None while only children or pods have named it."""
+
+    __slots__ = (
+        "_sorted",
+        "bad_children",
+        "children",
+        "counts",
+        "gated",
+        "key",
+        "members",
+        "problem",
+        "ready_children",
+        "source",
+        "spec",
+        "traits",
+    )
+
+    def __init__(self, key: GroupKey) -> None:
+        self.key = key
+        self.spec: GroupSpec | None = None
+        self.source: PodGroup | CompositePodGroup | Workload | None = None
+        self.children: dict[GroupKey, Group] = {}
+        self.members: dict[PodKey, Member] = {}
+        self.counts: Counter[MemberState] = Counter()
+        self.gated: dict[PodKey, None] = {}  # pending members with scheduling gates
+        self.traits: Counter[tuple[str, int, str]] = Counter()  # (schedulerName, priority, preemptionPolicy)
+        self.ready_children = 0
+        self.bad_children = 0
+        self.problem: str | None = None
+        self._sorted: list[Group] | None = None
+
+    @property
+    def composite(self) -> bool:
+        return self.key.kind == COMPOSITE
+
+    @property
+    def known(self) -> int:
+        """Members that count for the quorum."""
+        return sum(self.counts[s] for s in KNOWN)
+
+    @property
+    def placed(self) -> int:
+        """Members that already satisfy the minimum: assumed, running or completed."""
+        return sum(self.counts[s] for s in PLACED)
+
+    @property
+    def ready(self) -> bool:
+        if self.spec is None:
+            return False
+        return (self.ready_children if self.composite else self.known) >= self.spec.minimum
+
+    @property
+    def satisfied(self) -> bool:
+        """The minimum is met by what is placed already. Costs the subtree."""
+        if self.spec is None:
+            return False
+        if not self.composite:
+            return self.placed >= self.spec.minimum
+        return sum(child.satisfied for child in self.children.values()) >= self.spec.minimum
+
+    @property
+    def bad(self) -> bool:
+        return self.problem is not None or self.bad_children > 0
+
+    @property
+    def empty(self) -> bool:
+        return self.spec is None and not self.children and not self.members
+
+    def sorted_children(self) -> list[Group]:
+        """KEP-6012: siblings by creation time, then name."""
+        if self._sorted is None:
+            self._sorted = sorted(self.children.values(), key=_age)
+        return self._sorted
+
+    def resort(self) -> None:
+        self._sorted = None
+
+    def in_state(self, state: MemberState) -> list[Member]:
+        return [m for m in self.members.values() if m.state is state]
+
+
+def _age(group: Group) -> tuple[str, str, str]:
+    created = group.spec.created if group.spec is not None else ""
+    return (created, group.key.name, group.key.kind)
+
+
+@dataclass(slots=True, frozen=True)
+class Templates:
+    """Templates of a Workload by name: the leaf's own text and the name of its parent template."""
+
+    leaves: dict[str, PodGroupTemplate] = field(default_factory=dict)
+    parents: dict[str, str | None] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+
+def read_templates(workload: Workload) -> Templates:
+    found = Templates()
+
+    def note(name: str, kind: str, parent: str | None) -> None:
+        found.parents[name] = parent
+        found.kinds[name] = kind
+
+    def walk(composites: object, leaves: list[PodGroupTemplate] | None, parent: str | None) -> None:
+        for leaf in leaves or ():
+            note(leaf.name, POD_GROUP, parent)
+            found.leaves[leaf.name] = leaf
+        assert composites is None or isinstance(composites, list)
+        for composite in composites or ():
+            note(composite.name, COMPOSITE, parent)
+            walk(composite.composite_pod_group_templates, composite.pod_group_templates, composite.name)
+
+    walk(workload.spec.composite_pod_group_templates, workload.spec.pod_group_templates, None)
+    return found
+
+
+def _policy(policy: SchedulingPolicy | CompositeSchedulingPolicy) -> tuple[bool, int]:
+    if isinstance(policy, SchedulingPolicy):
+        return (policy.gang is not None, policy.gang.min_count if policy.gang is not None else 1)
+    return (policy.gang is not None, policy.gang.min_group_count if policy.gang is not None else 1)
+
+
+def _topology(constraints: SchedulingConstraints | None) -> str | None:
+    return constraints.topology[0].key if constraints is not None and constraints.topology else None
+
+
+def spec_of_object(group: PodGroup | CompositePodGroup) -> GroupSpec:
+    spec, meta = group.spec, group.metadata
+    parent = spec.parent_composite_pod_group_name
+    gang, minimum = _policy(spec.scheduling_policy)
+    ref = spec.workload_ref
+    return GroupSpec(
+        parent=GroupKey(COMPOSITE, meta.namespace, parent) if parent else None,
+        gang=gang,
+        minimum=minimum,
+        topology_key=_topology(spec.scheduling_constraints),
+        preferred_key=meta.annotations.get(PREFERRED_TOPOLOGY),
+        disrupt_all=spec.disruption_mode is not None and spec.disruption_mode.all is not None,
+        priority=spec.priority or 0,
+        preemption_policy=spec.preemption_policy or PREEMPT_LOWER,
+        workload=ref.workload_name if ref is not None else None,
+        template=ref.template_name if ref is not None else None,
+        created=meta.creation_timestamp or "",
+        uid=meta.uid,
+        generation=meta.generation,
+    )
+
+
+def spec_of_template(workload: Workload, template: PodGroupTemplate) -> GroupSpec:
+    """KEP-4671 v1alpha1: the group is not an object, its Workload's template is all there is."""
+    meta = workload.metadata
+    gang, minimum = _policy(template.scheduling_policy)
+    return GroupSpec(
+        parent=None,
+        gang=gang,
+        minimum=minimum,
+        topology_key=_topology(template.scheduling_constraints),
+        preferred_key=meta.annotations.get(PREFERRED_TOPOLOGY),
+        disrupt_all=template.disruption_mode is not None and template.disruption_mode.all is not None,
+        priority=template.priority,
+        preemption_policy=template.preemption_policy,
+        workload=meta.name,
+        template=template.name,
+        created=meta.creation_timestamp or "",
+        uid=meta.uid,
+        generation=meta.generation,
+    )

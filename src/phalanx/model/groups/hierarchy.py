@@ -1,0 +1,127 @@
+"""Rules of a tree: parents, depth, one Workload, its templates, one priority; and of its pods against the root.
+
+KEP-6012 leaves these to the scheduler because objects arrive one by one. Every rule looks only upwards from a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from phalanx.model.groups.answers import Resolution, cycle_text
+from phalanx.model.groups.group import PREEMPT_LOWER, Group, GroupSpec, Templates
+from phalanx.model.groups.keys import POD_GROUP, GroupKey
+
+MAX_DEPTH = 4  # KEP-6012: levels of groups, leaf included
+
+
+def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey) -> Iterator[Group]:
+    """The group, its parent and so on as far as they are known; each once, also in a cycle."""
+    seen: set[GroupKey] = set()
+    at: GroupKey | None = key
+    while at is not None and at in groups and at not in seen:
+        seen.add(at)
+        group = groups[at]
+        yield group
+        at = group.spec.parent if group.spec is not None else None
+
+
+def resolve(groups: Mapping[GroupKey, Group], key: GroupKey) -> Resolution:
+    path: list[GroupKey] = []
+    at: GroupKey | None = key
+    while at is not None:
+        if at in path:
+            cycle = path[path.index(at) :]
+            first = cycle.index(min(cycle))
+            return Resolution(key, cycle=(*cycle[first:], *cycle[:first]))
+        group = groups.get(at)
+        if group is None or group.spec is None:
+            return Resolution(key, missing=at)
+        path.append(at)
+        at = group.spec.parent
+    return Resolution(key, root=path[-1])
+
+
+def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates | None) -> str | None:
+    """What is wrong with one group as seen from itself upwards."""
+    spec = group.spec
+    if spec is None:
+        return None
+    resolution = resolve(groups, group.key)
+    if resolution.cycle:
+        return cycle_text(resolution.cycle)
+    depth = sum(1 for _ in ancestry(groups, group.key))
+    if depth > MAX_DEPTH:
+        return f"{group.key} is on level {depth}, the hierarchy must not be deeper than {MAX_DEPTH} levels"
+    parent = groups.get(spec.parent) if spec.parent is not None else None
+    if parent is not None and parent.spec is not None:
+        above = parent.spec
+        if spec.workload is not None and above.workload is not None and spec.workload != above.workload:
+            return (
+                f"{group.key} belongs to Workload {spec.workload}, its parent {parent.key} to Workload"
+                f" {above.workload}: all groups of a tree must belong to one Workload"
+            )
+        if (spec.priority or 0) != (above.priority or 0):
+            return (
+                f"{group.key} has priority {spec.priority or 0}, its parent {parent.key} has priority"
+                f" {above.priority or 0}: all groups of a tree must have the same priority"
+            )
+    if templates is not None:
+        return _against_templates(group, spec, parent, templates)
+    return None
+
+
+def _against_templates(group: Group, spec: GroupSpec, parent: Group | None, templates: Templates) -> str | None:
+    name = spec.template or ""
+    if name not in templates.parents:
+        return f"{group.key} refers to template {name}, which Workload {spec.workload} does not have"
+    if templates.kinds[name] != group.key.kind:
+        kind = "PodGroupTemplate" if templates.kinds[name] == POD_GROUP else "CompositePodGroupTemplate"
+        return f"{group.key} refers to template {name} of Workload {spec.workload}, which is a {kind}"
+    wanted = templates.parents[name]
+    if spec.parent is None:
+        if wanted is not None:
+            return f"{group.key} has no parent, but its template {name} in Workload {spec.workload} is below {wanted}"
+        return None
+    if wanted is None:
+        return f"{group.key} has a parent, but its template {name} in Workload {spec.workload} is at the top"
+    if parent is not None and parent.spec is not None and parent.spec.template != wanted:
+        return (
+            f"the parent of {group.key} is made from template {parent.spec.template}, but Workload {spec.workload}"
+            f" has template {name} below {wanted}"
+        )
+    return None
+
+
+def mismatch(
+    traits: Sequence[tuple[str, int, str]], root: GroupSpec | None, group_preemption_policy: bool
+) -> str | None:
+    """traits: distinct (schedulerName, priority, preemptionPolicy) of members. The texts are kube-scheduler's."""
+    names = sorted({t[0] for t in traits})
+    if len(names) > 1:
+        return (
+            "all pods in a single pod group should have the same .spec.schedulerName set,"
+            f' got: "{names[1]}" and "{names[0]}"'
+        )
+    priorities = sorted({t[1] for t in traits})
+    expected = priorities[0] if root is None or root.priority is None else root.priority
+    other = [p for p in priorities if p != expected]
+    if other:
+        return (
+            "all pods in a single pod group should have the same priority as the pod group's priority,"
+            f" got {other[0]} and {expected}"
+        )
+    policies = sorted({t[2] for t in traits})
+    if group_preemption_policy and root is not None and root.preemption_policy is not None:
+        wanted = root.preemption_policy or PREEMPT_LOWER
+        differing = [p for p in policies if p != wanted]
+        if differing:
+            return (
+                "all pods in a single pod group should have the same preemption policy as the pod group's preemption"
+                f" policy, got {differing[0]} and {wanted}"
+            )
+    elif len(policies) > 1:
+        return (
+            "all pods in a single pod group should have the same preemption policy,"
+            f" got {policies[1]} and {policies[0]}"
+        )
+    return None

@@ -1,0 +1,58 @@
+"""Names of groups and pods inside a forest, and how a pod says which group it belongs to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from phalanx.model.objects.pod import Pod
+
+POD_GROUP = "PodGroup"
+COMPOSITE = "CompositePodGroup"
+WORKLOAD = "Workload"  # an implicit group of KEP-4671 v1alpha1: named <workload>/<podGroup>/<replica key>
+
+GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
+PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
+
+
+class GroupKey(NamedTuple):
+    """Kind is part of the name: a PodGroup and a CompositePodGroup may be called the same."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        if self.kind != WORKLOAD:
+            return f"{self.kind} {self.name}"
+        workload, group, replica = self.name.split("/")
+        return f"pod group {group}{f' (replica {replica})' if replica else ''} of Workload {workload}"
+
+
+class PodKey(NamedTuple):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def pod_key(pod: Pod) -> PodKey:
+    return PodKey(pod.metadata.namespace, pod.metadata.name)
+
+
+def group_of(pod: Pod) -> GroupKey | None:
+    """The leaf group a pod names: the 1.36+ field, else KEP-4671's reference, else our label."""
+    namespace = pod.metadata.namespace
+    link = pod.spec.scheduling_group
+    if link is not None and link.pod_group_name:
+        return GroupKey(POD_GROUP, namespace, link.pod_group_name)
+    ref = pod.spec.workload_ref
+    if ref is not None and ref.name:
+        return implicit_key(namespace, ref.name, ref.pod_group, ref.pod_group_replica_key)
+    name = pod.metadata.labels.get(GROUP_LABEL)
+    return GroupKey(POD_GROUP, namespace, name) if name else None
+
+
+def implicit_key(namespace: str, workload: str, pod_group: str, replica: str) -> GroupKey:
+    """Each replica key is a gang of its own; names of Kubernetes objects cannot contain a slash."""
+    return GroupKey(WORKLOAD, namespace, f"{workload}/{pod_group}/{replica}")
