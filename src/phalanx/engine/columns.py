@@ -60,6 +60,7 @@ class Columns:
         self.labels: dict[str, LabelColumn] = {}
         self.ports = PortIndex()
         self.images = ImageIndex()
+        self.shared: dict[type[Any], Any] = {}  # what plugins share about these columns, one instance per class
         self._view()
 
     def _view(self) -> None:
