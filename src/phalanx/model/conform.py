@@ -282,7 +282,7 @@ def _name(kind: Type) -> str:
 
 
 def _walk_object(obj: Any, schema: Object, path: str, report: _Report) -> Json:
-    if obj.__class__ is not dict:
+    if not isinstance(obj, dict):
         raise report.wrong_type(path, obj, _name(schema))
     for name in list(obj):
         value = obj[name]
@@ -302,21 +302,23 @@ def _walk_object(obj: Any, schema: Object, path: str, report: _Report) -> Json:
 
 
 def _walk(value: Any, kind: Type, path: str, report: _Report) -> Any:
+    if value is None:
+        value = _zero(kind)
+        if value is None:
+            return None
     if isinstance(kind, Object):
         return _walk_object(value, kind, path, report)
     if isinstance(kind, ListOf):
         if value.__class__ is not list:
             raise report.wrong_type(path, value, _name(kind))
         for index, item in enumerate(value):
-            found = _zero(kind.item) if item is None else item
-            value[index] = _walk(found, kind.item, f"{path}[{index}]", report)
+            value[index] = _walk(item, kind.item, f"{path}[{index}]", report)
         return value
     if isinstance(kind, MapOf):
         if value.__class__ is not dict:
             raise report.wrong_type(path, value, _name(kind))
         for name, item in value.items():
-            found = _zero(kind.value) if item is None else item
-            value[name] = _walk(found, kind.value, f"{path}.{name}", report)
+            value[name] = _walk(item, kind.value, f"{path}.{name}", report)
         return value
     return _walk_scalar(value, kind, path, report)
 
@@ -345,8 +347,14 @@ _TEXTS = {
 }
 
 
+_ZEROS: dict[str, Any] = {
+    "bool": False, "int32": 0, "int64": 0, "double": 0, "quantity": "0", "intorstring": 0, "duration": "0s",
+    "string": "", "bytes": "",
+}  # fmt: skip
+
+
 def _zero(kind: Type) -> Any:
-    """What Go makes of null inside a list or a map: the zero value."""
+    """What Go makes of null inside a list or a map: the zero value. Times and free JSON stay null."""
     if isinstance(kind, Scalar):
-        return {"bool": False, "int32": 0, "int64": 0, "double": 0, "quantity": "0", "json": None}.get(kind.name, "")
+        return _ZEROS.get(kind.name)
     return [] if isinstance(kind, ListOf) else {}
