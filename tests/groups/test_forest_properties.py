@@ -87,21 +87,53 @@ def picture(forest: GroupForest) -> dict[GroupKey, object]:
     return shown
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_any_order_of_arrival_gives_the_same_forest(data: st.DataObject) -> None:
-    final = {(kind, name): (kind, name, more) for kind, name, more in data.draw(st.lists(objects, max_size=14))}
+# Trees without faults, so that quorum and membership get their share of the examples.
+healthy_composites = st.builds(
+    lambda n, p, m: ("composite", f"c{n}", {"gang": m, "parent": f"c{p}" if p < n else None, "workload": "w"}),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(1, 2),
+)
+healthy_leaves = st.builds(
+    lambda n, p: ("group", n, {"gang": 1, "parent": p, "workload": "w", "template": "ta"}),
+    names(LEAVES),
+    names(("c0", "c1", "c2", None)),
+)
+healthy_pods = st.builds(
+    lambda n, g: ("pod", n, {"group": g, "node": "", "phase": "Pending"}), names(("p0", "p1", "p2")), names(LEAVES)
+)
+healthy = st.one_of(healthy_composites, healthy_leaves, healthy_pods)
+
+
+def _same_whatever_the_history(data: st.DataObject, events: st.SearchStrategy[tuple[str, str, dict[str, Any]]]) -> None:
+    final = {(kind, name): (kind, name, more) for kind, name, more in data.draw(st.lists(events, max_size=14))}
     straight = GroupForest()
     for event in final.values():
         _put(straight, event)
     shuffled = GroupForest()
-    for event in data.draw(st.lists(objects, max_size=10)):  # history that must leave no trace
+    for event in data.draw(st.lists(events, max_size=16)):  # must leave no trace
         _put(shuffled, event)
-        if (event[0], event[1]) not in final or data.draw(st.booleans()):
+        if data.draw(st.booleans()):
             _drop(shuffled, event)
     for event in data.draw(st.permutations(list(final.values()))):
         _put(shuffled, event)
+    for name in (*COMPOSITES, *LEAVES, "w", *(f"p{i}" for i in range(6))):
+        for kind in ("composite", "group", "workload", "pod"):
+            if (kind, name) not in final:
+                _drop(shuffled, (kind, name, {}))
     assert picture(shuffled) == picture(straight)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_any_order_of_arrival_gives_the_same_forest(data: st.DataObject) -> None:
+    _same_whatever_the_history(data, objects)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_any_order_of_arrival_gives_the_same_quorum(data: st.DataObject) -> None:
+    _same_whatever_the_history(data, healthy)
 
 
 @settings(max_examples=100, deadline=None)
