@@ -14,6 +14,8 @@ from typing import Any
 from phalanx.model import event_view, tables
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Kind, Registry, Scale, Version
+from phalanx.model.printing import columns_for
+from phalanx.model.rules import rules_for
 from phalanx.model.schema import Object
 from phalanx.model.selectable import SELECTABLE
 
@@ -142,30 +144,20 @@ _HOOKS = (
 
 def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
     """The kind with its rules, columns and field selectors. Rules speak the storage version."""
-    changes: dict[str, Any] = {"versions": versions, "selectable": SELECTABLE.get(kind.key, {})}
-    try:
-        from phalanx.model.rules import rules_for
-    except ImportError:
-        pass
-    else:
-        rules = rules_for(kind.storage_key, gates)
-        changes |= {hook: found for hook in _HOOKS if (found := getattr(rules, hook)) is not None}
-        if kind.key == kind.storage_key:
-            changes["selectable"] = {**changes["selectable"], **(rules.selectable or {})}
-            changes["versions"] = tuple(
-                replace(
-                    version,
-                    from_storage=rules.from_storage.get(version.name),
-                    to_storage=rules.to_storage.get(version.name),
-                )
-                for version in versions
+    rules = rules_for(kind.storage_key, gates)
+    changes: dict[str, Any] = {hook: found for hook in _HOOKS if (found := getattr(rules, hook)) is not None}
+    selectable = SELECTABLE.get(kind.key, {})
+    if not kind.stored_as:
+        selectable = {**selectable, **rules.selectable}
+        versions = tuple(
+            replace(
+                version,
+                from_storage=rules.from_storage.get(version.name),
+                to_storage=rules.to_storage.get(version.name),
             )
-    try:
-        from phalanx.model.printing import columns_for
-    except ImportError:
-        pass
-    else:
-        changes["columns"] = columns_for(kind.key)
+            for version in versions
+        )
+    changes |= {"versions": versions, "selectable": selectable, "columns": columns_for(kind.key)}
     return replace(kind, **changes)
 
 

@@ -175,6 +175,12 @@ def _int_or_string(value: Any) -> Any:
     raise _Odd
 
 
+def _quantity(value: Any) -> str:
+    if value.__class__ is str or value.__class__ is int or value.__class__ is float:
+        return quantity.canonical(value)
+    raise _Odd
+
+
 def _time(value: str) -> str:
     """RFC 3339, shown in UTC with whole seconds."""
     if _TIME.fullmatch(value) and _is_date(value):
@@ -230,7 +236,7 @@ _SCALARS: dict[str, tuple[type | None, Convert | None]] = {
     "time": (str, _time),
     "microtime": (str, _micro_time),
     "duration": (str, _duration),
-    "quantity": (None, quantity.canonical),
+    "quantity": (None, _quantity),
     "intorstring": (None, _int_or_string),
     "json": (None, None),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from phalanx.model.objects.meta import Condition, ObjectMeta, Struct
 from phalanx.model.objects.pod import Resources
 
@@ -15,7 +17,7 @@ class Taint(Struct, frozen=True):
 class NodeSpec(Struct, frozen=True):
     unschedulable: bool = False
     taints: list[Taint] | None = None
-    provider_id: str = ""
+    provider_id: str = msgspec.field(default="", name="providerID")
 
 
 class ContainerImage(Struct, frozen=True):
