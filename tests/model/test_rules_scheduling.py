@@ -1,4 +1,4 @@
-"""Workload, PodGroup and CompositePodGroup are accepted and refused as Kubernetes 1.37 and KEP-6012 say, to the word."""
+"""Workload, PodGroup and CompositePodGroup are accepted and refused as Kubernetes 1.37 and KEP-6012 say, literally."""
 
 from __future__ import annotations
 

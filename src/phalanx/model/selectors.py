@@ -42,7 +42,7 @@ class Requirement:
             return value is not None
         if operator == "DoesNotExist":
             return value is None
-        found, bound = _integer(value), _integer(self.values[0])
+        found, bound = integer(value), integer(self.values[0])
         if found is None or bound is None:
             return False
         return found > bound if operator == "Gt" else found < bound
@@ -63,7 +63,7 @@ class Requirement:
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
-def _integer(text: str | None) -> int | None:
+def integer(text: str | None) -> int | None:
     """A 64-bit number, or None: labels are text and often are not numbers."""
     if text is None or len(text) > 20 or _INTEGER.fullmatch(text) is None:
         return None
@@ -167,7 +167,7 @@ def _check(requirement: Requirement) -> Requirement:
     for problem in names.label_key(requirement.key):
         raise BadSelector(f'key: Invalid value: "{requirement.key}": {problem}')
     operator, values = requirement.operator, requirement.values
-    if operator in ("Gt", "Lt") and _integer(values[0]) is None:
+    if operator in ("Gt", "Lt") and integer(values[0]) is None:
         raise BadSelector(
             f"values[0]: Invalid value: \"{values[0]}\": for 'Gt', 'Lt' operators, the value must be an integer"
         )

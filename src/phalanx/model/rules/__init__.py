@@ -15,6 +15,7 @@ __all__ = ["Errors", "Rules", "Viewed", "rules_for"]
 
 # storage key -> (module, function taking Gates and giving Rules); modules load when first asked for
 _WHERE: dict[str, tuple[str, str]] = {
+    "pods": ("pod", "rules"),
     "workloads.scheduling.k8s.io": ("workload", "rules"),
     "podgroups.scheduling.k8s.io": ("podgroup", "pod_group"),
     "compositepodgroups.scheduling.k8s.io": ("podgroup", "composite_pod_group"),
