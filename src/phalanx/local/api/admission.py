@@ -1,0 +1,110 @@
+"""Built-in admission: what the server adds to or refuses of new objects beyond the rules of their kinds.
+
+Everything it looks up (namespaces, priority classes) comes straight from the store and is remembered by revision, so
+that admission costs next to nothing per pod.
+"""
+
+from __future__ import annotations
+
+from phalanx.base.errors import Forbidden
+from phalanx.local.api.context import Context
+from phalanx.local.api.priority import Priorities
+from phalanx.local.api.problems import forbidden, not_found
+from phalanx.local.api.request import User
+from phalanx.model.kinds import Json, Kind
+
+IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
+POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
+COMPOSITE_FINALIZER = "scheduling.k8s.io/compositepodgroup-protection"
+_FINALIZER_OF = {
+    "podgroups.scheduling.k8s.io": POD_GROUP_FINALIZER,
+    "compositepodgroups.scheduling.k8s.io": COMPOSITE_FINALIZER,
+}
+_PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
+# How long a pod stays on a node that went away, when it does not say itself.
+_DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_TOLERATION_SECONDS = 300
+
+
+class Admission:
+    def __init__(self, ctx: Context) -> None:
+        self._store = ctx.store
+        self._registry = ctx.registry
+        self._namespaces: dict[str, tuple[int, bool]] = {}  # name -> (revision, terminating)
+        self.priorities = Priorities(ctx)
+
+    def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
+        """Nothing is created where there is no namespace, or one that is going away."""
+        entry = self._store.latest(("namespaces", "", namespace))
+        if entry is None:
+            home = self._registry.by_storage_key("namespaces")
+            raise not_found(home or kind, namespace)
+        known = self._namespaces.get(namespace)
+        if known is None or known[0] != entry.revision:
+            known = self._namespaces[namespace] = (entry.revision, entry.index.deletion_timestamp is not None)
+            if len(self._namespaces) > 10_000:
+                self._namespaces.clear()
+        if known[1]:
+            raise forbidden(
+                kind,
+                name,
+                f"unable to create new content in namespace {namespace} because it is being terminated",
+                [
+                    {
+                        "reason": "NamespaceTerminating",
+                        "message": f"namespace {namespace} is being terminated",
+                        "field": "metadata.namespace",
+                    }
+                ],
+            )
+
+    def create(self, kind: Kind, obj: Json, namespace: str, user: User) -> None:
+        key = kind.storage_key
+        if key == "pods":
+            self.priorities.pod(kind, obj)
+            _pod_defaults(obj)
+        elif key in _FINALIZER_OF:
+            self.priorities.group(kind, obj)
+            finalizers = obj["metadata"].get("finalizers") or []
+            if _FINALIZER_OF[key] not in finalizers:
+                obj["metadata"]["finalizers"] = [*finalizers, _FINALIZER_OF[key]]
+        elif key == _PRIORITY_CLASSES:
+            self.priorities.only_one_default(kind, obj, creating=True)
+
+    def update(self, kind: Kind, new: Json, old: Json, user: User) -> None:
+        key = kind.storage_key
+        if key == "pods":
+            spec, before = new.get("spec"), old.get("spec")
+            if isinstance(spec, dict) and isinstance(before, dict):
+                for name in ("priority", "preemptionPolicy"):
+                    if spec.get(name) is None and before.get(name) is not None:
+                        spec[name] = before[name]
+        elif key == _PRIORITY_CLASSES:
+            self.priorities.only_one_default(kind, new, creating=False)
+
+    def delete(self, kind: Kind, name: str) -> None:
+        if kind.storage_key == "namespaces" and name in IMMORTAL_NAMESPACES:
+            raise forbidden(kind, name, "this namespace may not be deleted")
+
+
+def _pod_defaults(pod: Json) -> None:
+    spec = pod.get("spec")
+    if not isinstance(spec, dict):
+        return
+    if not spec.get("serviceAccountName"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = "default"
+    tolerations = spec.get("tolerations") or []
+    for key in _DEFAULT_TOLERATIONS:
+        if not any(_tolerates(toleration, key) for toleration in tolerations):
+            tolerations = [
+                *tolerations,
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATION_SECONDS},
+            ]
+    spec["tolerations"] = tolerations
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    return toleration.get("key") in (key, "", None) and toleration.get("effect") in ("NoExecute", "", None)
+
+
+__all__ = ["COMPOSITE_FINALIZER", "IMMORTAL_NAMESPACES", "POD_GROUP_FINALIZER", "Admission", "Forbidden"]

@@ -1,0 +1,252 @@
+"""Server-side apply: merge a configuration into the live object and settle who owns what.
+
+Works in the storage version, on plain JSON, for any type of `model.schema`. Raises only API problems.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.base.errors import BadRequest, Conflict
+from phalanx.local.api.fieldset import Fields, difference, intersection, members, path_text, union
+from phalanx.local.api.managed_fields import (
+    APPLY,
+    UPDATE,
+    FieldTracker,
+    Manager,
+    acceptable,
+    read_managers,
+    tracked,
+    write_managers,
+)
+from phalanx.local.api.metadata import metadata_of
+from phalanx.local.api.ownership import Walker
+from phalanx.local.api.patch_merge import clone
+from phalanx.model.kinds import Json, Kind
+
+BEFORE_FIRST_APPLY = "before-first-apply"
+
+
+class Applier:
+    def __init__(self, fields: FieldTracker) -> None:
+        self._fields = fields
+
+    def apply(
+        self, kind: Kind, live: Json | None, config: Json, manager: str, now: str, *, force: bool, subresource: str = ""
+    ) -> Json:
+        """The new object with its managedFields; `live` (None: nothing there yet) is left as it is."""
+        walker = self._fields.walker(kind)
+        if metadata_of(config).get("managedFields"):
+            raise BadRequest("metadata.managedFields must be nil")
+        wanted = tracked(kind, config, subresource)
+        check_keys(walker, wanted, _name(kind, config))
+        mine = walker.applied(wanted)
+        if live is None:
+            made: Json = clone(config)
+            if "status" in kind.subresources:
+                made.pop("status", None)
+            write_managers(made["metadata"], [Manager(manager, APPLY, made["apiVersion"], now, mine, subresource)])
+            return made
+        managers = self._managers(kind, live, now)
+        before = next((m for m in managers if m.identity == (manager, APPLY, "", subresource)), None)
+        others = [m for m in managers if m is not before]
+        merged = merge(walker, tracked(kind, live, subresource), wanted)
+        if before is not None:
+            kept = mine
+            for other in others:
+                kept = union(kept, other.fields)
+            prune(walker, merged, before.fields, kept)
+        result = self._overlay(live, merged, kind, subresource)
+        changed, removed = self._fields.differences(kind, live, result, subresource)
+        self._settle(others, changed, removed, force=force)
+        entry = Manager(manager, APPLY, live["apiVersion"], now, mine, subresource)
+        if before is not None and before.fields == mine and before.api_version == entry.api_version:
+            entry.time = before.time
+        write_managers(result["metadata"], [*others, entry])
+        return result
+
+    def _managers(self, kind: Kind, live: Json, now: str) -> list[Manager]:
+        metadata = live["metadata"]
+        managers = read_managers(metadata) if acceptable(metadata.get("managedFields") or []) else None
+        if managers:
+            return managers
+        # Nobody has been tracked so far: what is there belongs to the time before.
+        fields = self._fields.content(kind, live)
+        time = metadata.get("creationTimestamp") or now
+        return [Manager(BEFORE_FIRST_APPLY, UPDATE, live["apiVersion"], time, fields)] if fields else []
+
+    def _overlay(self, live: Json, merged: Json, kind: Kind, subresource: str) -> Json:
+        """Put the tracked part back among the rest of the live object."""
+        result = dict(live)
+        for key in tracked(kind, live, subresource):
+            if key != "metadata" and key not in merged:
+                result.pop(key, None)
+        for key, value in merged.items():
+            if key != "metadata":
+                result[key] = value
+        metadata = dict(live["metadata"])
+        if subresource != "status":
+            fresh = merged.get("metadata") or {}
+            for name in tracked(kind, live, subresource).get("metadata", {}):
+                if name not in fresh:
+                    metadata.pop(name, None)
+            metadata.update(fresh)
+        result["metadata"] = metadata
+        return result
+
+    def _settle(self, others: list[Manager], changed: Fields, removed: Fields, *, force: bool) -> None:
+        if not force:
+            disputes = [(other, intersection(other.fields, changed)) for other in others]
+            disputes = [(other, fields) for other, fields in disputes if fields]
+            if disputes:
+                raise conflict_of(disputes)
+        for other in others:
+            other.fields = difference(difference(other.fields, changed), removed)
+
+
+def conflict_of(disputes: list[tuple[Manager, Fields]]) -> Conflict:
+    found = sorted((other.described(), path_text(path)) for other, fields in disputes for path in members(fields))
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path} for who, path in found
+    ]
+    if len(found) == 1:
+        message = f"Apply failed with 1 conflict: conflict with {found[0][0]}: {found[0][1]}"
+    else:
+        lines = []
+        for who in sorted({who for who, _ in found}):
+            lines.append(f"conflicts with {who}:")
+            lines += [f"- {path}" for owner, path in found if owner == who]
+        message = f"Apply failed with {len(found)} conflicts: " + "\n".join(lines)
+    return Conflict(message, causes=causes)
+
+
+def merge(walker: Walker, live: Any, config: Any) -> Any:
+    """`config` over `live`; neither is changed."""
+    if walker.atomic or live is None or config is None:
+        return clone(config)
+    if walker.key is not None:
+        if not (isinstance(live, list) and isinstance(config, list)):
+            return clone(config)
+        return _merge_items(walker, live, config)
+    if not (isinstance(live, dict) and isinstance(config, dict)):
+        return clone(config)
+    out = {key: clone(value) for key, value in live.items()}
+    for name, value in config.items():
+        if walker.plain:
+            known = walker.children().get(name)
+            out[name] = merge(known[1], live.get(name), value) if known is not None else clone(value)
+        else:
+            out[name] = merge(walker.item(), live.get(name), value)
+    return out
+
+
+def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any]:
+    """The configuration's order rules; items it does not mention stay before the one they stood before."""
+    assert walker.key is not None
+    inner = walker.item()
+    there = {walker.key(item): item for item in reversed(live)}
+    wanted = {walker.key(item): item for item in config}
+    out: list[Any] = []
+    placed: set[str | None] = set()
+    rest = list(live)
+    for item in config:
+        key = walker.key(item)
+        if key in there:
+            while rest and walker.key(rest[0]) != key:
+                first = rest[0]
+                if walker.key(first) in wanted:
+                    if walker.key(first) in placed:
+                        rest.pop(0)
+                        continue
+                    break  # the configuration wants it later: what follows it stays with it
+                out.append(clone(rest.pop(0)))
+            if rest and walker.key(rest[0]) == key:
+                rest.pop(0)
+            out.append(merge(inner, there[key], item))
+        else:
+            out.append(clone(item))
+        placed.add(key)
+    out += [clone(item) for item in rest if walker.key(item) not in wanted or walker.key(item) not in placed]
+    return out
+
+
+def prune(walker: Walker, value: Any, last: Fields, kept: Fields) -> None:
+    """Remove from `value` what the last configuration owned and nobody owns now. Edits `value` in place."""
+    if walker.atomic:
+        return
+    if walker.key is not None:
+        if isinstance(value, list):
+            _prune_items(walker, value, last, kept)
+        return
+    if not isinstance(value, dict):
+        return
+    for element, node in last.items():
+        name = element[2:]
+        if not element.startswith("f:") or name not in value:
+            continue
+        now = kept.get(element)
+        if now is None:
+            del value[name]
+            continue
+        if not node:
+            continue
+        if walker.plain:
+            known = walker.children().get(name)
+            if known is not None:
+                prune(known[1], value[name], node, now)
+        else:
+            prune(walker.item(), value[name], node, now)
+
+
+def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields) -> None:
+    assert walker.key is not None
+    inner, left = walker.item(), []
+    for item in value:
+        element = walker.key(item) or ""
+        node = last.get(element)
+        if node is not None:
+            now = kept.get(element)
+            if now is None:
+                continue
+            prune(inner, item, node, now)
+        left.append(item)
+    value[:] = left
+
+
+def check_keys(walker: Walker, value: Any, where: str, path: str = "") -> None:
+    """Items of a keyed list must have their keys, and have them once; otherwise nobody could say who owns what."""
+    if walker.atomic or not value:
+        return
+    if walker.key is not None:
+        if not isinstance(value, list):
+            return
+        inner, seen = walker.item(), set()
+        for item in value:
+            element = walker.key(item)
+            if element is None:
+                raise BadRequest(
+                    f"failed to create typed patch object ({where}): {path}: element 0: associative list with keys "
+                    "has an element that omits key field"
+                )
+            if element in seen:
+                shown = path_text((element,))
+                raise BadRequest(
+                    f"failed to create typed patch object ({where}): {path}: duplicate entries for key {shown}"
+                )
+            seen.add(element)
+            check_keys(inner, item, where, path + path_text((element,)))
+    elif isinstance(value, dict):
+        if walker.plain:
+            table = walker.children()
+            for name, item in value.items():
+                if name in table:
+                    check_keys(table[name][1], item, where, f"{path}.{name}")
+        else:
+            inner = walker.item()
+            for name, item in value.items():
+                check_keys(inner, item, where, f"{path}.{name}")
+
+
+def _name(kind: Kind, config: Json) -> str:
+    metadata = config["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {config['apiVersion']}, Kind={kind.kind}"

@@ -1,0 +1,93 @@
+"""Reads the object in a request body and checks that it belongs where the request points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.base.errors import BadRequest
+from phalanx.local.api.options import WriteOptions
+from phalanx.local.api.request import Request
+from phalanx.local.api.structural import CustomObject
+from phalanx.local.api.view import api_version
+from phalanx.model.decode import conform, parse
+from phalanx.model.kinds import Json, Kind, Version
+from phalanx.model.schema import Object
+
+
+@dataclass(slots=True)
+class Body:
+    obj: Json
+    warnings: tuple[str, ...] = ()
+
+
+def read_object(request: Request, options: WriteOptions) -> Body:
+    """The object of a create or update, in the version of the path."""
+    schema = request.version.schema
+    # Finding repeated keys costs a second decoding: only for clients that ask for field validation.
+    duplicates = options.validation != "Ignore" and "fieldValidation" in request.query
+    obj, repeated = parse(request.body, request.content_type, schema, duplicates=duplicates)
+    check_type(request.kind, request.version, obj)
+    warnings = shape(obj, request.kind, schema, options, repeated)
+    check_place(request, obj)
+    return Body(obj, warnings)
+
+
+def shape(obj: Json, kind: Kind, schema: Object, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
+    """Check types, drop unknown fields; what was dropped is a problem, a warning or nothing, as the client asked."""
+    if isinstance(schema, CustomObject):
+        unknown = schema.shape(obj)
+    else:
+        unknown = conform(obj, schema)
+    if not unknown and not repeated:
+        return ()
+    if options.validation == "Ignore":
+        return ()
+    texts = [*repeated, *unknown]
+    if options.validation == "Strict":
+        version = str(obj.get("apiVersion", "")).rpartition("/")[2]
+        raise BadRequest(
+            f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: '
+            f"strict decoding error: {', '.join(texts)}"
+        )
+    return tuple(texts)
+
+
+def check_type(kind: Kind, version: Version, obj: Json) -> None:
+    """apiVersion and kind may be left out; what is there must fit the path."""
+    expected = api_version(kind.group, version.name)
+    given, name = obj.get("apiVersion"), obj.get("kind")
+    for field, value in (("apiVersion", given), ("kind", name)):
+        if value is not None and not isinstance(value, str):
+            raise BadRequest(f"couldn't get version/kind; json parse error: {field} must be a string")
+    if given and given != expected:
+        raise BadRequest(f"the API version in the data ({given}) does not match the expected API version ({expected})")
+    if name and name != kind.kind:
+        raise BadRequest(
+            f'{name} in version "{version.name}" cannot be handled as a {kind.kind}: '
+            f'the path serves "{kind.plural}", whose kind is {kind.kind}'
+        )
+    obj["apiVersion"], obj["kind"] = expected, kind.kind
+
+
+def check_place(request: Request, obj: Json) -> None:
+    """Name and namespace of the object must be those of the path."""
+    metadata: Any = obj.get("metadata")
+    if metadata is None:
+        metadata = obj["metadata"] = {}
+    name, namespace = metadata.get("name") or "", metadata.get("namespace") or ""
+    if request.verb != "create" or request.subresource:
+        if not name and request.verb == "update":
+            raise BadRequest("name must be provided")
+        if name and name != request.name:
+            raise BadRequest(f"the name of the object ({name}) does not match the name on the URL ({request.name})")
+        metadata["name"] = request.name
+        if namespace and namespace != request.namespace:
+            raise BadRequest(
+                f"the namespace of the object ({namespace}) does not match the namespace on the request "
+                f"({request.namespace})"
+            )
+    elif namespace and namespace != request.namespace:
+        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
+    if request.namespace:
+        metadata["namespace"] = request.namespace

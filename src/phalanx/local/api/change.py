@@ -1,0 +1,318 @@
+"""Create and update: the pipeline from a decoded object to the store. Patches and subresources end here too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.base.clock import rfc3339
+from phalanx.base.errors import ApiProblem, BadRequest
+from phalanx.local.api.admission import Admission
+from phalanx.local.api.body import Body, read_object
+from phalanx.local.api.context import Context
+from phalanx.local.api.crd import FINALIZER as CLEANUP
+from phalanx.local.api.crd import RESOURCE as DEFINITIONS
+from phalanx.local.api.crd import CustomKinds
+from phalanx.local.api.managed_fields import FieldTracker
+from phalanx.local.api.metadata import (
+    bump_generation,
+    finalizers_of,
+    generated_name,
+    keep_system_fields,
+    metadata_of,
+    stamp_new,
+)
+from phalanx.local.api.options import WriteOptions, write_options
+from phalanx.local.api.problems import already_exists, conflict, invalid, modified, not_found
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.view import api_version, decode, encode, object_in
+from phalanx.local.store.contract import Entry, Key, RevisionMismatch
+from phalanx.model import names
+from phalanx.model.fieldpath import invalid as invalid_value
+from phalanx.model.kinds import FieldError, Json, Kind, Version
+from phalanx.model.rules import meta
+
+_GENERATE_TRIES = 8
+_CONFLICT_TRIES = 5
+# Upstream lets the status subresource of these touch labels and annotations too (kubelets do).
+_STATUS_KEEPS_METADATA = frozenset({"pods", "nodes"})
+
+Mutate = Callable[[Json], Json]  # the stored object in the client's version (a private copy) -> what it shall become
+
+
+class Changes:
+    """The pipeline. One instance per server."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.store = ctx.store
+        self.fields = FieldTracker()
+        self.admission = Admission(ctx)
+        self.custom = CustomKinds(ctx)
+
+    # -- create -------------------------------------------------------------------------------------------------
+
+    async def create(self, request: Request) -> Answer:
+        options = write_options(request)
+        body = read_object(request, options)
+        obj, entry = await self.create_object(request, options, body.obj)
+        return self.answer(request, obj, entry, 201, body.warnings + self.custom.warnings(request.kind, obj))
+
+    async def create_object(
+        self, request: Request, options: WriteOptions, obj: Json, *, applied: bool = False
+    ) -> tuple[Json, Entry | None]:
+        """`obj` is in the client's version and already checked against its schema. No Entry: it was a dry run."""
+        kind, namespace = request.kind, request.namespace
+        metadata = metadata_of(obj)
+        if metadata.get("resourceVersion") and not applied:
+            raise ApiProblem("resourceVersion should not be set on objects to be created")
+        name = str(metadata.get("name") or "")
+        self.custom.creating(kind)
+        if kind.namespaced:
+            self.admission.namespace_open(kind, namespace, name)
+        now = rfc3339(self.ctx.clock.now())
+        obj = self.to_storage(kind, request.version, obj)
+        if kind.default is not None:
+            kind.default(obj)
+        metadata = metadata_of(obj)
+        if not applied:
+            self.fields.created(kind, obj, options.manager, now)
+        generate = "" if name else str(metadata.get("generateName") or "")
+        if generate:
+            metadata["name"] = generated_name(generate, self.ctx.rng)
+        self.admission.create(kind, obj, namespace, request.user)
+        stamp_new(kind, metadata, namespace, now, self.ctx.rng)
+        if kind.prepare_create is not None:
+            kind.prepare_create(obj)
+        self.custom.prepare_create(kind, obj)
+        if kind.validate_create is not None:
+            errors = kind.validate_create(obj)
+        else:
+            errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
+        self.reject(kind, str(metadata.get("name") or ""), errors)
+        if generate:
+            return await self._store_generated(kind, obj, namespace, generate, options)
+        name = metadata["name"]
+        key = (kind.storage_key, namespace, name)
+        if self.store.latest(key) is not None:
+            raise already_exists(kind, name)
+        if options.dry_run:
+            return obj, None
+        try:
+            return obj, await self.put(kind, key, obj, 0)
+        except RevisionMismatch:
+            raise already_exists(kind, name) from None
+
+    async def _store_generated(
+        self, kind: Kind, obj: Json, namespace: str, prefix: str, options: WriteOptions
+    ) -> tuple[Json, Entry | None]:
+        metadata = obj["metadata"]
+        for _ in range(_GENERATE_TRIES):
+            key = (kind.storage_key, namespace, metadata["name"])
+            if self.store.latest(key) is None:
+                return obj, None if options.dry_run else await self.put(kind, key, obj, 0)
+            metadata["name"] = generated_name(prefix, self.ctx.rng)
+        problem = already_exists(kind, metadata["name"])
+        problem.message += ", the server was not able to generate a unique name for the object"
+        raise problem
+
+    # -- update -------------------------------------------------------------------------------------------------
+
+    async def update(self, request: Request) -> Answer:
+        options = write_options(request)
+        body = read_object(request, options)
+        kind = request.kind
+        if request.subresource == "" and kind.create_on_update and self.latest(request) is None:
+            obj, entry = await self.create_object(request, options, body.obj)
+            return self.answer(request, obj, entry, 201, body.warnings)
+        metadata = body.obj["metadata"]
+        if not metadata.get("resourceVersion") and not kind.unconditional_update:
+            self.reject(
+                kind,
+                request.name,
+                [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")],
+            )
+        pinned = metadata.get("resourceVersion") or ""
+        obj, entry = await self.change(request, options, lambda _: body.obj, pinned=bool(pinned))
+        return self.answer(request, obj, entry, 200, body.warnings + self.custom.warnings(kind, obj))
+
+    async def change(
+        self, request: Request, options: WriteOptions, mutate: Mutate, *, pinned: bool, applied: bool = False
+    ) -> tuple[Json, Entry | None]:
+        """Read, mutate, write. Unless pinned to a revision, a lost race starts over."""
+        for attempt in range(_CONFLICT_TRIES):
+            entry = self.latest(request)
+            if entry is None:
+                raise not_found(request.kind, request.name)
+            current = object_in(request.kind, request.version, entry.value)
+            new = mutate(current)
+            try:
+                return await self._store_update(request, options, new, entry, applied=applied)
+            except RevisionMismatch:
+                if pinned or attempt == _CONFLICT_TRIES - 1:
+                    raise modified(request.kind, request.name) from None
+        raise modified(request.kind, request.name)
+
+    async def _store_update(
+        self, request: Request, options: WriteOptions, new: Json, entry: Entry, *, applied: bool
+    ) -> tuple[Json, Entry | None]:
+        kind, status = request.kind, request.subresource == "status"
+        old: Json = decode(entry.value)
+        self.check_preconditions(kind, request.name, metadata_of(new), old["metadata"])
+        new = self.to_storage(kind, request.version, new)
+        if kind.default is not None:
+            kind.default(new)
+        metadata, before = metadata_of(new), old["metadata"]
+        keep_system_fields(metadata, before)
+        metadata["resourceVersion"] = before["resourceVersion"]
+        if status:
+            new = status_only(kind, new, old)
+            metadata = new["metadata"]
+        elif "status" in kind.subresources:
+            keep_status(new, old)
+        if not applied:
+            now = rfc3339(self.ctx.clock.now())
+            self.fields.updated(kind, new, old, options.manager, now, request.subresource)
+        if status:
+            if kind.prepare_status is not None:
+                kind.prepare_status(new, old)
+        else:
+            self.admission.update(kind, new, old, request.user)
+            if kind.prepare_update is not None:
+                kind.prepare_update(new, old)
+            self.custom.prepare_update(kind, new, old)
+            bump_generation(kind, new, old)
+        validate = kind.validate_status if status else kind.validate_update or meta.on_update
+        if validate is not None:
+            self.reject(kind, request.name, validate(new, old))
+        if new == old:
+            return old, entry
+        if options.dry_run:
+            return new, None
+        if released(new, old):
+            return new, await self.remove(kind, entry.key, new, entry.revision)
+        return new, await self.put(kind, entry.key, new, entry.revision)
+
+    def check_preconditions(self, kind: Kind, name: str, metadata: Json, current: Json) -> None:
+        uid = metadata.get("uid")
+        if uid and uid != current.get("uid"):
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current.get('uid')}"
+            raise conflict(kind, name, why)
+        revision = metadata.get("resourceVersion")
+        if revision and revision != current.get("resourceVersion"):
+            if not (isinstance(revision, str) and revision.isdecimal() and revision.isascii()):
+                raise BadRequest(f"invalid resourceVersion {revision!r}: it must be a number the server gave out")
+            if revision != "0":  # upstream reads 0 as "not given"
+                raise modified(kind, name)
+
+    # -- the store ----------------------------------------------------------------------------------------------
+
+    def key(self, request: Request) -> Key:
+        return (request.kind.storage_key, request.namespace, request.name)
+
+    def latest(self, request: Request) -> Entry | None:
+        return self.store.latest((request.kind.storage_key, request.namespace, request.name))
+
+    async def put(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
+        entry = await self.store.put(key, _builder(obj), expect)
+        self.custom.changed(key, obj)
+        return entry
+
+    async def remove(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
+        """The last state goes out with the revision of the deletion."""
+        entry = await self.store.delete(key, _builder(obj), expect)
+        self.custom.removed(key, obj)
+        if self.custom.terminating(key[0]) is not None:
+            await self.finish_definition(key[0])
+        return entry
+
+    async def finish_definition(self, name: str) -> None:
+        """A definition that is being deleted goes with the last of its objects."""
+        key = (DEFINITIONS, "", name)
+        kind = self.ctx.registry.by_storage_key(DEFINITIONS)
+        entry = self.store.latest(key)
+        if entry is None or kind is None or self.store.list(name):
+            return
+        obj: Json = decode(entry.value)
+        finalizers = [held for held in finalizers_of(obj) if held != CLEANUP]
+        obj["metadata"]["finalizers"] = finalizers
+        if not obj["metadata"].get("deletionTimestamp"):
+            return
+        try:
+            if finalizers:
+                await self.put(kind, key, obj, entry.revision)
+            else:
+                await self.remove(kind, key, obj, entry.revision)
+        except RevisionMismatch:
+            await self.finish_definition(name)
+
+    def to_storage(self, kind: Kind, version: Version, obj: Json) -> Json:
+        if version.to_storage is not None:
+            obj = version.to_storage(obj)
+        home = kind
+        if kind.stored_as:
+            home = self.ctx.registry.by_storage_key(kind.stored_as) or kind
+        # In place: rules may have left a note on the object itself (see model.rules.contract.Viewed).
+        obj["apiVersion"], obj["kind"] = api_version(home.group, home.storage_version), home.kind
+        return obj
+
+    def reject(self, kind: Kind, name: str, errors: list[FieldError]) -> None:
+        if errors:
+            raise invalid(kind, name, errors)
+
+    def answer(
+        self, request: Request, obj: Json, entry: Entry | None, code: int, warnings: tuple[str, ...] = ()
+    ) -> Answer:
+        value = entry.value if entry is not None else encode(obj)
+        kind, version = request.kind, request.version
+        if version.from_storage is not None or version.name != kind.storage_version or kind.stored_as:
+            value = encode(object_in(kind, version, value))
+        return Answer(code, value, warnings=warnings)
+
+
+def _builder(obj: Json) -> Callable[[int], bytes]:
+    def build(revision: int) -> bytes:
+        obj["metadata"]["resourceVersion"] = str(revision)
+        return encode(obj)
+
+    return build
+
+
+def status_only(kind: Kind, new: Json, old: Json) -> Json:
+    """What the status subresource may change: the status, and managedFields; for pods and nodes labels too."""
+    result = dict(old)
+    metadata: Json = dict(old["metadata"])
+    asked = new["metadata"]
+    carried = ("managedFields", "labels", "annotations", "finalizers")
+    for name in carried if kind.storage_key in _STATUS_KEEPS_METADATA else carried[:1]:
+        if name in asked:
+            metadata[name] = asked[name]
+        else:
+            metadata.pop(name, None)
+    result["metadata"] = metadata
+    if new.get("status") is not None:
+        result["status"] = new["status"]
+    else:
+        result.pop("status", None)
+    return result
+
+
+def keep_status(new: Json, old: Json) -> None:
+    if "status" in old:
+        new["status"] = old["status"]
+    else:
+        new.pop("status", None)
+
+
+def released(new: Json, old: Json) -> bool:
+    """A terminating object goes when nothing holds it any more: no finalizer and no grace period running."""
+    metadata = new["metadata"]
+    if not metadata.get("deletionTimestamp") or finalizers_of(new):
+        return False
+    if metadata.get("deletionGracePeriodSeconds"):
+        return False
+    spec: Any = new.get("spec")
+    return not (new.get("kind") == "Namespace" and isinstance(spec, dict) and spec.get("finalizers"))
+
+
+__all__ = ["Body", "Changes", "Mutate", "keep_status", "released", "status_only"]

@@ -1,0 +1,211 @@
+"""From a CustomResourceDefinition to a Kind like any other: versions, rules, columns, subresources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.local.api.structural import custom_object, set_defaults, validate
+from phalanx.model import names as name_rules
+from phalanx.model.kinds import Column, FieldError, Json, Kind, Scale, Version
+from phalanx.model.printing.cells import AGE, NAME, since
+from phalanx.model.rules import meta
+
+_STEP = re.compile(
+    r"""\.((?:[^.\[\]\\]|\\.)+)       # .field, dots escaped with a backslash
+    |\[\s*(\d+|\*)\s*\]               # [0] or [*]
+    |\[\s*'([^']*)'\s*\]              # ['field']
+    |\[\?\(\s*@\.([\w.\-/]+)\s*(==|!=)\s*(?:"([^"]*)"|'([^']*)'|(\w+))\s*\)\]  # [?(@.type=="Ready")]
+    """,
+    re.VERBOSE,
+)
+
+
+def served_names(kind: Kind) -> tuple[set[str], set[str]]:
+    """(resource names, kind names) a kind occupies in its group."""
+    return {kind.plural, kind.singular, *kind.short_names} - {""}, {kind.kind, kind.kind + "List"}
+
+
+def kind_of(definition: Json) -> Kind | None:
+    """None: the definition serves no version."""
+    spec = definition["spec"]
+    names, group = spec["names"], spec["group"]
+    listed = sorted(spec["versions"], key=lambda version: _preference(version["name"]))
+    served = [version for version in listed if version.get("served")]
+    if not served:
+        return None
+    storage = next((version for version in listed if version.get("storage")), served[0])
+    versions = []
+    for version in served:
+        schema = _schema(version)
+        record = custom_object(group, version["name"], names["kind"], schema)
+        versions.append(Version(version["name"], record, openapi=schema))
+    subresources = storage.get("subresources") or {}
+    scale = subresources.get("scale")
+    rules = _Rules(_schema(storage), namespaced=spec["scope"] == "Namespaced", status="status" in subresources)
+    return Kind(
+        names["kind"],
+        group,
+        names["plural"],
+        tuple(versions),
+        storage["name"],
+        namespaced=spec["scope"] == "Namespaced",
+        singular=names.get("singular") or names["kind"].lower(),
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        subresources=frozenset(name for name in ("status", "scale") if name in subresources),
+        columns=_columns(served[0]),
+        selectable={
+            field["jsonPath"].lstrip("."): _selector(field["jsonPath"])
+            for field in served[0].get("selectableFields") or ()
+        },
+        scale=Scale(
+            scale["specReplicasPath"].lstrip("."),
+            scale["statusReplicasPath"].lstrip("."),
+            (scale.get("labelSelectorPath") or "").lstrip("."),
+        )
+        if scale
+        else None,
+        strategic=False,
+        unconditional_update=False,
+        default=rules.default,
+        validate_create=rules.validate_create,
+        validate_update=rules.validate_update,
+        validate_status=rules.validate_status,
+    )
+
+
+def _schema(version: Json) -> Json:
+    found: Any = (version.get("schema") or {}).get("openAPIV3Schema")
+    return found if isinstance(found, dict) else {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+class _Rules:
+    def __init__(self, schema: Json, *, namespaced: bool, status: bool) -> None:
+        self._schema = schema
+        self._namespaced = namespaced
+        self._status = status
+
+    def default(self, obj: Json) -> None:
+        set_defaults(obj, self._schema)
+
+    def _errors(self, obj: Json) -> list[FieldError]:
+        head = ("apiVersion", "kind", "metadata")
+        properties = self._schema.get("properties") or {}
+        schema = {**self._schema, "properties": {key: part for key, part in properties.items() if key not in head}}
+        needed = [name for name in self._schema.get("required") or [] if name not in head]
+        schema["required"] = needed
+        return validate({key: value for key, value in obj.items() if key not in head}, schema, "")
+
+    def validate_create(self, obj: Json) -> list[FieldError]:
+        return meta.on_create(obj, name_rules.dns_subdomain, self._namespaced) + self._errors(obj)
+
+    def validate_update(self, new: Json, old: Json) -> list[FieldError]:
+        return meta.on_update(new, old) + self._errors(new)
+
+    def validate_status(self, new: Json, old: Json) -> list[FieldError]:
+        return self._errors(new)
+
+
+def _preference(version: str) -> tuple[int, int, int, str]:
+    """Stable before beta before alpha, newest first; other names last, by the alphabet."""
+    match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if match is None:
+        return (3, 0, 0, version)
+    major, stage, minor = match.groups()
+    return ({None: 0, "beta": 1, "alpha": 2}[stage], -int(major), -int(minor or 0), "")
+
+
+def _columns(version: Json) -> tuple[Column, ...]:
+    listed = version.get("additionalPrinterColumns")
+    if not listed:
+        return (NAME, AGE)
+    columns = [NAME]
+    for column in listed:
+        columns.append(
+            Column(
+                column["name"],
+                column["type"],
+                _cell(column["jsonPath"], column["type"]),
+                int(column.get("priority") or 0),
+                column.get("format") or "",
+                column.get("description") or "",
+            )
+        )
+    return tuple(columns)
+
+
+def _cell(path: str, kind: str) -> Callable[[Json, float], Any]:
+    find = json_path(path)
+
+    def cell(obj: Json, now: float) -> Any:
+        found = find(obj)
+        if not found:
+            return None if kind in ("integer", "number", "boolean") else ""
+        value = found[0]
+        if kind == "date":
+            return since(value, now) if isinstance(value, str) else ""
+        if kind == "string" and not isinstance(value, str):
+            return str(value).lower() if isinstance(value, bool) else str(value)
+        return value
+
+    return cell
+
+
+def _selector(path: str) -> Callable[[Json], str]:
+    find = json_path(path)
+
+    def select(obj: Json) -> str:
+        found = find(obj)
+        if not found or found[0] is None:
+            return ""
+        return str(found[0]).lower() if isinstance(found[0], bool) else str(found[0])
+
+    return select
+
+
+def json_path(path: str) -> Callable[[Any], list[Any]]:
+    """The simple JSONPath of printer columns: fields, indexes, [*] and one comparison. Finds nothing on a bad path."""
+    text = path.strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1]
+    text = text.removeprefix("$")
+    steps: list[re.Match[str]] = []
+    here = 0
+    while here < len(text):
+        match = _STEP.match(text, here)
+        if match is None:
+            return lambda obj: []
+        steps.append(match)
+        here = match.end()
+
+    def find(obj: Any) -> list[Any]:
+        found = [obj]
+        for step in steps:
+            found = _advance(found, step)
+        return found
+
+    return find
+
+
+def _advance(values: list[Any], step: re.Match[str]) -> list[Any]:
+    field, index, quoted, inner, operator, *texts = step.groups()
+    out: list[Any] = []
+    name = quoted if quoted is not None else re.sub(r"\\(.)", r"\1", field) if field is not None else None
+    for value in values:
+        if name is not None:
+            if isinstance(value, dict) and name in value:
+                out.append(value[name])
+        elif index is not None:
+            if isinstance(value, list):
+                out += value if index == "*" else value[int(index) : int(index) + 1]
+        elif isinstance(value, list):
+            wanted = next(text for text in texts if text is not None)
+            for item in value:
+                there: Any = item
+                for part in inner.split("."):
+                    there = there.get(part) if isinstance(there, dict) else None
+                if ((str(there).lower() if isinstance(there, bool) else str(there)) == wanted) == (operator == "=="):
+                    out.append(item)
+    return out

@@ -1,0 +1,283 @@
+"""Delete: grace periods, finalizers, preconditions, propagation. An object goes only when nothing holds it.
+
+The collection of what a deleted object owned is not done here; the finalizers set here tell the collector what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+from phalanx.base.clock import parse_rfc3339, rfc3339
+from phalanx.base.errors import BadRequest, NotFound
+from phalanx.local.api.change import Changes
+from phalanx.local.api.crd import RESOURCE as DEFINITIONS
+from phalanx.local.api.options import invalid_options, write_options
+from phalanx.local.api.problems import conflict, modified, not_found
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.selection import Selection
+from phalanx.local.api.view import api_version, decode, encode, object_in
+from phalanx.local.store.contract import Entry, Key, RevisionMismatch
+from phalanx.model.builtin import body_schema
+from phalanx.model.decode import PROTOBUF, conform, media_type, parse
+from phalanx.model.fieldpath import invalid, not_supported
+from phalanx.model.kinds import FieldError, Json, Kind
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_POLICIES = ("Background", "Foreground", "Orphan")
+# Kinds whose DELETE answers with the object even when it is gone.
+_RETURNS_OBJECT = frozenset(
+    {
+        "pods",
+        "services",
+        "serviceaccounts",
+        "persistentvolumes",
+        "persistentvolumeclaims",
+        "resourcequotas",
+        "podtemplates",
+    }
+)
+_TRIES = 5
+_BATCH = 256  # deletions on their way at once
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    grace: int | None = None
+    propagation: str = ""
+    uid: str = ""
+    revision: str = ""
+    dry_run: bool = False
+
+
+class Deletes:
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+
+    async def delete(self, request: Request) -> Answer:
+        options = read_options(request)
+        obj, entry, gone = await self.delete_object(request.kind, request.namespace, request.name, options)
+        if gone and request.kind.storage_key not in _RETURNS_OBJECT:
+            return Answer(200, encode(success(request.kind, request.name, obj["metadata"].get("uid", ""))))
+        code = 202 if not gone and options.propagation == "Foreground" and "orphanDependents" in request.query else 200
+        return self._changes.answer(request, obj, entry, code)
+
+    async def delete_collection(self, request: Request) -> Answer:
+        options = read_options(request)
+        kind = request.kind
+        selection = Selection.of(kind, request.query)
+        items: list[Any] = []
+        for entry in list(self._changes.store.list(kind.storage_key, request.namespace)):
+            if not selection.matches(entry):
+                continue
+            _, namespace, name = entry.key
+            try:
+                obj, stored, _ = await self.delete_object(kind, namespace, name, replace(options, uid=entry.index.uid))
+            except Exception as problem:
+                if getattr(problem, "reason", "") in ("NotFound", "Conflict"):
+                    continue  # somebody else was quicker
+                raise
+            value = stored.value if stored is not None else encode(obj)
+            items.append(object_in(kind, request.version, value))
+        body = {
+            "kind": f"{kind.kind}List",
+            "apiVersion": api_version(kind.group, request.version.name),
+            "metadata": {"resourceVersion": str(self._changes.store.revision)},
+            "items": items,
+        }
+        return Answer(200, encode(body))
+
+    async def delete_object(
+        self, kind: Kind, namespace: str, name: str, options: DeleteOptions
+    ) -> tuple[Json, Entry | None, bool]:
+        """The object as it is now, its Entry (none on a dry run), and whether it is gone."""
+        self._changes.admission.delete(kind, name)
+        for _ in range(_TRIES):
+            entry = self._changes.store.latest((kind.storage_key, namespace, name))
+            if entry is None:
+                raise not_found(kind, name)
+            try:
+                found = await self._delete_entry(kind, entry, options)
+            except RevisionMismatch:
+                continue
+            if kind.storage_key == DEFINITIONS and not options.dry_run:
+                await self._empty_definition(name)
+            return found
+        raise modified(kind, name)
+
+    async def _empty_definition(self, name: str) -> None:
+        """The objects of a definition go before it does."""
+        kind = self._changes.custom.kind(name)
+        if kind is not None:
+            keys = [entry.key for entry in self._changes.store.list(kind.storage_key)]
+            for start in range(0, len(keys), _BATCH):
+                batch = keys[start : start + _BATCH]
+                await asyncio.gather(*(self._delete_quietly(kind, key) for key in batch))
+        await self._changes.finish_definition(name)
+
+    async def _delete_quietly(self, kind: Kind, key: Key) -> None:
+        try:
+            await self.delete_object(kind, key[1], key[2], DeleteOptions())
+        except NotFound:
+            return
+
+    async def _delete_entry(self, kind: Kind, entry: Entry, options: DeleteOptions) -> tuple[Json, Entry | None, bool]:
+        obj: Json = decode(entry.value)
+        metadata: Json = obj["metadata"]
+        _check(kind, entry.key[2], metadata, options)
+        now = self._changes.ctx.clock.now()
+        grace = self._grace(kind, obj, options)
+        before = decode(entry.value)
+        set_finalizers(metadata, options.propagation)
+        terminating = bool(metadata.get("deletionTimestamp"))
+        held = bool(metadata.get("finalizers")) or _namespace_held(kind, obj)
+        if not held and grace == 0:
+            if options.dry_run:
+                return obj, None, True
+            return obj, await self._changes.remove(kind, entry.key, obj, entry.revision), True
+        if not terminating:
+            metadata["deletionTimestamp"] = rfc3339(now + grace)
+            metadata["deletionGracePeriodSeconds"] = grace
+            if metadata.get("generation"):
+                metadata["generation"] += 1
+            if kind.storage_key == "namespaces":
+                obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+        elif kind.storage_key == "pods" or held:
+            _shorten(metadata, grace, options)
+        if obj == before:
+            return obj, entry, False
+        if options.dry_run:
+            return obj, None, False
+        return obj, await self._changes.put(kind, entry.key, obj, entry.revision), False
+
+    def _grace(self, kind: Kind, obj: Json, options: DeleteOptions) -> int:
+        """Seconds the object still has. Only pods have any: their containers must be stopped first."""
+        if kind.storage_key != "pods":
+            return 0
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+            return 0
+        metadata = obj["metadata"]
+        if options.grace is not None:
+            return options.grace if options.grace >= 0 else 1
+        if metadata.get("deletionTimestamp"):
+            return int(metadata.get("deletionGracePeriodSeconds") or 0)
+        seconds = spec.get("terminationGracePeriodSeconds")
+        if seconds is None:
+            return 30
+        return int(seconds) if seconds >= 0 else 1
+
+
+def _shorten(metadata: Json, grace: int, options: DeleteOptions) -> None:
+    """A second delete may only make the end come sooner."""
+    there = int(metadata.get("deletionGracePeriodSeconds") or 0)
+    if options.grace is None or grace >= there:
+        return
+    started = parse_rfc3339(metadata["deletionTimestamp"]) - there
+    metadata["deletionTimestamp"] = rfc3339(started + grace)
+    metadata["deletionGracePeriodSeconds"] = grace
+
+
+def set_finalizers(metadata: Json, propagation: str) -> None:
+    """The collector reads from the finalizers what shall become of dependents."""
+    if not propagation:
+        return
+    kept = [name for name in metadata.get("finalizers") or [] if name not in (FOREGROUND, ORPHAN)]
+    if propagation == "Foreground":
+        kept.append(FOREGROUND)
+    elif propagation == "Orphan":
+        kept.append(ORPHAN)
+    if kept:
+        metadata["finalizers"] = kept
+    else:
+        metadata.pop("finalizers", None)
+
+
+def _namespace_held(kind: Kind, obj: Json) -> bool:
+    return kind.storage_key == "namespaces" and bool((obj.get("spec") or {}).get("finalizers"))
+
+
+def _check(kind: Kind, name: str, metadata: Json, options: DeleteOptions) -> None:
+    if options.uid and options.uid != metadata.get("uid"):
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata.get('uid')}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise conflict(kind, name, why)
+    if options.revision and options.revision != metadata.get("resourceVersion"):
+        why = (
+            f"the ResourceVersion in the precondition ({options.revision}) does not match the ResourceVersion in "
+            f"record ({metadata.get('resourceVersion')}). The object might have been modified"
+        )
+        raise conflict(kind, name, why)
+
+
+def success(kind: Kind, name: str, uid: str = "") -> Json:
+    details = {"name": name, "group": kind.group, "kind": kind.plural, "uid": uid}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {key: value for key, value in details.items() if value},
+    }
+
+
+def read_options(request: Request) -> DeleteOptions:
+    """From the body (DeleteOptions) or, without one, from the query."""
+    dry_run = write_options(request).dry_run
+    found: Json = {}
+    if request.body.strip():
+        content = request.content_type or "application/json"
+        schema = body_schema("", "v1", "DeleteOptions")
+        found, _ = parse(request.body, content, schema)
+        if schema is not None and media_type(content) != PROTOBUF:
+            conform(found, schema)
+        kind = found.get("kind")
+        if kind not in (None, "", "DeleteOptions", "Eviction"):
+            raise BadRequest(f"the body of a delete must be DeleteOptions, found {kind}")
+    else:
+        found = _from_query(request)
+    return options_from(found, dry_run=dry_run)
+
+
+def _from_query(request: Request) -> Json:
+    query = request.query
+    found: Json = {}
+    if query.get("gracePeriodSeconds"):
+        try:
+            found["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+        except ValueError:
+            raise BadRequest(f"invalid gracePeriodSeconds {query['gracePeriodSeconds']!r}: not a number") from None
+    if query.get("propagationPolicy"):
+        found["propagationPolicy"] = query["propagationPolicy"]
+    if query.get("orphanDependents"):
+        found["orphanDependents"] = query["orphanDependents"].lower() in ("true", "1")
+    return found
+
+
+def options_from(found: Json, *, dry_run: bool) -> DeleteOptions:
+    errors: list[FieldError] = []
+    propagation = found.get("propagationPolicy") or ""
+    if propagation not in ("", *_POLICIES):
+        errors.append(not_supported("propagationPolicy", propagation, (*_POLICIES, "nil")))
+    if found.get("orphanDependents") is not None:
+        if propagation:
+            text = "orphanDependents and deletionPropagation cannot be both set"
+            errors.append(invalid("propagationPolicy", propagation, text))
+        propagation = "Orphan" if found["orphanDependents"] else "Background"
+    listed = found.get("dryRun") or []
+    if any(item != "All" for item in listed):
+        errors.append(not_supported("dryRun", listed, ("All",)))
+    if errors:
+        raise invalid_options("DeleteOptions", errors)
+    preconditions = found.get("preconditions") or {}
+    return DeleteOptions(
+        found.get("gracePeriodSeconds"),
+        propagation,
+        preconditions.get("uid") or "",
+        preconditions.get("resourceVersion") or "",
+        dry_run or bool(listed),
+    )

@@ -1,0 +1,204 @@
+"""Eviction: a delete that respects PodDisruptionBudgets. The budget pays before the pod goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from phalanx.base.clock import rfc3339
+from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, InternalError, TooManyRequests
+from phalanx.local.api.binding import set_condition
+from phalanx.local.api.change import Changes
+from phalanx.local.api.delete import DeleteOptions, Deletes, options_from
+from phalanx.local.api.options import write_options
+from phalanx.local.api.problems import conflict, not_found
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.view import decode, encode
+from phalanx.local.store.contract import Entry, RevisionMismatch
+from phalanx.model.kinds import Json, Kind
+from phalanx.model.selectors import BadSelector, from_selector
+
+BUDGETS = "poddisruptionbudgets.policy"
+MAX_DISRUPTED_PODS = 2000
+VIOLATES = "Cannot evict pod as it would violate the pod's disruption budget."
+_DONE = encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+_TRIES = 5
+
+
+class Evictions:
+    def __init__(self, changes: Changes, deletes: Deletes) -> None:
+        self._changes = changes
+        self._deletes = deletes
+
+    async def evict(self, request: Request, eviction: Json) -> Answer:
+        dry_run = write_options(request).dry_run
+        options = options_from(eviction.get("deleteOptions") or {}, dry_run=dry_run)
+        kind = request.kind
+        entry = self._changes.latest(request)
+        if entry is None:
+            raise not_found(kind, request.name)
+        pod: Json = decode(entry.value)
+        if not _beyond_budgets(pod):
+            budgets = self._budgets(pod)
+            if len(budgets) > 1:
+                raise InternalError(
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                    status_reason="InternalError",
+                )
+            if budgets:
+                pinned = await self._pay(budgets[0], pod, options)
+                if pinned:
+                    options = replace(options, revision=options.revision or str(entry.revision))
+        await self._delete(kind, request, options)
+        return Answer(201, _DONE)
+
+    def _budgets(self, pod: Json) -> list[Entry]:
+        labels = pod["metadata"].get("labels") or {}
+        found = []
+        for entry in self._changes.store.list(BUDGETS, pod["metadata"]["namespace"]):
+            selector: Any = (decode(entry.value).get("spec") or {}).get("selector")
+            if selector is None:
+                continue  # policy/v1: no selector selects nothing
+            try:
+                if from_selector(selector).matches(labels):
+                    found.append(entry)
+            except BadSelector:
+                continue
+        return found
+
+    async def _pay(self, entry: Entry, pod: Json, options: DeleteOptions) -> bool:
+        """Take one disruption from the budget. True: nothing had to be paid, provided the pod stays as it is."""
+        for _ in range(_TRIES):
+            latest = self._changes.store.latest(entry.key)
+            if latest is None:
+                return False
+            budget: Json = decode(latest.value)
+            spec, status = budget.get("spec") or {}, budget.get("status") or {}
+            if not _ready(pod):
+                healthy, desired = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
+                if spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or healthy >= desired > 0:
+                    return True
+            _check_budget(budget, status)
+            if options.dry_run:
+                return False
+            self._spend(budget, status, pod["metadata"]["name"])
+            kind = self._changes.ctx.registry.by_storage_key(BUDGETS)
+            assert kind is not None
+            try:
+                await self._changes.put(kind, latest.key, budget, latest.revision)
+            except RevisionMismatch:
+                continue
+            return False
+        name = entry.key[2]
+        raise ApiProblem(
+            f'couldn\'t update PodDisruptionBudget "{name}" due to conflicts',
+            http_code=504,
+            status_reason="Timeout",
+            retry_after=10,
+        )
+
+    def _spend(self, budget: Json, status: Json, pod: str) -> None:
+        now = rfc3339(self._changes.ctx.clock.now())
+        allowed = int(status.get("disruptionsAllowed") or 0) - 1
+        budget["status"] = status = {**status, "disruptionsAllowed": allowed}
+        status["disruptedPods"] = {**(status.get("disruptedPods") or {}), pod: now}
+        if allowed == 0:
+            conditions = [c for c in status.get("conditions") or [] if c.get("type") != "DisruptionAllowed"]
+            conditions.append(
+                {
+                    "type": "DisruptionAllowed",
+                    "status": "False",
+                    "reason": "InsufficientPods",
+                    "message": "",
+                    "lastTransitionTime": now,
+                    "observedGeneration": status.get("observedGeneration") or 0,
+                }
+            )
+            status["conditions"] = conditions
+
+    async def _delete(self, kind: Kind, request: Request, options: DeleteOptions) -> None:
+        for _ in range(_TRIES):
+            entry = self._changes.latest(request)
+            if entry is None:
+                raise not_found(kind, request.name)
+            pod: Json = decode(entry.value)
+            if options.revision and options.revision != str(entry.revision):
+                raise conflict(kind, request.name, "the object might have been modified")
+            if options.uid and options.uid != pod["metadata"].get("uid"):
+                raise conflict(kind, request.name, "the object might have been deleted and then recreated")
+            if not options.dry_run:
+                now = rfc3339(self._changes.ctx.clock.now())
+                set_condition(
+                    pod.setdefault("status", {}),
+                    "DisruptionTarget",
+                    "True",
+                    now,
+                    "EvictionByEvictionAPI",
+                    "Eviction API: evicting",
+                )
+                try:
+                    await self._changes.put(kind, entry.key, pod, entry.revision)
+                except RevisionMismatch:
+                    continue
+            try:
+                await self._deletes.delete_object(kind, request.namespace, request.name, replace(options, revision=""))
+            except Conflict as problem:
+                if options.revision:
+                    raise TooManyRequests(VIOLATES, retry_after=10) from problem
+                raise
+            return
+        raise BadRequest("the pod keeps changing; try again")
+
+
+def _beyond_budgets(pod: Json) -> bool:
+    """Pods that run nothing cannot be disrupted."""
+    phase = (pod.get("status") or {}).get("phase") or "Pending"
+    return phase in ("Pending", "Succeeded", "Failed") or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _cause(message: str) -> list[dict[str, str]]:
+    return [{"reason": "DisruptionBudget", "message": message}]
+
+
+def _check_budget(budget: Json, status: Json) -> None:
+    metadata = budget["metadata"]
+    name = metadata["name"]
+    if (status.get("observedGeneration") or 0) < (metadata.get("generation") or 0):
+        text = f"The disruption budget {name} is still being processed by the server."
+        raise TooManyRequests(VIOLATES, retry_after=10, causes=_cause(text))
+    allowed = status.get("disruptionsAllowed") or 0
+    refusal = ""
+    if allowed < 0:
+        refusal, text = "pdb disruptions allowed is negative", "pdb disruptions allowed is negative"
+    elif len(status.get("disruptedPods") or {}) > MAX_DISRUPTED_PODS:
+        refusal = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        text = "too many pending evictions not confirmed by PDB controller"
+    if refusal:
+        raise Forbidden(
+            f'poddisruptionbudget.policy "{name}" is forbidden: {refusal}',
+            name=name,
+            group="policy",
+            kind="poddisruptionbudget",
+            causes=_cause(f"The disruption budget {name} does not allow evicting pods currently: {text}"),
+        )
+    if allowed == 0:
+        raise TooManyRequests(VIOLATES, causes=_cause(_why_not(name, status)))
+
+
+def _why_not(name: str, status: Json) -> str:
+    condition: Json = next((c for c in status.get("conditions") or [] if c.get("type") == "DisruptionAllowed"), {})
+    said = condition.get("message") if condition.get("status") == "False" else ""
+    healthy, desired = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
+    if said and condition.get("reason") == "SyncFailed":
+        return f"The disruption budget {name} does not allow evicting pods currently because it failed sync: {said}"
+    if healthy <= desired:
+        return f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+    if said:
+        reason = condition.get("reason")
+        return f"The disruption budget {name} does not allow evicting pods currently ({reason}): {said}"
+    return f"The disruption budget {name} does not allow evicting pods currently"

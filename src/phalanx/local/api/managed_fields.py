@@ -1,0 +1,233 @@
+"""Who owns which field: reads, updates and writes metadata.managedFields for everything but apply (see `apply`).
+
+The system's part of metadata belongs to nobody, and an endpoint only tracks what it can change: the main one leaves
+status alone where status has its own endpoint, the status one looks at nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.local.api.fieldset import LEAF, Fields, difference, union, well_formed
+from phalanx.local.api.ownership import Walker, walker_of_type
+from phalanx.model.kinds import Json, Kind
+
+APPLY = "Apply"
+UPDATE = "Update"
+MAX_UPDATE_MANAGERS = 10
+ANCIENT = "ancient-changes"
+_TRACKED_METADATA = ("annotations", "finalizers", "generateName", "labels", "ownerReferences")
+
+Identity = tuple[str, str, str, str]  # manager, operation, apiVersion ("" for Apply), subresource
+
+
+@dataclass(slots=True)
+class Manager:
+    manager: str
+    operation: str
+    api_version: str
+    time: str
+    fields: Fields
+    subresource: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        shown = "" if self.operation == APPLY else self.api_version
+        return (self.manager, self.operation, shown, self.subresource)
+
+    def entry(self) -> Json:
+        out = {
+            "manager": self.manager,
+            "operation": self.operation,
+            "apiVersion": self.api_version,
+            "time": self.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": self.fields,
+        }
+        if self.subresource:
+            out["subresource"] = self.subresource
+        return out
+
+    def described(self) -> str:
+        text = f'"{self.manager}"'
+        if self.subresource:
+            text += f' with subresource "{self.subresource}"'
+        return f"{text} using {self.api_version}" if self.operation == UPDATE else text
+
+
+def read_managers(metadata: Json) -> list[Manager] | None:
+    """None: the list is not one the server could have written."""
+    entries = metadata.get("managedFields")
+    if not entries:
+        return []
+    found: list[Manager] = []
+    for entry in entries:
+        fields = entry.get("fieldsV1") or {}
+        operation = entry.get("operation", "")
+        if operation not in (APPLY, UPDATE):
+            return None
+        found.append(
+            Manager(
+                entry.get("manager") or "unknown",
+                operation,
+                entry.get("apiVersion", ""),
+                entry.get("time") or "",
+                fields,
+                entry.get("subresource", ""),
+            )
+        )
+    return found
+
+
+def write_managers(metadata: Json, managers: list[Manager]) -> None:
+    kept = [manager for manager in managers if manager.fields]
+    if not kept:
+        metadata.pop("managedFields", None)
+        return
+    kept.sort(key=lambda m: (m.operation, m.time, m.manager, m.api_version, m.subresource))
+    metadata["managedFields"] = [manager.entry() for manager in kept]
+
+
+class FieldTracker:
+    """Ownership for create, update and the patches that are not apply."""
+
+    def walker(self, kind: Kind) -> Walker:
+        return walker_of_type(kind.version(kind.storage_version).schema)
+
+    def created(self, kind: Kind, obj: Json, manager: str, now: str) -> None:
+        metadata = obj["metadata"]
+        fields = self.content(kind, obj)
+        if fields:
+            metadata["managedFields"] = [
+                {
+                    "manager": manager,
+                    "operation": UPDATE,
+                    "apiVersion": obj["apiVersion"],
+                    "time": now,
+                    "fieldsType": "FieldsV1",
+                    "fieldsV1": fields,
+                }
+            ]
+        else:
+            metadata.pop("managedFields", None)
+
+    def content(self, kind: Kind, obj: Json) -> Fields:
+        """The set of an object made from nothing."""
+        fields = self.walker(kind).filled(tracked(kind, obj, ""))
+        return {key: node for key, node in fields.items() if key not in ("f:apiVersion", "f:kind")}
+
+    def updated(self, kind: Kind, new: Json, old: Json, manager: str, now: str, subresource: str) -> None:
+        metadata, before = new["metadata"], old["metadata"]
+        asked = metadata.get("managedFields")
+        if asked == [{}]:  # the documented way to forget all owners
+            metadata.pop("managedFields", None)
+            return
+        if not before.get("managedFields") and not asked:
+            return  # forgotten before; the next apply starts anew
+        changed, removed = self.differences(kind, old, new, subresource)
+        if asked == before.get("managedFields") or not asked or not acceptable(asked):
+            if not changed and not removed:
+                metadata["managedFields"] = before.get("managedFields") or []
+                if not metadata["managedFields"]:
+                    del metadata["managedFields"]
+                return
+            managers = read_managers(before)
+        else:  # clients may edit the list itself (kubectl moves its client-side entries this way)
+            managers = read_managers(metadata)
+        if managers is None:
+            managers = []
+        write_managers(metadata, record(managers, changed, removed, manager, new["apiVersion"], now, subresource))
+
+    def differences(self, kind: Kind, old: Json, new: Json, subresource: str) -> tuple[Fields, Fields]:
+        changed: Fields = {}
+        removed: Fields = {}
+        self.walker(kind).compare(tracked(kind, old, subresource), tracked(kind, new, subresource), changed, removed)
+        return changed, removed
+
+
+def tracked(kind: Kind, obj: Json, subresource: str) -> Json:
+    """The part of an object that has owners at this endpoint."""
+    if subresource == "status":
+        return {"status": obj["status"]} if "status" in obj else {}
+    drop_status = "status" in kind.subresources
+    out: Json = {}
+    for key, value in obj.items():
+        if key == "metadata":
+            kept = {name: value[name] for name in _TRACKED_METADATA if name in value}
+            if kept:
+                out[key] = kept
+        elif key not in ("apiVersion", "kind") and not (drop_status and key == "status"):
+            out[key] = value
+    return out
+
+
+def acceptable(entries: Any) -> bool:
+    """Whether a client's list of managers can be taken over."""
+    return isinstance(entries, list) and all(
+        isinstance(entry, dict)
+        and entry.get("operation") in (APPLY, UPDATE)
+        and isinstance(entry.get("manager", ""), str)
+        and isinstance(entry.get("apiVersion", ""), str)
+        and isinstance(entry.get("subresource", ""), str)
+        and isinstance(entry.get("time") or "", str)
+        and well_formed(entry.get("fieldsV1") or {})
+        for entry in entries
+    )
+
+
+def record(
+    managers: list[Manager],
+    changed: Fields,
+    removed: Fields,
+    manager: str,
+    api_version: str,
+    now: str,
+    subresource: str,
+) -> list[Manager]:
+    """An update takes what it changed from everybody else; what it removed has no owner any more."""
+    identity = (manager, UPDATE, api_version, subresource)
+    mine: Manager | None = None
+    for other in managers:
+        if other.identity == identity:
+            mine = other
+            continue
+        other.fields = difference(difference(other.fields, changed), removed)
+    if mine is None:
+        mine = Manager(manager, UPDATE, api_version, now, {}, subresource)
+        managers.append(mine)
+    fields = union(difference(mine.fields, removed), changed)
+    if fields != mine.fields:
+        mine.fields, mine.time = fields, now
+    return cap(managers)
+
+
+def cap(managers: list[Manager]) -> list[Manager]:
+    """Only so many updaters are remembered by name; the oldest become one."""
+    updaters = [m for m in managers if m.operation == UPDATE and m.fields and m.manager != ANCIENT]
+    surplus = len(updaters) - MAX_UPDATE_MANAGERS
+    if surplus <= 0:
+        return managers
+    updaters.sort(key=lambda m: (m.time, m.manager))
+    for old in updaters[: surplus + 1]:
+        managers.remove(old)
+        ancient = next((m for m in managers if m.manager == ANCIENT and m.api_version == old.api_version), None)
+        if ancient is None:
+            managers.append(Manager(ANCIENT, UPDATE, old.api_version, old.time, old.fields))
+        else:
+            ancient.fields = union(ancient.fields, old.fields)
+            ancient.time = max(ancient.time, old.time)
+    return managers
+
+
+__all__ = [
+    "LEAF",
+    "FieldTracker",
+    "Manager",
+    "acceptable",
+    "cap",
+    "read_managers",
+    "record",
+    "tracked",
+    "write_managers",
+]

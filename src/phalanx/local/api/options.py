@@ -1,0 +1,75 @@
+"""Query parameters of a write, checked once: dry run, field manager, field validation, force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.base.errors import Invalid
+from phalanx.local.api.request import Request, query_flag
+from phalanx.model.fieldpath import not_supported, required
+from phalanx.model.kinds import FieldError
+
+_KINDS = {
+    "create": "CreateOptions",
+    "update": "UpdateOptions",
+    "patch": "PatchOptions",
+    "delete": "DeleteOptions",
+    "deletecollection": "DeleteOptions",
+}
+_VALIDATIONS = ("Ignore", "Strict", "Warn")
+_MANAGER_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    manager: str
+    dry_run: bool = False
+    validation: str = "Warn"
+    force: bool = False
+
+
+def write_options(request: Request) -> WriteOptions:
+    query = request.query
+    if not query:  # the hot path of controllers
+        return WriteOptions(manager_from_agent(request.user_agent))
+    errors: list[FieldError] = []
+    dry_run = query.get("dryRun", "")
+    if dry_run not in ("", "All"):
+        errors.append(not_supported("dryRun", dry_run, ("All",)))
+    validation = query.get("fieldValidation", "") or "Warn"
+    if validation not in _VALIDATIONS:
+        errors.append(not_supported("fieldValidation", validation, _VALIDATIONS))
+    manager = query.get("fieldManager", "")
+    if len(manager.encode()) > _MANAGER_LENGTH:
+        errors.append(FieldError("fieldManager", "FieldValueTooLong", "Too long: may not be more than 128 bytes"))
+    elif not manager.isprintable():
+        errors.append(
+            FieldError("fieldManager", "FieldValueInvalid", "Invalid value: should only contain printable characters")
+        )
+    apply = request.verb == "patch" and request.content_type.startswith("application/apply-patch")
+    force = query_flag(query, "force")
+    if apply and not manager:
+        errors.append(required("fieldManager", "is required for apply patch"))
+    if force and not apply and request.verb == "patch":
+        errors.append(FieldError("force", "FieldValueForbidden", "Forbidden: may not be specified for non-apply patch"))
+    if errors:
+        raise invalid_options(_KINDS[request.verb], errors)
+    return WriteOptions(manager or manager_from_agent(request.user_agent), dry_run == "All", validation, force)
+
+
+def invalid_options(kind: str, errors: list[FieldError]) -> Invalid:
+    texts = [str(error) for error in errors]
+    shown = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    return Invalid(
+        f'{kind}.meta.k8s.io "" is invalid: {shown}',
+        group="meta.k8s.io",
+        kind=kind,
+        causes=[{"reason": error.type, "message": error.message, "field": error.path} for error in errors],
+    )
+
+
+def manager_from_agent(user_agent: str) -> str:
+    """Who changed a field when nobody said so: the program's name in the user agent."""
+    name = user_agent.split("/", 1)[0].strip()
+    name = "".join(char for char in name if char.isprintable())[:_MANAGER_LENGTH]
+    return name or "unknown"

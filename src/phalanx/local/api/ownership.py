@@ -1,0 +1,270 @@
+"""From objects to field sets: which fields a value has, and which two values of one type differ in.
+
+Compiled once per type, because every write walks its object here. Works on plain JSON; where a value does not match
+its type, or the type says "atomic", the value counts as one indivisible field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from phalanx.local.api.fieldset import LEAF, Fields
+from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
+
+_encode = msgspec.json.encode
+_MISSING: Any = object()
+_TCP = {"protocol": "TCP"}  # the one defaulted list-map key of the API
+
+Key = Callable[[Any], str | None]  # list item -> its path element, None when it has none
+
+
+def item_key(schema: ListOf) -> Key:
+    """How the items of a set or map list are told apart."""
+    if schema.kind == "set":
+
+        def by_value(item: Any) -> str | None:
+            return "v:" + _encode(item).decode()
+
+        return by_value
+    if len(schema.keys) == 1:
+        name = schema.keys[0]
+        head = 'k:{"' + name + '":'
+
+        def by_one(item: Any) -> str | None:
+            value = item.get(name) if type(item) is dict else None
+            return None if value is None else head + _encode(value).decode() + "}"
+
+        return by_one
+    names = tuple(sorted(schema.keys))
+
+    def by_many(item: Any) -> str | None:
+        if type(item) is not dict:
+            return None
+        found = {}
+        for name in names:
+            value = item.get(name, _TCP.get(name))
+            if value is not None:
+                found[name] = value
+        return "k:" + _encode(found).decode() if found else None
+
+    return by_many
+
+
+class Walker:
+    """Knows one type. `atomic` values are leaves."""
+
+    __slots__ = ("_children", "atomic", "key", "plain", "schema")
+
+    def __init__(self, schema: Type, *, atomic: bool = False) -> None:
+        self.schema = schema
+        self.atomic = atomic or _is_atomic(schema)
+        self.key: Key | None = None
+        if isinstance(schema, ListOf) and not self.atomic:
+            self.key = item_key(schema)
+        # Object: name -> (path element, walker, plain struct?); filled on first use because types are recursive.
+        self._children: dict[str, tuple[str, Walker, bool]] | None = None
+        self.plain = isinstance(schema, Object) and not self.atomic
+
+    def children(self) -> dict[str, tuple[str, Walker, bool]]:
+        if self._children is None:
+            assert isinstance(self.schema, Object)
+            self._children = {
+                name: (f"f:{name}", walker_of(f), _always_there(f)) for name, f in self.schema.fields.items()
+            }
+        return self._children
+
+    def item(self) -> Walker:
+        assert isinstance(self.schema, ListOf | MapOf)
+        return _walker(self.schema.item if isinstance(self.schema, ListOf) else self.schema.value, atomic=False)
+
+    def added(self, value: Any) -> Fields:
+        """The node of a value that came to be as a whole: it owns itself and everything below."""
+        if self.atomic or not value:
+            return LEAF
+        if self.plain:
+            if type(value) is not dict:
+                return LEAF
+            table = self._children or self.children()
+            out: Fields = {".": LEAF}
+            for name, item in value.items():
+                known = table.get(name)
+                if known is None:
+                    out["f:" + name] = LEAF
+                else:
+                    walker = known[1]
+                    out[known[0]] = LEAF if walker.atomic else walker.added(item)
+            return out
+        walker = self.item()
+        out = {".": LEAF}
+        if self.key is None:
+            if type(value) is not dict:
+                return LEAF
+            for name, item in value.items():
+                out["f:" + name] = LEAF if walker.atomic else walker.added(item)
+            return out
+        if type(value) is not list:
+            return LEAF
+        for item in value:
+            element = self.key(item)
+            if element is not None:
+                out[element] = LEAF if walker.atomic else walker.added(item)
+        return out
+
+    def filled(self, value: Any) -> Fields:
+        """The node of a record that was always there, empty, and got content: it does not own itself."""
+        if not self.plain or type(value) is not dict:
+            inner = self.added(value)
+            if inner and self.key is not None:  # a list that is always there (spec.containers)
+                inner = {key: node for key, node in inner.items() if key != "."}
+            return inner
+        out: Fields = {}
+        table = self._children or self.children()
+        for name, item in value.items():
+            known = table.get(name)
+            if known is None:
+                out["f:" + name] = LEAF
+            elif known[2] and item:
+                out[known[0]] = known[1].filled(item)
+            else:
+                out[known[0]] = LEAF if known[1].atomic else known[1].added(item)
+        return out
+
+    def applied(self, value: Any) -> Fields:
+        """The node of a value in an applied configuration: leaves, map entries and list items are owned."""
+        if self.atomic or not value:
+            return LEAF
+        out: Fields = {}
+        if self.plain:
+            if type(value) is not dict:
+                return LEAF
+            table = self._children or self.children()
+            for name, item in value.items():
+                known = table.get(name)
+                out["f:" + name] = known[1].applied(item) if known is not None else LEAF
+            return out
+        walker = self.item()
+        if self.key is None:
+            if type(value) is not dict:
+                return LEAF
+            for name, item in value.items():
+                out["f:" + name] = _with_self(walker.applied(item))
+            return out
+        if type(value) is not list:
+            return LEAF
+        for item in value:
+            element = self.key(item)
+            if element is not None:
+                out[element] = _with_self(walker.applied(item))
+        return out
+
+    def compare(self, old: Any, new: Any, changed: Fields, removed: Fields) -> bool:
+        """Collect the differences below this node. False: the value differs as one (the caller names it)."""
+        if self.atomic:
+            return False
+        if self.key is not None:
+            return type(old) is list and type(new) is list and self._compare_items(old, new, changed, removed)
+        if type(old) is not dict or type(new) is not dict:
+            return False
+        table = (self._children or self.children()) if self.plain else None
+        value_walker = None if self.plain else self.item()
+        for name, item in new.items():
+            before = old.get(name, _MISSING)
+            if before is not _MISSING and before == item:
+                continue
+            if table is not None:
+                known = table.get(name)
+                if known is None:
+                    changed["f:" + name] = LEAF
+                    continue
+                element, walker, always = known
+            else:
+                element, walker, always = "f:" + name, value_walker, False  # type: ignore[assignment]
+            if before is _MISSING:
+                changed[element] = walker.filled(item) if always and item else walker.added(item)
+            else:
+                _descend(walker, element, before, item, changed, removed)
+        for name, before in old.items():
+            if name not in new:
+                if table is not None:
+                    known = table.get(name)
+                    removed["f:" + name] = known[1].added(before) if known is not None else LEAF
+                else:
+                    removed["f:" + name] = value_walker.added(before)  # type: ignore[union-attr]
+        return True
+
+    def _compare_items(self, old: list[Any], new: list[Any], changed: Fields, removed: Fields) -> bool:
+        assert self.key is not None
+        walker = self.item()
+        before: dict[str, Any] = {}
+        for item in old:
+            element = self.key(item)
+            if element is not None:
+                before.setdefault(element, item)
+        seen = set()
+        for item in new:
+            element = self.key(item)
+            if element is None or element in seen:
+                continue
+            seen.add(element)
+            there = before.get(element, _MISSING)
+            if there is _MISSING:
+                changed[element] = walker.added(item)
+            elif there != item:
+                _descend(walker, element, there, item, changed, removed)
+        for element, item in before.items():
+            if element not in seen:
+                removed[element] = walker.added(item)
+        return True
+
+
+def _descend(walker: Walker, element: str, old: Any, new: Any, changed: Fields, removed: Fields) -> None:
+    below: Fields = {}
+    gone: Fields = {}
+    if not walker.compare(old, new, below, gone):
+        changed[element] = LEAF
+        return
+    if below:
+        changed[element] = below
+    if gone:
+        removed[element] = gone
+
+
+def _with_self(node: Fields) -> Fields:
+    return {".": LEAF, **node} if node else LEAF
+
+
+def _is_atomic(schema: Type) -> bool:
+    if isinstance(schema, Scalar):
+        return True
+    if isinstance(schema, ListOf):
+        return schema.kind == "atomic"
+    return schema.atomic
+
+
+def _always_there(field: Field) -> bool:
+    """Values (not pointers) of records and required lists exist in every object, so nobody adds them."""
+    if isinstance(field.type, Object):
+        return not field.pointer
+    return isinstance(field.type, ListOf) and field.required
+
+
+_WALKERS: dict[tuple[int, bool], Walker] = {}
+
+
+def _walker(schema: Type, *, atomic: bool) -> Walker:
+    key = (id(schema), atomic)
+    found = _WALKERS.get(key)
+    if found is None or found.schema is not schema:
+        found = _WALKERS[key] = Walker(schema, atomic=atomic)
+    return found
+
+
+def walker_of(field: Field) -> Walker:
+    return _walker(field.type, atomic=field.atomic)
+
+
+def walker_of_type(schema: Type) -> Walker:
+    return _walker(schema, atomic=False)

@@ -1,0 +1,214 @@
+"""Strategic merge patch: JSON merge that knows which lists are sets or keyed, and obeys `$` directives.
+
+Reads merge keys from `schema.Type` only. Where the schema says nothing, lists are replaced and objects merged.
+Problems are BadRequest (the patch makes no sense) or Invalid (a list item lacks its merge key).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.local.api.patch_merge import clone
+from phalanx.local.api.problems import bad_request, rejected_patch
+from phalanx.model.schema import ListOf, MapOf, Object, Type
+
+DIRECTIVE = "$patch"
+RETAIN_KEYS = "$retainKeys"
+SET_ORDER = "$setElementOrder/"
+DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+
+
+def strategic_patch(target: dict[str, Any], patch: Any, schema: Type | None) -> dict[str, Any]:
+    """`target` is consumed: its containers may become part of the result."""
+    if not isinstance(patch, dict):
+        raise bad_request("a strategic merge patch is an object")
+    return _merge_object(target, patch, schema)
+
+
+def _field_type(schema: Type | None, name: str) -> Type | None:
+    if isinstance(schema, Object):
+        field = schema.fields.get(name)
+        return field.type if field else None
+    if isinstance(schema, MapOf):
+        return schema.value
+    return None
+
+
+def _merge_object(target: dict[str, Any], patch: dict[str, Any], schema: Type | None) -> dict[str, Any]:
+    directive = patch.get(DIRECTIVE)
+    if directive == "delete":
+        return {}
+    if directive == "replace":
+        return _fresh_object(patch, schema)
+    if directive not in (None, "merge"):
+        raise bad_request(f"unknown patch type found in patch: {directive!r}")
+    if RETAIN_KEYS in patch:
+        _retain_keys(target, patch)
+    lists = {key[len(SET_ORDER) :] for key in patch if key.startswith(SET_ORDER)}
+    lists |= {key[len(DELETE_PRIMITIVES) :] for key in patch if key.startswith(DELETE_PRIMITIVES)}
+    for name in sorted(lists - patch.keys()):  # directives for a list the patch itself does not mention
+        if isinstance(target.get(name), list):
+            target[name] = _merge_list(target[name], [], patch, name, _field_type(schema, name))
+    for name, value in patch.items():
+        if name.startswith("$"):
+            if name not in (DIRECTIVE, RETAIN_KEYS) and not name.startswith((SET_ORDER, DELETE_PRIMITIVES)):
+                raise bad_request(f"unknown directive {name!r} in strategic merge patch")
+            continue
+        if value is None:
+            target.pop(name, None)
+            continue
+        kind = _field_type(schema, name)
+        old = target.get(name)
+        if isinstance(value, dict):
+            target[name] = _merge_object(old, value, kind) if isinstance(old, dict) else _fresh_object(value, kind)
+        elif isinstance(value, list):
+            target[name] = _merge_list(old if isinstance(old, list) else [], value, patch, name, kind)
+        else:
+            target[name] = value
+    return target
+
+
+def _fresh_object(patch: dict[str, Any], schema: Type | None) -> dict[str, Any]:
+    """A patch on nothing: what remains once nulls and directives are gone."""
+    if patch.get(DIRECTIVE) == "delete":
+        return {}
+    return _merge_object({}, {key: value for key, value in patch.items() if key != DIRECTIVE}, schema)
+
+
+def _retain_keys(target: dict[str, Any], patch: dict[str, Any]) -> None:
+    keep = patch[RETAIN_KEYS]
+    if not isinstance(keep, list) or not all(isinstance(key, str) for key in keep):
+        raise bad_request("invalid patch format of retainKeys: a list of field names is needed")
+    for name, value in patch.items():
+        if value is not None and not name.startswith("$") and name not in keep:
+            raise bad_request(f"invalid patch format of retainKeys: {name!r} is set but not in the list of kept keys")
+    for name in [name for name in target if name not in keep]:
+        del target[name]
+
+
+def _merge_list(old: list[Any], patch: list[Any], parent: dict[str, Any], name: str, schema: Type | None) -> list[Any]:
+    order = parent.get(SET_ORDER + name)
+    doomed = parent.get(DELETE_PRIMITIVES + name)
+    if order is not None and not isinstance(order, list):
+        raise bad_request(f"{SET_ORDER}{name} must be a list")
+    if doomed is not None and not isinstance(doomed, list):
+        raise bad_request(f"{DELETE_PRIMITIVES}{name} must be a list")
+    if not isinstance(schema, ListOf) or not schema.patch_merge:
+        if order is None and doomed is None:
+            return [_fresh(item, schema.item if isinstance(schema, ListOf) else None) for item in patch]
+        if name not in parent:  # directives on a list that is only ever replaced change nothing
+            return old
+        return [_fresh(item, schema.item if isinstance(schema, ListOf) else None) for item in patch]
+    if not schema.patch_key:
+        return _merge_scalars(old, patch, order, doomed or [])
+    return _merge_keyed(old, patch, order, schema)
+
+
+def _fresh(item: Any, schema: Type | None) -> Any:
+    return _fresh_object(item, schema) if isinstance(item, dict) else clone(item)
+
+
+def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, doomed: list[Any]) -> list[Any]:
+    for value in [*patch, *(order or []), *doomed]:
+        if isinstance(value, dict | list):
+            raise bad_request("invalid patch format of primitive list: only scalars are allowed")
+    kept = [value for value in old if value not in doomed]
+    merged = kept + [value for i, value in enumerate(patch) if value not in kept and value not in patch[:i]]
+    if order is None:
+        return merged
+    _check_order(patch, order)
+    return _reorder(merged, lambda value: value, order, old)
+
+
+def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, schema: ListOf) -> list[Any]:
+    key = schema.patch_key
+
+    def key_of(item: Any) -> Any:
+        value = item.get(key) if isinstance(item, dict) else None
+        if value is None or isinstance(value, dict | list):
+            raise rejected_patch(f"map: {_shown(item)} does not contain declared merge key: {key}")
+        return value
+
+    merged = list(old)
+    changes: list[dict[str, Any]] = []
+    replace = False
+    for item in patch:
+        if not isinstance(item, dict):
+            raise rejected_patch(f"{_shown(item)} is not an object with merge key: {key}")
+        directive = item.get(DIRECTIVE)
+        if directive == "replace":
+            replace = True
+            if len(item) > 1:
+                changes.append({name: value for name, value in item.items() if name != DIRECTIVE})
+        elif directive == "delete":
+            dead = key_of(item)
+            merged = [there for there in merged if not (isinstance(there, dict) and there.get(key) == dead)]
+        elif directive in (None, "merge"):
+            changes.append(item)
+        else:
+            raise bad_request(f"unknown patch type found in patch: {directive!r}")
+    if replace:
+        merged = []
+    place = {there[key]: i for i, there in enumerate(merged) if isinstance(there, dict) and _plain(there.get(key))}
+    for item in changes:
+        name = key_of(item)
+        if name in place:
+            merged[place[name]] = _merge_object(merged[place[name]], item, schema.item)
+        else:
+            place[name] = len(merged)
+            merged.append(_fresh_object(item, schema.item))
+    if order is None:
+        return merged
+    keys = [key_of(entry) if isinstance(entry, dict) else entry for entry in order]
+    if any(not _plain(value) for value in keys):
+        raise bad_request("invalid patch format of setElementOrder list")
+    _check_order([key_of(item) for item in changes], keys)
+
+    def lookup(item: Any) -> Any:
+        return item.get(key) if isinstance(item, dict) else None
+
+    return _reorder(merged, lookup, keys, [lookup(item) for item in old])
+
+
+def _plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict | list)
+
+
+def _check_order(given: list[Any], order: list[Any]) -> None:
+    position = -1
+    for value in given:
+        if value not in order:
+            raise bad_request(f"The value {_shown(value)} of the patch list is not in its $setElementOrder list")
+        found = order.index(value)
+        if found < position:
+            raise bad_request("The order in patch list doesn't match $setElementOrder list")
+        position = found
+
+
+def _reorder(items: list[Any], key_of: Any, order: list[Any], before: list[Any]) -> list[Any]:
+    """Items named in `order` stand in that order; the others keep their place relative to what stood before."""
+    rank = {value: i for i, value in reversed(list(enumerate(order))) if _plain(value)}
+    was = {value: i for i, value in reversed(list(enumerate(before))) if _plain(value)}
+    keys = [key_of(item) for item in items]
+    named = sorted(
+        ((rank[k], i) for i, k in enumerate(keys) if _plain(k) and k in rank),
+    )
+    others = [i for i, k in enumerate(keys) if not (_plain(k) and k in rank)]
+    result: list[Any] = []
+    for _, i in named:
+        while others:
+            mine, theirs = was.get(_hashable(keys[others[0]])), was.get(_hashable(keys[i]))
+            if mine is None or theirs is None or mine > theirs:
+                break
+            result.append(items[others.pop(0)])
+        result.append(items[i])
+    return result + [items[i] for i in others]
+
+
+def _hashable(value: Any) -> Any:
+    return value if _plain(value) else None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,246 @@
+"""Subresources other than status: binding, eviction, scale, finalize, token."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from phalanx.base.clock import rfc3339
+from phalanx.base.errors import BadRequest, Invalid, NotFound
+from phalanx.local.api.binding import Bindings
+from phalanx.local.api.change import Changes, released
+from phalanx.local.api.delete import Deletes
+from phalanx.local.api.eviction import Evictions
+from phalanx.local.api.options import WriteOptions, write_options
+from phalanx.local.api.patch import APPLY_PATCH, Patches, pins, read_patch, transform
+from phalanx.local.api.problems import not_found
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.scale import scale_of
+from phalanx.local.api.view import decode, encode
+from phalanx.local.store.contract import Entry, RevisionMismatch
+from phalanx.model.builtin import body_schema
+from phalanx.model.decode import PROTOBUF, conform, media_type, parse
+from phalanx.model.fieldpath import invalid as invalid_value
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Json
+from phalanx.model.schema import Object
+
+_TOKEN_SECONDS = 3600
+_SHORTEST_TOKEN = 600
+
+
+class Subresources:
+    def __init__(self, changes: Changes, deletes: Deletes, patches: Patches) -> None:
+        self._changes = changes
+        self._patches = patches
+        self._bindings = Bindings(changes)
+        self._evictions = Evictions(changes, deletes)
+
+    async def handle(self, request: Request) -> Answer:
+        match request.subresource, request.verb:
+            case "binding", "create":
+                return await self.bind(request)
+            case "eviction", "create":
+                return await self._evictions.evict(request, read_body(request)[0])
+            case "scale", "update" | "patch":
+                return await self._scale(request)
+            case "finalize", "update":
+                return await self._finalize(request)
+            case "token", "create":
+                return self._token(request)
+        raise NotFound("the server could not find the requested resource")
+
+    async def bind(self, request: Request) -> Answer:
+        """POST pods/NAME/binding, and the older POST bindings that names the pod in its metadata."""
+        options = write_options(request)
+        schema = body_schema(*SUBRESOURCE_KINDS["binding"])
+        binding, _ = parse(request.body, request.content_type, schema)
+        if schema is not None and media_type(request.content_type) != PROTOBUF:
+            conform(binding, schema)
+        return await self._bindings.bind(request, binding, dry_run=options.dry_run)
+
+    # -- scale --------------------------------------------------------------------------------------------------
+
+    async def _scale(self, request: Request) -> Answer:
+        kind = request.kind
+        if kind.scale is None:
+            raise NotFound("the server could not find the requested resource")
+        options = write_options(request)
+        warnings: list[str] = []
+        schema = _scale_schema()
+        if request.verb == "update":
+            body, texts = read_body(request, options)
+            warnings += texts
+            pinned = bool((body.get("metadata") or {}).get("resourceVersion"))
+
+            def wanted(current: Json) -> Json:
+                return body
+        else:
+            language = self._patches.language(request)
+            if language == APPLY_PATCH:
+                patch: Any = read_body(request, options)[0]
+                language = "application/merge-patch+json"
+                pinned = False
+            else:
+                patch = read_patch(request, language)
+                pinned = pins(patch, language)
+
+            def wanted(current: Json) -> Json:
+                new = transform(scale_of(kind, current), patch, language, schema)
+                if not isinstance(new, dict):
+                    raise BadRequest("the patch makes the Scale something that is not an object")
+                warnings[:] = _shape_scale(new, options)
+                return new
+
+        def mutate(current: Json) -> Json:
+            scale = wanted(current)
+            replicas = (scale.get("spec") or {}).get("replicas") or 0
+            if replicas < 0:
+                error = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+                raise Invalid(
+                    f'Scale.autoscaling "{request.name}" is invalid: {error}',
+                    name=request.name,
+                    group="autoscaling",
+                    kind="Scale",
+                    causes=[{"reason": error.type, "message": error.message, "field": error.path}],
+                )
+            assert kind.scale is not None
+            put_at(current, kind.scale.spec_replicas, replicas)
+            metadata = scale.get("metadata") or {}
+            for name in ("resourceVersion", "uid"):
+                if metadata.get(name):
+                    current["metadata"][name] = metadata[name]
+            return current
+
+        obj, entry = await self._changes.change(request, options, mutate, pinned=pinned)
+        stored = decode(entry.value) if entry is not None else obj
+        return Answer(200, encode(scale_of(kind, stored)), warnings=tuple(warnings))
+
+    # -- namespaces/finalize ------------------------------------------------------------------------------------
+
+    async def _finalize(self, request: Request) -> Answer:
+        options = write_options(request)
+        asked, _ = parse(request.body, request.content_type, request.version.schema)
+        conform(asked, request.version.schema)
+        wanted = (asked.get("spec") or {}).get("finalizers") or []
+        for _ in range(5):
+            entry = self._changes.latest(request)
+            if entry is None:
+                raise not_found(request.kind, request.name)
+            try:
+                obj, stored = await self._store_finalizers(request, entry, wanted, asked, options)
+            except RevisionMismatch:
+                continue
+            return self._changes.answer(request, obj, stored, 200)
+        raise BadRequest("the namespace keeps changing; try again")
+
+    async def _store_finalizers(
+        self, request: Request, entry: Entry, wanted: list[str], asked: Json, options: WriteOptions
+    ) -> tuple[Json, Entry | None]:
+        changes, kind = self._changes, request.kind
+        old: Json = decode(entry.value)
+        changes.check_preconditions(kind, request.name, asked.get("metadata") or {}, old["metadata"])
+        spec = {key: value for key, value in (old.get("spec") or {}).items() if key != "finalizers"}
+        if wanted:
+            spec["finalizers"] = wanted
+        new = {**old, "spec": spec, "metadata": dict(old["metadata"])}
+        if new == old and not released(new, old):
+            return old, entry
+        if options.dry_run:
+            return new, None
+        if released(new, old):
+            return new, await changes.remove(kind, entry.key, new, entry.revision)
+        return new, await changes.put(kind, entry.key, new, entry.revision)
+
+    # -- serviceaccounts/token ----------------------------------------------------------------------------------
+
+    def _token(self, request: Request) -> Answer:
+        entry = self._changes.latest(request)
+        if entry is None:
+            raise not_found(request.kind, request.name)
+        body, warnings = read_body(request, write_options(request))
+        spec = body.get("spec") or {}
+        seconds = spec.get("expirationSeconds") or _TOKEN_SECONDS
+        if seconds < _SHORTEST_TOKEN:
+            error = invalid_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+            raise Invalid(
+                f'TokenRequest.authentication.k8s.io "" is invalid: {error}',
+                group="authentication.k8s.io",
+                kind="TokenRequest",
+                causes=[{"reason": error.type, "message": error.message, "field": error.path}],
+            )
+        spec["expirationSeconds"] = seconds
+        spec.setdefault("audiences", ["https://kubernetes.default.svc"])
+        now = self._changes.ctx.clock.now()
+        claims: Json = {
+            "aud": spec["audiences"],
+            "exp": int(now) + seconds,
+            "iat": int(now),
+            "sub": f"system:serviceaccount:{request.namespace}:{request.name}",
+        }
+        # Shaped like a JWT for clients that look inside; the local server itself only knows its admin token.
+        signature = self._changes.ctx.rng.getrandbits(256).to_bytes(32, "big")
+        parts = [encode({"alg": "none", "typ": "JWT"}), encode(claims), signature]
+        token = ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+        answer = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": request.name, "namespace": request.namespace, "creationTimestamp": rfc3339(now)},
+            "spec": spec,
+            "status": {"token": token, "expirationTimestamp": rfc3339(now + seconds)},
+        }
+        return Answer(201, encode(answer), warnings=warnings)
+
+
+def read_body(request: Request, options: WriteOptions | None = None) -> tuple[Json, tuple[str, ...]]:
+    """The body of a subresource that speaks its own kind."""
+    group, version, kind = SUBRESOURCE_KINDS[request.subresource]
+    schema = body_schema(group, version, kind)
+    assert schema is not None
+    if not request.body.strip():
+        return {}, ()
+    obj, _ = parse(request.body, request.content_type, schema)
+    given = obj.get("kind")
+    if given and given != kind:
+        raise BadRequest(f'{given} in version "{version}" cannot be handled as a {kind}')
+    unknown = conform(obj, schema)
+    name = (obj.get("metadata") or {}).get("name")
+    if name and name != request.name:
+        if kind in ("Eviction", "Binding"):
+            raise BadRequest(f"name in URL does not match name in {kind} object")
+        raise BadRequest(f"the name of the object ({name}) does not match the name on the URL ({request.name})")
+    namespace = (obj.get("metadata") or {}).get("namespace")
+    if namespace and namespace != request.namespace:
+        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
+    return obj, _unknown(unknown, kind, version, options)
+
+
+def _unknown(texts: list[str], kind: str, version: str, options: WriteOptions | None) -> tuple[str, ...]:
+    if not texts or options is None or options.validation == "Ignore":
+        return ()
+    if options.validation == "Strict":
+        raise BadRequest(
+            f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(texts)}'
+        )
+    return tuple(texts)
+
+
+def _scale_schema() -> Object:
+    schema = body_schema(*SUBRESOURCE_KINDS["scale"])
+    assert schema is not None
+    return schema
+
+
+def _shape_scale(scale: Json, options: WriteOptions) -> tuple[str, ...]:
+    return _unknown(conform(scale, _scale_schema()), "Scale", "v1", options)
+
+
+def put_at(obj: Json, path: str, value: Any) -> None:
+    """Set the value at a dotted path, making the way there."""
+    *parents, last = path.strip(".").split(".")
+    here = obj
+    for part in parents:
+        below = here.get(part)
+        if not isinstance(below, dict):
+            below = here[part] = {}
+        here = below
+    here[last] = value

@@ -1,0 +1,57 @@
+"""Everything that changes objects: one door for create, update, patch, delete and the subresources.
+
+Order of a write, as clients of kube-apiserver expect it: decode, convert to the storage version, default, record who
+owns which field, admission, prepare, validate, store. Nothing between reading the latest state and handing the new
+one to the store waits, so a write without preconditions never loses a race.
+"""
+
+from __future__ import annotations
+
+from phalanx.base.errors import BadRequest, MethodNotAllowed
+from phalanx.local.api.change import Changes
+from phalanx.local.api.context import Context
+from phalanx.local.api.delete import Deletes
+from phalanx.local.api.patch import Patches
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.reviews import review
+from phalanx.local.api.subresources import Subresources
+
+
+class Writer:
+    def __init__(self, ctx: Context) -> None:
+        self._changes = Changes(ctx)
+        self._patches = Patches(self._changes)
+        self._deletes = Deletes(self._changes)
+        self._subresources = Subresources(self._changes, self._deletes, self._patches)
+
+    @property
+    def changes(self) -> Changes:
+        """The pipeline itself, for duties inside the server (bootstrap, garbage collection)."""
+        return self._changes
+
+    async def handle(self, request: Request) -> Answer:
+        """Every failure is an ApiProblem."""
+        try:
+            return await self._handle(request)
+        except RecursionError:
+            raise BadRequest("the object is nested too deeply") from None
+
+    async def _handle(self, request: Request) -> Answer:
+        if not request.kind.stored and not request.subresource:
+            if request.kind.kind == "Binding":
+                return await self._subresources.bind(request)
+            return review(request, self._changes)
+        if request.subresource not in ("", "status"):
+            return await self._subresources.handle(request)
+        match request.verb:
+            case "create":
+                return await self._changes.create(request)
+            case "update":
+                return await self._changes.update(request)
+            case "patch":
+                return await self._patches.patch(request)
+            case "delete":
+                return await self._deletes.delete(request)
+            case "deletecollection":
+                return await self._deletes.delete_collection(request)
+        raise MethodNotAllowed(f"the server does not allow {request.verb} on the requested resource")
