@@ -139,6 +139,12 @@ def test_nulls_zero_values_and_empty_records_go_as_go_clients_leave_them_out() -
     }  # fmt: skip
 
 
+def test_an_applied_zero_is_kept_when_asked() -> None:
+    obj = pod(hostNetwork=False, nodeName=None, volumes=[], containers=[{"name": "c", "resources": {}}])
+    assert conform(obj, POD, zeros=True) == []
+    assert obj["spec"] == {"hostNetwork": False, "volumes": [], "containers": [{"name": "c", "resources": {}}]}
+
+
 def test_union_members_without_fields_stay() -> None:
     group = {"spec": {"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}}
     assert conform(group, tables.record("scheduling/v1beta1.PodGroup")) == []

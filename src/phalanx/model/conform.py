@@ -36,18 +36,21 @@ class _Odd(Exception):
     """Something the fast way does not handle."""
 
 
-def conform(obj: Json, schema: Object, *, prune: bool = True) -> list[str]:
+def conform(obj: Json, schema: Object, *, prune: bool = True, zeros: bool = False) -> list[str]:
     """Checks and canonicalises `obj` in place; texts such as 'unknown field "spec.foo"' for what the schema lacks.
 
-    Unknown fields are removed unless `prune` is false. BadRequest names the field whose type is wrong.
+    Unknown fields are removed unless `prune` is false. `zeros` keeps zero values: in an applied configuration an
+    explicit false is a wish. BadRequest names the field whose type is wrong.
     """
-    try:
-        _compiled(schema)(obj)
-    except (_Odd, quantity.BadQuantity):
-        unknown: list[str] = []
-        _walk_object(obj, schema, "", _Report(obj, schema, unknown, prune))
-        return unknown
-    return []
+    if not zeros:
+        try:
+            _compiled(schema)(obj)
+            return []
+        except (_Odd, quantity.BadQuantity):
+            pass
+    report = _Report(obj, schema, prune, zeros)
+    _walk_object(obj, schema, "", report)
+    return report.unknown
 
 
 # The fast way
@@ -248,19 +251,20 @@ _SCALARS: dict[str, tuple[type | None, Convert | None]] = {
 class _Report:
     """Collects unknown fields and words the refusal of a wrong type."""
 
-    def __init__(self, obj: Json, schema: Object, unknown: list[str], prune: bool) -> None:
-        self.unknown = unknown
+    def __init__(self, obj: Json, schema: Object, prune: bool, zeros: bool) -> None:
+        self.unknown: list[str] = []
         self.prune = prune
+        self.zeros = zeros
         kind = obj.get("kind")
         version = obj.get("apiVersion")
         self.kind = kind if isinstance(kind, str) and kind else schema.name.rpartition(".")[2]
         self.version = version.rpartition("/")[2] if isinstance(version, str) and version else _version_of(schema)
 
-    def refuse(self, path: str, detail: str) -> BadRequest:
+    def refuse(self, detail: str) -> BadRequest:
         return BadRequest(f'{self.kind} in version "{self.version}" cannot be handled as a {self.kind}: {detail}')
 
     def wrong_type(self, path: str, value: Any, wanted: str) -> BadRequest:
-        return self.refuse(path, f"json: cannot unmarshal {_found(value)} into field {path or '.'} of type {wanted}")
+        return self.refuse(f"json: cannot unmarshal {_found(value)} into field {path or '.'} of type {wanted}")
 
 
 def _version_of(schema: Object) -> str:
@@ -302,7 +306,7 @@ def _walk_object(obj: Any, schema: Object, path: str, report: _Report) -> Json:
             del obj[name]
         else:
             new = obj[name] = _walk(value, field.type, at, report)
-            if not new and _droppable(field):
+            if not new and not report.zeros and _droppable(field):
                 del obj[name]
     return obj
 
@@ -338,10 +342,10 @@ def _walk_scalar(value: Any, kind: Scalar, path: str, report: _Report) -> Any:
     try:
         return convert(value)
     except quantity.BadQuantity as problem:
-        raise report.refuse(path, f"{path}: {problem}") from None
+        raise report.refuse(f"{path}: {problem}") from None
     except _Odd:
         if cls is str:
-            raise report.refuse(path, f"{path}: {value[:64]!r} is not a valid {_TEXTS[kind.name]}") from None
+            raise report.refuse(f"{path}: {value[:64]!r} is not a valid {_TEXTS[kind.name]}") from None
         raise report.wrong_type(path, value, _name(kind)) from None
 
 
