@@ -1,0 +1,434 @@
+"""One attempt of one root, from the popped root to a Bind decision or a verdict people can read.
+
+The cycle owns no state of its own besides what is under way (`holding`): pods that are assumed but wait for Permit or
+PreBind. Group roots are handed to `GroupRoots.attempt`, which uses the same parts: `evaluation`, `commit`, `reject`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine import decisions as d
+from phalanx.engine.adapters import PluginFailure
+from phalanx.engine.columns import Columns
+from phalanx.engine.diagnosis import Diagnosis
+from phalanx.engine.evaluation import Evaluation, allows
+from phalanx.engine.evaluations import Evaluations
+from phalanx.engine.framework import ClusterChange, Code, Emit, Finding, PostFilterResult, Status, Wake
+from phalanx.engine.nominations import Nominations
+from phalanx.engine.profile import Profile
+from phalanx.engine.queue import Bucket, Queue
+from phalanx.engine.records import PodRecord
+from phalanx.engine.roots import GroupRoots, Root
+from phalanx.engine.shapes import Shape, ShapeTable
+
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULER_ERROR = "SchedulerError"
+ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
+
+
+@dataclass(slots=True)
+class Held:
+    """An assumed pod that is not bound yet because a plugin says wait."""
+
+    root: Root
+    record: PodRecord
+    row: int
+    stage: str  # "permit" or "preBind"
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What a bucket of single pods waits for."""
+
+    shape: Shape
+    profile: Profile
+    cross: tuple[Any, ...]  # rejecting plugins whose verdicts reach beyond one row
+
+
+class Cycle:
+    def __init__(
+        self,
+        columns: Columns,
+        shapes: ShapeTable,
+        evaluations: Evaluations,
+        nominations: Nominations,
+        queue: Queue,
+        profiles: dict[str, Profile],
+        emit: Emit,
+        groups: GroupRoots,
+    ) -> None:
+        self.columns = columns
+        self.shapes = shapes
+        self.evaluations = evaluations
+        self.nominations = nominations
+        self.queue = queue
+        self.profiles = profiles
+        self.emit = emit
+        self.groups = groups
+        self.now = 0.0
+        self.holding: dict[str, Held] = {}
+        self.root_of: dict[str, Root] = {}  # pod key -> root, of pods that are assumed (to come back after a failure)
+
+    # ---- attempts
+
+    def attempt(self, root: Root) -> None:
+        """Work on a popped root. Never raises for a plugin's fault."""
+        came_from = root.bucket
+        root.bucket = None
+        if root.kind == "Pod":
+            record = root.record
+            try:
+                self._attempt_pod(root, record)
+            except PluginFailure as failure:
+                self.fail(root, record, str(failure))
+        else:
+            self.groups.attempt(root, self)
+        self.queue.attempted(root, came_from)
+
+    def evaluation(self, record: PodRecord) -> Evaluation:
+        """Current verdicts about a pending pod's shape. Raises PluginFailure."""
+        evaluation = self.evaluations.of(record.shape, self.profiles[record.scheduler_name])
+        evaluation.refresh()
+        return evaluation
+
+    def _attempt_pod(self, root: Root, record: PodRecord) -> None:
+        # Pods of a failed shape fail like their twin did, until something wakes the bucket.
+        bucket = self.queue.sleeping(_bucket_key(record))
+        if bucket is not None and not record.nominated:
+            self.queue.join(root, bucket)
+            self.say(record, UNSCHEDULABLE, bucket.message)
+            return
+        evaluation = self.evaluation(record)
+        status = evaluation.pre_filter()
+        if status is not None:
+            diagnosis = Diagnosis(self.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
+            diagnosis.resolvable = np.zeros(self.columns.capacity, dtype=np.bool_)
+            self._unschedulable(root, record, evaluation, diagnosis)
+            return
+        blocked: list[tuple[str, Finding]] = []
+        row = self.choose(record, evaluation, blocked)
+        if row >= 0:
+            self.commit(root, record, row)
+            return
+        diagnosis = evaluation.diagnose()
+        diagnosis.findings += blocked
+        diagnosis.plugins |= {plugin for plugin, _ in blocked}
+        self._unschedulable(root, record, evaluation, diagnosis)
+
+    def choose(self, record: PodRecord, evaluation: Evaluation, blocked: list[tuple[str, Finding]]) -> int:
+        """The best row for a pod, -1 if none; rows held by nominated pods go into `blocked`."""
+        columns = self.columns
+        if record.nominated:
+            row = columns.row_of.get(record.nominated, -1)
+            if row >= 0 and evaluation.feasible[row] and self._room_beside_nominated(record, evaluation, row, []):
+                return row
+        row = evaluation.best()
+        if row < 0 or not self.nominations:
+            return row
+        allowed = None
+        while row >= 0:
+            if self._room_beside_nominated(record, evaluation, row, blocked):
+                return row
+            if allowed is None:
+                allowed = columns.alive.copy()
+            allowed[row] = False
+            row = evaluation.best(allowed)
+        return -1
+
+    def _room_beside_nominated(
+        self, record: PodRecord, evaluation: Evaluation, row: int, blocked: list[tuple[str, Finding]]
+    ) -> bool:
+        """The second pass of the two-pass rule: with nominated pods of equal or higher priority on the node."""
+        rivals = [r for r in self.nominations.rivals(self.columns.names[row], record) if r.row < 0]
+        if not rivals:
+            return True
+        mark = self.columns.journal.mark()
+        for rival in rivals:
+            self.columns.place(rival, row)
+        try:
+            evaluation.refresh()
+            fits = bool(evaluation.feasible[row])
+            if not fits:
+                rows = np.array([row])
+                for plugin, tracker in evaluation.filters:
+                    if not tracker.mask[row]:
+                        blocked += [(plugin.name, finding) for finding in tracker.explain(rows)]
+                        break
+        finally:
+            self.columns.journal.rewind(mark)
+        evaluation.refresh()
+        return fits
+
+    # ---- success
+
+    def commit(self, root: Root, record: PodRecord, row: int) -> bool:
+        """Assume a pod on a row and set its binding in motion. False if Reserve or Permit refused (the pod is then
+        back in the queue, with its verdict said)."""
+        profile = self.profiles[record.scheduler_name]
+        self.assume(root, record, row)
+        if profile.reserve or profile.permit or profile.pre_bind:
+            status = self._reserve(profile, record, row)
+            if status is None:
+                status = self._advance(root, record, row, "permit", 0.0)
+            if status is not None:
+                self.refuse(root, record, status)
+                return False
+            return True
+        self._bind(profile, record)
+        return True
+
+    def assume(self, root: Root, record: PodRecord, row: int) -> None:
+        """Count a pod on a node although the API server does not know yet."""
+        self.columns.place(record, row)
+        record.node_name = self.columns.names[row]
+        record.assumed = True
+        self.nominations.clear(record)
+        self.root_of[record.key] = root
+        root.records.pop(record.key, None)
+        if not root.records:
+            self.queue.remove(root)
+        self.groups.placed(record)
+
+    def _reserve(self, profile: Profile, record: PodRecord, row: int) -> Status | None:
+        for plugin in profile.reserve:
+            status = _ask(plugin, plugin.reserve, record, row)
+            if status is not None:
+                return status
+        return None
+
+    def _advance(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> Status | None:
+        """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
+        profile = self.profiles[record.scheduler_name]
+        if stage == "permit":
+            for plugin in profile.permit:
+                status = _ask(plugin, plugin.permit, record, row)
+                if status is None:
+                    continue
+                if status.code is Code.WAIT:
+                    limit = deadline or self.now + (status.timeout or 900.0)
+                    self.holding[record.key] = Held(root, record, row, "permit", limit)
+                    return None
+                return status
+            deadline = 0.0
+        for plugin in profile.pre_bind:
+            status = _ask(plugin, plugin.pre_bind, record, row, self.emit)
+            if status is None:
+                continue
+            if status.code is Code.WAIT:
+                limit = deadline or self.now + (status.timeout or 600.0)
+                self.holding[record.key] = Held(root, record, row, "preBind", limit)
+                return None
+            return status
+        self.holding.pop(record.key, None)
+        self._bind(profile, record)
+        return None
+
+    def _bind(self, profile: Profile, record: PodRecord) -> None:
+        for plugin in profile.bind:
+            record.bind = plugin.bind(record, record.node_name, self.emit)
+            if record.bind:
+                return
+
+    def poll(self) -> None:
+        """Ask again the plugins that said wait; give up on those that waited too long."""
+        for held in list(self.holding.values()):
+            if self.holding.get(held.record.key) is not held:
+                continue
+            if self.now >= held.deadline:
+                word = "permit" if held.stage == "permit" else "volumes to be ready"
+                status: Status | None = Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
+            else:
+                status = self._advance(held.root, held.record, held.row, held.stage, held.deadline)
+            if status is not None:
+                self.refuse(held.root, held.record, status)
+
+    def bound(self, record: PodRecord) -> None:
+        """The API server acknowledged the Bind."""
+        record.bind = 0
+        self.emit(
+            d.RecordEvent,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            reason="Scheduled",
+            action="Binding",
+            message=f"Successfully assigned {record.key} to {record.node_name}",
+        )
+        profile = self.profiles.get(record.scheduler_name)
+        for plugin in profile.post_bind if profile else ():
+            try:
+                plugin.post_bind(record, record.node_name)
+            except Exception:  # the pod is bound; nothing a plugin does now may change that
+                continue
+
+    # ---- failure
+
+    def forget(self, record: PodRecord) -> None:
+        """Undo an assumption; the pod is pending again but in no place of the queue yet."""
+        row = record.row
+        self.holding.pop(record.key, None)
+        profile = self.profiles.get(record.scheduler_name)
+        for plugin in reversed(profile.reserve if profile else []):
+            try:
+                plugin.unreserve(record, row)
+            except Exception:  # a broken plugin must not keep the room of a pod that is not there
+                continue
+        record.assumed = False
+        record.bind = 0
+        record.node_name = ""
+        if row >= 0:
+            self.columns.unplace(record)
+            self.queue.wake(ClusterChange(Wake.POD_GONE, row, record))
+
+    def refuse(self, root: Root, record: PodRecord, status: Status) -> None:
+        """Reserve, Permit or PreBind said no after the pod was assumed."""
+        self.forget(record)
+        self.root_of.pop(record.key, None)
+        reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
+        self.say(record, reason, status.message)
+        if self.groups.claims(record):
+            self.groups.pending(record)
+            return
+        root.records[record.key] = record
+        self.queue.back_off(root, self.now)
+
+    def fail(self, root: Root, record: PodRecord, message: str) -> None:
+        """An error, not a verdict: try again after a while."""
+        self.say(record, SCHEDULER_ERROR, message)
+        self.queue.back_off(root, self.now)
+
+    def _unschedulable(self, root: Root, record: PodRecord, evaluation: Evaluation, diagnosis: Diagnosis) -> None:
+        result = self._post_filter(record, evaluation.profile, diagnosis)
+        if result is not None:
+            diagnosis.post_filter = result.message
+            if result.nominate is not None:
+                self.nominate(record, result.nominate)
+        hopeless = result is None or result.hopeless
+        message = diagnosis.message
+        self.say(record, UNSCHEDULABLE, message)
+        self.sleep(root, record, evaluation, diagnosis.plugins, message, shared=hopeless and not record.nominated)
+
+    def sleep(
+        self,
+        root: Root,
+        record: PodRecord,
+        evaluation: Evaluation,
+        plugins: frozenset[str],
+        message: str,
+        *,
+        shared: bool,
+    ) -> None:
+        """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that."""
+        profile = evaluation.profile
+        wakes = ROW_WAKES
+        cross = []
+        for name in sorted(plugins):
+            plugin = profile.plugins.get(name)
+            if plugin is None or plugin in profile.row_filters:
+                continue
+            cross.append(plugin)
+            wakes |= getattr(plugin, "wakes_on", Wake.ANY)
+        key = _bucket_key(record) if shared else ("root", root.key)
+        interest = Interest(record.shape, profile, tuple(cross))
+        self.queue.wait(root, key, wakes, self.worth, self.now, message=message, waits_for=interest)
+
+    def worth(self, bucket: Bucket, change: ClusterChange) -> bool:
+        """Whether a change can make the bucket's shape feasible. Must never be wrongly False."""
+        interest: Interest = bucket.waits_for
+        for plugin in interest.cross:
+            if change.kind & getattr(plugin, "wakes_on", Wake.ANY):
+                hint = getattr(plugin, "worth", None)
+                if hint is None or hint(interest.shape, change):
+                    return True
+        if change.row >= 0 and change.kind & ROW_WAKES:
+            return allows(interest.profile, interest.shape, self.columns, change.row)
+        return False
+
+    def _post_filter(self, record: PodRecord, profile: Profile, diagnosis: Diagnosis) -> PostFilterResult | None:
+        messages: list[str] = []
+        last: PostFilterResult | None = None
+        for plugin in profile.post_filters:
+            result = _call(plugin, plugin.post_filter, record, diagnosis, self.emit)
+            if not isinstance(result, PostFilterResult):
+                raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
+            last = result
+            if result.message:
+                messages.append(result.message)
+            if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
+                break
+            if result.status.code is Code.ERROR:
+                raise PluginFailure(plugin.name, result.status.message)
+        if last is None:
+            return None
+        return PostFilterResult(last.status, last.nominate, ", ".join(messages), last.hopeless)
+
+    # ---- words
+
+    def nominate(self, record: PodRecord, node: str) -> None:
+        """Promise a node to a pod ("" takes it back) and have it written."""
+        if record.nominated == node:
+            return
+        old = self.nominations.clear(record)
+        if node:
+            self.nominations.set(record, node)
+        self.emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
+        if old:
+            self.queue.wake(ClusterChange(Wake.NOMINATION, self.columns.row_of.get(old, -1), record))
+
+    def say(self, record: PodRecord, reason: str, message: str) -> None:
+        """PodScheduled=False with an event, unless that is what was said last."""
+        said = f"{reason}: {message}"
+        if record.said == said:
+            return
+        record.said = said
+        self.emit(
+            d.SetPodCondition,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            reason=reason,
+            message=message,
+            observed_generation=record.generation,
+        )
+        self.emit(
+            d.RecordEvent,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            type="Warning",
+            reason="FailedScheduling",
+            action="Scheduling",
+            message=message[: d.MAX_EVENT_MESSAGE],
+        )
+
+
+def _bucket_key(record: PodRecord) -> tuple[Any, ...]:
+    return ("shape", record.shape.id, record.priority, record.preemption_policy)
+
+
+def _call(plugin: Any, call: Any, *args: Any) -> Any:
+    try:
+        return call(*args)
+    except PluginFailure:
+        raise
+    except Exception as problem:
+        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+
+
+def _ask(plugin: Any, call: Any, *args: Any) -> Status | None:
+    """A plugin's answer after a node was chosen: None for success; a failure becomes a Status."""
+    try:
+        status = call(*args)
+    except Exception as problem:
+        text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
+        return Status(Code.ERROR, (text,), plugin.name)
+    if status is None or status.code is Code.SUCCESS:
+        return None
+    if not isinstance(status, Status):
+        return Status(Code.ERROR, (f"plugin {plugin.name}: answered {type(status).__name__}",), plugin.name)
+    return status

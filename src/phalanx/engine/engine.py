@@ -1,0 +1,292 @@
+"""The engine: events in, decisions out. Same events, same decisions, bit for bit.
+
+engine = Engine()
+engine.apply(NodeChanged(node)); engine.apply(PodChanged(pod))
+for decision in engine.step(now): perform(decision); engine.apply(Outcome(decision.id))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine import decisions as d
+from phalanx.engine import events as e
+from phalanx.engine.columns import Columns
+from phalanx.engine.cycle import Cycle
+from phalanx.engine.decisions import Decision
+from phalanx.engine.evaluations import Evaluations
+from phalanx.engine.events import Event
+from phalanx.engine.framework import ClusterChange, Factory, Handle, Wake
+from phalanx.engine.nominations import Nominations
+from phalanx.engine.objects import KINDS, Objects
+from phalanx.engine.plugins.registry import BUILTIN
+from phalanx.engine.pods import Pods
+from phalanx.engine.profile import Profile, third_party
+from phalanx.engine.queue import Queue
+from phalanx.engine.records import PodRecord
+from phalanx.engine.roots import GroupRoots, NoGroups, Place
+from phalanx.engine.settings import EngineSettings
+from phalanx.engine.shapes import LabelInterest, ShapeTable
+from phalanx.model.gates import Gates
+from phalanx.model.objects import Node
+
+_WAKE_OF_KIND = {
+    "PersistentVolume": Wake.STORAGE,
+    "PersistentVolumeClaim": Wake.STORAGE,
+    "StorageClass": Wake.STORAGE,
+    "CSINode": Wake.STORAGE,
+    "CSIDriver": Wake.STORAGE,
+    "CSIStorageCapacity": Wake.STORAGE,
+    "Namespace": Wake.NAMESPACE,
+    "Service": Wake.SERVICE,
+    "ReplicaSet": Wake.SERVICE,
+    "StatefulSet": Wake.SERVICE,
+    "PodGroup": Wake.GROUP,
+    "CompositePodGroup": Wake.GROUP,
+    "Workload": Wake.GROUP,
+}
+
+# Decisions whose outcome means something to the engine.
+_ANSWERED = (d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume)
+
+MakeGroups = Callable[["Engine"], GroupRoots]
+
+
+class Engine:
+    def __init__(
+        self,
+        settings: EngineSettings | None = None,
+        gates: Gates | None = None,
+        *,
+        plugins: Mapping[str, Factory] | None = None,
+        groups: MakeGroups | None = None,
+    ) -> None:
+        """`plugins`: more factories by name, beside the built-in ones and those of installed packages."""
+        self.settings = settings or EngineSettings()
+        self.gates = gates or Gates()
+        self.now = 0.0
+        self.columns = Columns()
+        self.objects = Objects()
+        self.interest = LabelInterest()
+        self.shapes = ShapeTable(self.columns.resource, self.interest)
+        self.evaluations = Evaluations(self.columns, self.objects)
+        self.shapes.on_evict.append(self.evaluations.forget)
+        self.nominations = Nominations()
+        self._last_id = 0
+        self._out: list[Decision] = []
+        self._awaited: dict[int, Decision] = {}
+        self.profiles = self._make_profiles(plugins or {})
+        sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)
+        self.queue = Queue(
+            **({"sort_key": sort.sort_key} if sort is not None else {}),
+            initial_backoff=self.settings.initial_backoff,
+            max_backoff=self.settings.max_backoff,
+            flush_after=self.settings.flush_after,
+        )
+        self.groups: GroupRoots = NoGroups()
+        self.cycle = Cycle(
+            self.columns,
+            self.shapes,
+            self.evaluations,
+            self.nominations,
+            self.queue,
+            self.profiles,
+            self.emit,
+            self.groups,
+        )
+        self.pods = Pods(self.cycle, self.shapes, self.groups)
+        if groups is not None:
+            self.groups = self.cycle.groups = self.pods.groups = groups(self)
+        self._observers = [o for p in self.profiles.values() for o in p.observers]
+        self._listeners = [
+            plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
+        ]
+        self._gatekeepers = {
+            plugin.name: plugin.gate_wakes
+            for p in self.profiles.values()
+            for plugin in p.pre_enqueue
+            if getattr(plugin, "gate_wakes", Wake.NOTHING)
+        }
+        self._apply: dict[type[Any], Callable[[Any], None]] = {
+            e.PodChanged: lambda event: self.pods.changed(event.object),
+            e.NodeChanged: lambda event: self._node_changed(event.object),
+            e.Gone: self._gone,
+            e.Outcome: self._outcome,
+            e.TimePassed: lambda event: self._time(event.now),
+        }
+
+    def _make_profiles(self, more: Mapping[str, Factory]) -> dict[str, Profile]:
+        registry: dict[str, Factory] = {**BUILTIN, **more}
+        named = {use.name for profile in self.settings.profiles for use in profile.plugins}
+        registry.update(third_party(named - registry.keys()))
+        profiles: dict[str, Profile] = {}
+        for settings in self.settings.profiles:
+            if settings.scheduler_name in profiles:
+                raise ConfigProblem("profiles", f"scheduler name {settings.scheduler_name!r} is used twice")
+            handle = Handle(self.columns, self.objects, self.interest, self.gates, settings.scheduler_name)
+            profile = profiles[settings.scheduler_name] = Profile(settings, registry, handle)
+            self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
+        return profiles
+
+    # ---- in
+
+    def apply(self, event: Event) -> None:
+        """Take note of something that happened. Cheap; decides nothing by itself."""
+        handler = self._apply.get(type(event))
+        if handler is not None:
+            handler(event)
+        else:
+            self._object_changed(event.object)  # type: ignore[union-attr]
+
+    def _time(self, now: float) -> None:
+        if now > self.now:  # a clock that jumps back must not undo backoffs
+            self.now = self.cycle.now = now
+
+    def _node_changed(self, node: Node) -> None:
+        name = node.metadata.name
+        row = self.columns.row_of.get(name, -1)
+        if row < 0:
+            row = self.columns.set_node(node)
+            self.pods.node_appeared(name, row)
+            self.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
+            return
+        old = self.columns.nodes[row]
+        assert old is not None
+        if (
+            old.metadata.labels == node.metadata.labels
+            and old.spec == node.spec
+            and old.status.allocatable == node.status.allocatable
+            and old.status.images == node.status.images
+        ):
+            self.columns.nodes[row] = node  # a heartbeat
+            return
+        self.columns.set_node(node)
+        self.pods.crowded.add(row)
+        self.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
+
+    def _node_gone(self, name: str, uid: str) -> None:
+        row = self.columns.row_of.get(name, -1)
+        if row < 0:
+            return
+        node = self.columns.nodes[row]
+        if uid and node is not None and node.metadata.uid and node.metadata.uid != uid:
+            return
+        self.pods.node_vanished(name, self.columns.remove_node(name))
+        self.pods.crowded.discard(row)
+        self.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
+
+    def _object_changed(self, obj: Any) -> None:
+        self._tell(KINDS[type(obj)], self.objects.put(obj), obj)
+
+    def _gone(self, event: e.Gone) -> None:
+        if event.kind == "Pod":
+            self.pods.gone(event.namespace, event.name, event.uid)
+        elif event.kind == "Node":
+            self._node_gone(event.name, event.uid)
+        else:
+            old = self.objects.remove(event.kind, event.namespace, event.name, event.uid)
+            if old is not None:
+                self._tell(event.kind, old, None)
+
+    def _tell(self, kind: str, old: Any | None, new: Any | None) -> None:
+        for plugin in self._observers:
+            plugin.observe(kind, old, new)
+        self.groups.observe(kind, old, new)
+        wake = _WAKE_OF_KIND.get(kind)
+        if wake is not None:
+            self.wake(ClusterChange(wake, old=old, new=new))
+
+    def wake(self, change: ClusterChange) -> None:
+        """Rouse whoever waits for such a change, and ask gatekeepers that wait for it again."""
+        self.queue.wake(change)
+        keepers = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
+        if keepers:
+            gated = [r for r in self.queue.roots.values() if r.place is Place.GATED and r.gate[0] in keepers]
+            for root in gated:
+                self.pods.admit(root)
+
+    def _outcome(self, event: e.Outcome) -> None:
+        decision = self._awaited.pop(event.decision, None)
+        if decision is None:
+            return  # answered before, or of a kind nobody waits for
+        for plugin in self._listeners:
+            plugin.outcome(decision, event)
+        key = f"{decision.namespace}/{decision.name}"
+        if isinstance(decision, d.Nominate) and self.pods.nominating.get(key) == decision.id:
+            del self.pods.nominating[key]
+        record = self.pods.records.get(key)
+        if record is None or record.uid != decision.uid:
+            return
+        if isinstance(decision, d.SetPodCondition):
+            if event.problem:
+                record.said = ""  # say it again after the next attempt
+        elif decision.id == record.bind:
+            self._bind_answered(record, event)
+
+    def _bind_answered(self, record: PodRecord, event: e.Outcome) -> None:
+        if not event.problem:
+            self.cycle.bound(record)
+        elif not record.assumed:
+            record.bind = 0  # the informer has shown it bound: the answer was lost, not the write
+        else:
+            self.pods.requeue(record, message=event.message if event.problem == e.PERMANENT else "")
+
+    # ---- out
+
+    def emit(self, cls: type[Any], **fields: Any) -> int:
+        """Make a decision; returns its id."""
+        self._last_id += 1
+        decision = cls(id=self._last_id, **fields)
+        self._out.append(decision)
+        if isinstance(decision, _ANSWERED):
+            self._awaited[decision.id] = decision
+            if isinstance(decision, d.Nominate):
+                self.pods.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
+        return self._last_id
+
+    def step(self, now: float, limit: int = 100) -> list[Decision]:
+        """Attempt up to `limit` roots; returns everything decided since the last step."""
+        self._time(now)
+        cycle, queue = self.cycle, self.queue
+        queue.flush(self.now)
+        if cycle.holding:
+            cycle.poll()
+        for _ in range(limit):
+            root = queue.pop()
+            if root is None:
+                break
+            for record in root.records.values():
+                if record.shape_epoch != self.interest.epoch:
+                    self._reshape(record)
+            cycle.attempt(root)
+        out, self._out = self._out, []
+        return out
+
+    def _reshape(self, record: PodRecord) -> None:
+        """A label key became interesting since the record was made: its shape may be another one now."""
+        if record.pod is None:
+            return
+        shape = self.shapes.of(record.pod)
+        if shape is not record.shape:
+            self.shapes.keep(shape)
+            self.shapes.drop(record.shape)
+            record.shape = shape
+        record.shape_epoch = self.interest.epoch
+
+    def next_wake(self) -> float | None:
+        """When `step` should be called again if no event comes; a time not after `now` means at once."""
+        if self._out or self.queue.has_active():
+            return self.now
+        times = [held.deadline for held in self.cycle.holding.values()]
+        due = self.queue.next_time()
+        if due is not None:
+            times.append(due)
+        return min(times) if times else None
+
+    def validate(self) -> None:
+        """Raise AssertionError if the state contradicts itself. For tests: costs a rebuild of everything."""
+        from phalanx.engine.validation import validate
+
+        validate(self)

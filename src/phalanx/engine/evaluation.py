@@ -1,0 +1,318 @@
+"""All nodes judged for one shape: masks, scores, the best row, slot counts; kept current row by row.
+
+The first look at a shape is one vector pass per plugin; after that an evaluation follows the change log, so the next
+pod of the same shape costs what changed since. The best row is found through block maxima, so that it does not cost
+a pass over all nodes either. Ties: the lowest row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.adapters import (
+    MANY_ROWS,
+    PlainFilter,
+    PluginFailure,
+    RowFilter,
+    make_filter,
+    make_score,
+    normaliser_of,
+)
+from phalanx.engine.columns import Columns
+from phalanx.engine.diagnosis import Diagnosis
+from phalanx.engine.framework import Bools, Code, Floats, Normaliser, ShapeFilter, ShapeScore, Status, VectorFilter
+from phalanx.engine.journal import Change
+from phalanx.engine.objects import Objects
+from phalanx.engine.profile import Profile
+from phalanx.engine.shapes import Shape
+
+BLOCK = 256
+NEVER = float("-inf")
+
+
+class _Term:
+    """One score plugin's share of the total."""
+
+    __slots__ = ("constant", "high", "low", "normaliser", "plugin", "scaled", "set_feasible", "tracker", "weight")
+
+    def __init__(self, plugin: Any, tracker: ShapeScore, weight: int, normaliser: Normaliser | None) -> None:
+        self.plugin = plugin
+        self.tracker = tracker
+        self.weight = float(weight)
+        self.normaliser = normaliser
+        self.set_feasible = getattr(tracker, "set_feasible", None)
+        self.low = self.high = 0.0
+        self.constant = False  # every node has the same raw score: bounds cannot move
+        self.scaled: Floats = np.zeros(0)  # weight * normalised score
+
+
+class Evaluation:
+    def __init__(self, shape: Shape, profile: Profile, columns: Columns, objects: Objects) -> None:
+        self.shape = shape
+        self.profile = profile
+        self.columns = columns
+        self.objects = objects
+        self.filters: list[tuple[Any, ShapeFilter]] = []
+        self._plain: list[_Term] = []  # already 0..100
+        self._normalised: list[_Term] = []
+        self.feasible: Bools = np.zeros(0, dtype=np.bool_)  # (capacity,)
+        self.total: Floats = np.zeros(0)  # (capacity,) weighted sum of scores, -inf where infeasible
+        self._block: Floats = np.zeros(0)
+        self._width = BLOCK
+        self._position = -1
+        self._generation = -1
+        self._objects_version = -1
+        self._slots: npt.NDArray[np.int64] | None = None
+        self._slots_position = -1
+
+    # ---- keeping current
+
+    def refresh(self) -> None:
+        """Bring everything up to date. Raises PluginFailure; the next refresh then starts from scratch."""
+        columns = self.columns
+        position = columns.log.position
+        outside = self.objects.version
+        if position == self._position and outside == self._objects_version and columns.generation == self._generation:
+            return
+        changes: Sequence[Change] | None = None
+        if self._position >= 0 and columns.generation == self._generation:
+            changes = columns.log.since(self._position)
+        self._position = -1
+        if changes is None:
+            self._rebuild()
+        else:
+            self._follow(changes)
+        self._position = position
+        self._objects_version = outside
+        self._generation = columns.generation
+
+    def _rebuild(self) -> None:
+        self.filters = []
+        self._plain = []
+        self._normalised = []
+        for plugin in self.profile.filters:
+            tracker = _guarded(plugin, make_filter, plugin, self.shape, self.columns)
+            if tracker is not None:
+                self.filters.append((plugin, tracker))
+        for plugin, weight in self.profile.scores:
+            score = _guarded(plugin, make_score, plugin, self.shape, self.columns)
+            if score is not None:
+                term = _Term(plugin, score, weight, normaliser_of(plugin, score))
+                (self._plain if term.normaliser is None else self._normalised).append(term)
+        self._combine()
+
+    def _combine(self) -> None:
+        """Feasibility and totals of all rows from the trackers' arrays."""
+        capacity = self.columns.capacity
+        feasible = self.columns.alive.copy()
+        for _, tracker in self.filters:
+            feasible &= tracker.mask
+        self.feasible = feasible
+        self._width = min(BLOCK, capacity)
+        for term in self._normalised:
+            raw = term.tracker.raw[: self.columns.n][self.columns.alive[: self.columns.n]]
+            term.constant = len(raw) > 0 and bool((raw == raw[0]).all())
+        self._tell_feasible()
+        self._rescale(force=True)
+        self._sum()
+
+    def _tell_feasible(self) -> bool:
+        """Scores that depend on which nodes compete look again; True if any raw score changed."""
+        changed = False
+        for term in self._normalised:
+            if term.set_feasible is not None:
+                changed = bool(_guarded(term.plugin, term.set_feasible, self.feasible[: self.columns.n])) or changed
+        return changed
+
+    def _rescale(self, *, force: bool) -> bool:
+        """Recompute bounds of normalised scores over the feasible rows; True if any share changed."""
+        changed = False
+        for term in self._normalised:
+            if term.constant and not force:
+                continue
+            raw = term.tracker.raw[self.feasible]
+            raw = raw[~np.isnan(raw)]  # NaN: not scored, becomes 0
+            assert term.normaliser is not None
+            low, high = _guarded(term.plugin, term.normaliser.bounds, raw) if len(raw) else (0.0, 0.0)
+            if force or (low, high) != (term.low, term.high):
+                term.low, term.high = low, high
+                scaled = _guarded(term.plugin, term.normaliser.scale, term.tracker.raw, low, high)
+                if not isinstance(scaled, np.ndarray) or scaled.shape != term.tracker.raw.shape:
+                    raise PluginFailure(term.plugin.name, "normaliser.scale() must return an array like its input")
+                term.scaled = np.nan_to_num(scaled, nan=0.0) * term.weight
+                changed = True
+        return changed
+
+    def _sum(self) -> None:
+        total = np.zeros(self.columns.capacity)
+        for term in self._plain:
+            total += term.tracker.raw * term.weight
+        for term in self._normalised:
+            total += term.scaled
+        total[~self.feasible] = NEVER
+        self.total = total
+        self._block = total.reshape(-1, self._width).max(axis=1)
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        touched: dict[int, None] | None = {}
+        for plugin, tracker in self.filters:
+            rows = _guarded(plugin, tracker.update, changes)
+            if rows is None:
+                touched = None
+            elif touched is not None:
+                touched.update(dict.fromkeys(rows))
+        for row, record, _ in changes:
+            if record is None and touched is not None:
+                touched[row] = None  # the node may have come or gone
+        moved = False  # a raw score that is normalised changed
+        for term in self._plain:
+            rows = _guarded(term.plugin, term.tracker.update, changes)
+            if rows is None:
+                touched = None
+            elif touched is not None:
+                touched.update(dict.fromkeys(rows))
+        for term in self._normalised:
+            rows = _guarded(term.plugin, term.tracker.update, changes)
+            moved = moved or rows is None or len(rows) > 0
+        if moved or touched is None or len(touched) > MANY_ROWS:
+            self._combine()
+            return
+        stale = False
+        for row in touched:
+            stale = self._look(row) or stale
+        if not stale:
+            return
+        if self._tell_feasible():
+            self._combine()
+        elif self._rescale(force=False):
+            self._sum()
+
+    def _look(self, row: int) -> bool:
+        """Recompute one row; True if bounds of normalised scores may have moved."""
+        feasible = bool(self.columns.alive[row])
+        if feasible:
+            for _, tracker in self.filters:
+                if not tracker.mask[row]:
+                    feasible = False
+                    break
+        stale = False
+        if feasible != self.feasible[row]:
+            self.feasible[row] = feasible
+            stale = any(not term.constant or term.set_feasible is not None for term in self._normalised)
+        if feasible:
+            value = 0.0
+            for term in self._plain:
+                value += term.tracker.raw[row] * term.weight
+            for term in self._normalised:
+                value += term.scaled[row]
+        else:
+            value = NEVER
+        old = self.total[row]
+        if value != old:
+            self.total[row] = value
+            at = row // self._width
+            if value >= self._block[at]:
+                self._block[at] = value
+            elif old == self._block[at]:
+                self._block[at] = self.total[at * self._width : (at + 1) * self._width].max()
+        return stale
+
+    # ---- answers
+
+    def best(self, allowed: Bools | None = None) -> int:
+        """The feasible row with the highest score, -1 if there is none; within `allowed` (capacity,) if given."""
+        if allowed is not None:
+            total = np.where(allowed, self.total, NEVER)
+            row = int(total.argmax())
+            return row if total[row] != NEVER else -1
+        at = int(self._block.argmax())
+        if self._block[at] == NEVER:
+            return -1
+        start = at * self._width
+        return start + int(self.total[start : start + self._width].argmax())
+
+    def slots(self) -> npt.NDArray[np.int64]:
+        """(n,) how many more pods of this shape each node can take, as far as row-local rules say."""
+        if self._slots is not None and self._slots_position == self._position and self._position >= 0:
+            return self._slots
+        columns, shape = self.columns, self.shape
+        n = columns.n
+        slots = np.full(n, float(2**31))
+        for rid, amount in shape.requests:
+            np.minimum(slots, np.floor((columns.alloc[rid, :n] - columns.used[rid, :n]) / amount), out=slots)
+        cap = 1 if shape.host_ports else None
+        for plugin, _ in self.filters:
+            per_node = getattr(plugin, "max_per_node", None)
+            limit = per_node(shape) if per_node is not None else None
+            if limit is not None:
+                cap = limit if cap is None else min(cap, limit)
+        if cap is not None:
+            np.minimum(slots, cap, out=slots)
+        slots[~self.feasible[:n]] = 0.0
+        self._slots = np.maximum(slots, 0.0).astype(np.int64)
+        self._slots_position = self._position
+        return self._slots
+
+    def pre_filter(self) -> Status | None:
+        """The first rejection before any node is looked at."""
+        for plugin in self.profile.pre_filters:
+            status = _guarded(plugin, plugin.pre_filter, self.shape)
+            if status is None or status.code in (Code.SUCCESS, Code.SKIP):
+                continue
+            if not status.rejected:
+                raise PluginFailure(plugin.name, status.message or f"pre_filter() answered {status.code.name}")
+            return Status(status.code, status.reasons, plugin.name)
+        return None
+
+    def diagnose(self) -> Diagnosis:
+        """Why each infeasible row is so: the first filter in order that rejects it."""
+        columns = self.columns
+        undecided = columns.alive.copy()
+        resolvable = columns.alive.copy()
+        findings = []
+        plugins: dict[str, None] = {}
+        for plugin, tracker in self.filters:
+            rows = np.flatnonzero(undecided & ~tracker.mask)
+            if not len(rows):
+                continue
+            undecided[rows] = False
+            plugins[plugin.name] = None
+            for finding in _guarded(plugin, tracker.explain, rows):
+                findings.append((plugin.name, finding))
+                if finding.unresolvable:
+                    resolvable[finding.rows] = False
+        return Diagnosis(columns.count, None, findings, resolvable, frozenset(plugins))
+
+
+def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
+    """Whether every row-local filter passes a row as it is now; tracking filters are taken as passing. For wake-ups:
+    needs no evaluation, and is never wrongly False."""
+    if not columns.alive[row]:
+        return False
+    for plugin in profile.row_filters:
+        verdict = getattr(plugin, "mask_row", None)
+        try:
+            if verdict is not None:
+                if not verdict(shape, columns, row):
+                    return False
+            elif isinstance(plugin, VectorFilter):
+                if not RowFilter(plugin, shape, columns).verdict(row):
+                    return False
+            elif not PlainFilter(plugin, shape, columns).verdict(row):
+                return False
+        except Exception:
+            return True  # the attempt will fail, with the plugin's name in the message
+    return True
+
+
+def _guarded(plugin: Any, call: Any, *args: Any) -> Any:
+    try:
+        return call(*args)
+    except PluginFailure:
+        raise
+    except Exception as problem:
+        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem

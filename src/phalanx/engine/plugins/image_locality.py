@@ -1,0 +1,64 @@
+"""ImageLocality: prefer nodes that have the pod's images, weighted by how many nodes have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import MAX_SCORE, Floats, Handle
+from phalanx.engine.journal import Change
+from phalanx.engine.shapes import Shape
+
+_MIN = 23 * 1024 * 1024  # bytes; less than this is not worth a preference
+_MAX_PER_IMAGE = 1000 * 1024 * 1024
+
+
+class ImageLocality:
+    name = "ImageLocality"
+    default_weight = 1
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        pass
+
+    def track_score(self, shape: Shape, columns: Columns) -> _Images | None:
+        return _Images(shape, columns) if shape.images else None
+
+
+class _Images:
+    """Depends on all nodes at once: on how many there are, and how many hold each image."""
+
+    def __init__(self, shape: Shape, columns: Columns) -> None:
+        self._shape = shape
+        self._columns = columns
+        self._seen = (-1, -1)
+        self._any = False
+        self.raw: Floats = np.zeros(0)
+
+    def rebuild(self) -> None:
+        columns = self._columns
+        self._seen = (columns.images.version, columns.count)
+        sums: dict[int, int] = {}
+        for image in self._shape.images:
+            holders = columns.images.holders(image)
+            spread = len(holders) / columns.count if columns.count else 0.0
+            for row, size in holders.items():
+                sums[row] = sums.get(row, 0) + int(size * spread)
+        self.raw = np.zeros(columns.capacity)
+        top = _MAX_PER_IMAGE * len(self._shape.images)
+        for row, total in sums.items():
+            self.raw[row] = MAX_SCORE * (min(max(total, _MIN), top) - _MIN) // (top - _MIN)
+        self._any = bool(sums)
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        columns = self._columns
+        seen = (columns.images.version, columns.count)
+        if seen == self._seen:
+            return ()
+        if seen[0] == self._seen[0] and not self._any:
+            self._seen = seen  # nobody holds the images, however many nodes there are
+            return ()
+        self.rebuild()
+        return None

@@ -1,0 +1,179 @@
+"""NodeAffinity: nodeSelector, required and preferred node affinity, and the profile's addedAffinity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine.adapters import ByMax
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows
+from phalanx.engine.shapes import Shape
+from phalanx.model.objects.pod import NodeAffinity as Affinity
+from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
+
+
+class NodeAffinity:
+    name = "NodeAffinity"
+    depends = Depends.NODE
+    default_weight = 2
+    normaliser = ByMax()
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        self._added: Affinity | None = None
+        added = args.get("addedAffinity")
+        if added is not None:
+            try:
+                self._added = msgspec.convert(added, Affinity)
+            except msgspec.ValidationError as problem:
+                raise ConfigProblem("addedAffinity", str(problem)) from problem
+
+    def mask(self, shape: Shape, columns: Columns) -> Bools | None:
+        required = [each.required for each in (shape.node_affinity, self._added) if each is not None and each.required]
+        if not shape.node_selector and not required:
+            return None
+        mask = columns.alive[: columns.n].copy()
+        for key, value in shape.node_selector.items():
+            column = columns.label(key)
+            mask &= column.ids[: columns.n] == column.id_of(value)
+        for selector in required:
+            any_term = np.zeros(columns.n, dtype=np.bool_)
+            for term in selector.node_selector_terms:
+                any_term |= matching(term, columns)
+            mask &= any_term
+        return mask
+
+    def mask_row(self, shape: Shape, columns: Columns, row: int) -> bool:
+        node = columns.nodes[row]
+        if node is None:
+            return False
+        labels, name = node.metadata.labels, node.metadata.name
+        if any(labels.get(key) != value for key, value in shape.node_selector.items()):
+            return False
+        for each in (shape.node_affinity, self._added):
+            if each is not None and each.required is not None:
+                terms = each.required.node_selector_terms
+                if not any(matches(term, labels, name) for term in terms):
+                    return False
+        return True
+
+    def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
+        return [Finding(rows, "node(s) didn't match Pod's node affinity/selector", unresolvable=True)]
+
+    def scores(self, shape: Shape, columns: Columns) -> Floats | None:
+        preferred = self._preferred(shape)
+        if not preferred:
+            return None
+        scores = np.zeros(columns.n)
+        for weight, term in preferred:
+            scores[matching(term, columns)] += weight
+        return scores
+
+    def score_row(self, shape: Shape, columns: Columns, row: int) -> float:
+        node = columns.nodes[row]
+        if node is None:
+            return 0.0
+        labels, name = node.metadata.labels, node.metadata.name
+        return float(sum(weight for weight, term in self._preferred(shape) if matches(term, labels, name)))
+
+    def _preferred(self, shape: Shape) -> list[tuple[int, NodeSelectorTerm]]:
+        return [
+            (term.weight, term.preference)
+            for each in (shape.node_affinity, self._added)
+            if each is not None
+            for term in each.preferred or ()
+            if term.weight
+        ]
+
+
+def matching(term: NodeSelectorTerm, columns: Columns) -> Bools:
+    """(n,) rows a term matches; a term without any expression or field matches none."""
+    n = columns.n
+    if not term.match_expressions and not term.match_fields:
+        return np.zeros(n, dtype=np.bool_)
+    mask = columns.alive[:n].copy()
+    for expression in term.match_expressions or ():
+        mask &= _by_label(expression, columns)
+    for field in term.match_fields or ():
+        mask &= _by_field(field, columns)
+    return mask
+
+
+def _by_label(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
+    column = columns.label(requirement.key)
+    ids = column.ids[: columns.n]
+    operator = requirement.operator
+    values = requirement.values or []
+    if operator == "Exists":
+        return np.not_equal(ids, 0)
+    if operator == "DoesNotExist":
+        return np.equal(ids, 0)
+    if operator in ("In", "NotIn"):
+        by_id = np.zeros(column.size, dtype=np.bool_)
+        for value in values:
+            value_id = column.id_of(value)
+            if value_id > 0:
+                by_id[value_id] = True
+        inside = by_id[ids]
+        return inside if operator == "In" else ~inside
+    if operator in ("Gt", "Lt") and len(values) == 1:
+        wanted = _integer(values[0])
+        numbers = column.numbers()[ids]
+        if wanted is not None:
+            return numbers > wanted if operator == "Gt" else numbers < wanted
+    return np.zeros(columns.n, dtype=np.bool_)  # an operator nobody knows matches nothing
+
+
+def _by_field(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
+    inside = np.zeros(columns.n, dtype=np.bool_)
+    if requirement.key != "metadata.name" or requirement.operator not in ("In", "NotIn"):
+        return inside
+    for value in requirement.values or ():
+        row = columns.row_of.get(value, -1)
+        if row >= 0:
+            inside[row] = True
+    return inside if requirement.operator == "In" else ~inside
+
+
+def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
+    """The same rule for one node."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_one_label(each, labels) for each in term.match_expressions or ()) and all(
+        _one_field(each, name) for each in term.match_fields or ()
+    )
+
+
+def _one_label(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    values = requirement.values or []
+    operator = requirement.operator
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if operator == "In":
+        return value is not None and value in values
+    if operator == "NotIn":
+        return value is None or value not in values
+    if operator in ("Gt", "Lt") and len(values) == 1 and value is not None:
+        actual, wanted = _integer(value), _integer(values[0])
+        if actual is None or wanted is None:
+            return False
+        return actual > wanted if operator == "Gt" else actual < wanted
+    return False
+
+
+def _one_field(requirement: NodeSelectorRequirement, name: str) -> bool:
+    if requirement.key != "metadata.name" or requirement.operator not in ("In", "NotIn"):
+        return False
+    return (name in (requirement.values or ())) == (requirement.operator == "In")
+
+
+def _integer(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None

@@ -1,0 +1,33 @@
+"""NodeName: a pod that names its node fits no other. Such pods are normally bound already and never come here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows
+from phalanx.engine.shapes import Shape
+
+
+class NodeName:
+    name = "NodeName"
+    depends = Depends.NODE
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        pass
+
+    def mask(self, shape: Shape, columns: Columns) -> Bools | None:
+        wanted = shape.pod.spec.node_name
+        if not wanted:
+            return None
+        mask = np.zeros(columns.n, dtype=np.bool_)
+        row = columns.row_of.get(wanted, -1)
+        if row >= 0:
+            mask[row] = True
+        return mask
+
+    def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
+        return [Finding(rows, "node(s) didn't match the requested node name", unresolvable=True)]

@@ -1,0 +1,33 @@
+"""NodeUnschedulable: cordoned nodes take only pods that tolerate it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows
+from phalanx.engine.plugins.tolerating import NO_SCHEDULE, tolerated
+from phalanx.engine.shapes import Shape
+from phalanx.model.objects.node import Taint
+
+_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+
+
+class NodeUnschedulable:
+    name = "NodeUnschedulable"
+    depends = Depends.NODE
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        pass
+
+    def mask(self, shape: Shape, columns: Columns) -> Bools | None:
+        if tolerated(shape.tolerations, _TAINT):
+            return None
+        return ~columns.unschedulable[: columns.n]
+
+    def mask_row(self, shape: Shape, columns: Columns, row: int) -> bool:
+        return not columns.unschedulable[row] or tolerated(shape.tolerations, _TAINT)
+
+    def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
+        return [Finding(rows, "node(s) were unschedulable", unresolvable=True)]

@@ -1,0 +1,18 @@
+"""PrioritySort: higher priority first, then whoever asked first; a failed attempt does not lose its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.engine.framework import Handle
+
+
+class PrioritySort:
+    name = "PrioritySort"
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        pass
+
+    def sort_key(self, priority: int, asked: float, order: int) -> tuple[Any, ...]:
+        return (-priority, asked, order)
