@@ -1,0 +1,136 @@
+"""The wish half of InterPodAffinity: a sum of weights per topology domain, added up over a node's domains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import MAX_SCORE, Floats
+from phalanx.engine.journal import Change
+from phalanx.engine.labels import LabelColumn
+from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, PodIndex, RuleSet, per_row
+from phalanx.engine.shapes import Shape
+
+if TYPE_CHECKING:
+    from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity
+
+Wishes = tuple[tuple[str, int], ...]  # (topology key, weight)
+
+
+class RangeNormaliser:
+    """100 * ((raw - min) / (max - min)) cut to whole numbers, in that order of operations; 0 when all are equal."""
+
+    def bounds(self, raw: Floats) -> tuple[float, float]:
+        return float(raw.min()), float(raw.max())
+
+    def scale(self, raw: Any, low: float, high: float) -> Any:
+        return np.trunc(MAX_SCORE * ((raw - low) / (high - low))) if high > low else raw * 0.0
+
+
+class AffinityScore:
+    def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.index: PodIndex = plugin.index
+        self.normaliser = RangeNormaliser()
+        self.raw: Floats = np.zeros(columns.capacity)
+        self._own = [term for term in plugin.own_terms(shape) if term.kind == PREFERRED]
+        self._sums: dict[str, tuple[LabelColumn, Floats]] = {}  # topology key -> weight by domain
+        self._of_class: dict[int, Wishes] = {}
+        self._of_rules: dict[int, Wishes] = {}
+        self._key_versions: list[tuple[LabelColumn, int]] = []
+        self._index_version = -1
+        self._namespaces_version = -1
+
+    def rebuild(self) -> None:
+        index = self.index
+        index.sync()
+        self._index_version = index.version
+        self._namespaces_version = self.plugin.namespaces_version
+        self._sums = {}
+        self._of_class = {}
+        self._of_rules = {}
+        self._key_versions = []
+        if self._own:
+            for pods in index.classes():
+                if pods.rows:
+                    self._add_all(self._class_wishes(pods), pods.rows)
+        for rules in index.rule_sets():
+            if rules.rows:
+                self._add_all(self._rule_wishes(rules), rules.rows)
+        self.raw = np.zeros(self.columns.capacity)
+        for column, sums in self._sums.values():
+            self.raw += sums[column.ids]
+
+    def _add_all(self, wishes: Wishes, rows: dict[int, int]) -> None:
+        if not wishes:
+            return
+        by_row = per_row(rows, self.columns.capacity)
+        for key, weight in wishes:
+            column, sums = self._sum_of(key)
+            sums += weight * np.bincount(column.ids, by_row, minlength=len(sums))
+            sums[0] = 0.0
+
+    def _sum_of(self, key: str) -> tuple[LabelColumn, Floats]:
+        found = self._sums.get(key)
+        if found is None:
+            column = self.columns.label(key)
+            found = self._sums[key] = (column, np.zeros(column.size))
+            self._key_versions.append((column, column.version))
+        return found
+
+    def _class_wishes(self, pods: LabelClass) -> Wishes:
+        """What this shape wishes about pods of a class."""
+        wishes = self._of_class.get(id(pods))
+        if wishes is None:
+            objects = self.plugin.objects
+            wishes = self._of_class[id(pods)] = tuple(
+                (term.key, term.weight) for term in self._own if term.selects(pods.namespace, pods.labels, objects)
+            )
+        return wishes
+
+    def _rule_wishes(self, rules: RuleSet) -> Wishes:
+        """What pods with these rules wish about this shape; their required affinity counts as a wish, too."""
+        wishes = self._of_rules.get(id(rules))
+        if wishes is None:
+            shape, objects = self.shape, self.plugin.objects
+            hard = self.plugin.args.hard_pod_affinity_weight
+            found = []
+            for term in rules.terms:
+                weight = hard if term.kind == REQUIRED else term.weight
+                if weight and term.selects_incoming(shape.namespace, shape.labels, objects):
+                    found.append((term.key, weight))
+            wishes = self._of_rules[id(rules)] = tuple(found)
+        return wishes
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        if self._stale():
+            self.rebuild()
+            return None
+        moved = False
+        for row, record, sign in changes:
+            if record is None:
+                continue
+            wishes: Wishes = self._class_wishes(self.index.class_of(record)) if self._own else ()
+            rules = self.index.rules_of(record)
+            if rules is not None:
+                wishes += self._rule_wishes(rules)
+            for key, weight in wishes:
+                column, sums = self._sum_of(key)
+                domain = int(column.ids[row])
+                if domain:
+                    sums[domain] += sign * weight
+                    self.raw[column.ids == domain] += sign * weight
+                    moved = True
+        return None if moved else ()
+
+    def _stale(self) -> bool:
+        return (
+            self._namespaces_version != self.plugin.namespaces_version
+            or not self.index.current(self._index_version)
+            or any(column.version != version for column, version in self._key_versions)
+        )

@@ -1,0 +1,301 @@
+"""InterPodAffinity: near some pods, away from others, in both directions.
+
+For one shape everything comes down to numbers per topology domain: how many pods match the shape's own terms, how many
+terms of placed pods forbid it, how much a domain is wished for. A pod coming or going moves a few of those numbers, and
+only rows of domains whose verdict turned are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.config_args import InterPodAffinityArgs
+from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
+from phalanx.engine.journal import Change
+from phalanx.engine.labels import LabelColumn
+from phalanx.engine.plugins.affinity_score import AffinityScore
+from phalanx.engine.plugins.pod_index import ANTI, REQUIRED, LabelClass, PodIndex, RuleSet, Term, per_row, terms_of
+from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
+from phalanx.engine.shapes import Shape
+
+AFFINITY = "node(s) didn't match pod affinity rules"
+OWN_ANTI = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI = "node(s) didn't satisfy existing pods anti-affinity rules"
+
+
+class InterPodAffinity:
+    name = "InterPodAffinity"
+    default_weight = 2
+    wakes_on = Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.NAMESPACE
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        self.args = InterPodAffinityArgs.read(args)
+        self.objects = handle.objects
+        self.index = PodIndex.of(handle.columns, handle.interest)
+        self.namespaces_version = 0  # +1 when a namespace came, went or got other labels
+
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        if kind != "Namespace":
+            return
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self.namespaces_version += 1
+
+    def own_terms(self, shape: Shape) -> tuple[Term, ...]:
+        return terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
+
+    def track(self, shape: Shape, columns: Columns) -> AffinityFilter:
+        """Every shape: a placed pod's anti-affinity may concern any of them."""
+        return AffinityFilter(self, shape, columns)
+
+    def track_score(self, shape: Shape, columns: Columns) -> AffinityScore | None:
+        if self.args.ignore_preferred_terms_of_existing_pods and not _has_wishes(shape):
+            return None
+        return AffinityScore(self, shape, columns)
+
+    def max_per_node(self, shape: Shape) -> int | None:
+        """Pods that keep away from their own kind on a node."""
+        kept_apart = any(
+            term.kind == ANTI and term.key == HOSTNAME and term.selects(shape.namespace, shape.labels, self.objects)
+            for term in self.own_terms(shape)
+        )
+        return 1 if kept_apart else None
+
+    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+        """A pod that left helps if it was kept away from or kept us away; one that came, if it is wanted."""
+        record = change.record
+        if record is None or change.kind & (Wake.NODE | Wake.NAMESPACE | Wake.POD_LABELS):
+            return True
+        namespace, labels = record.namespace, record.labels
+        own = self.own_terms(shape)
+        wanted = REQUIRED if change.kind & Wake.POD_PLACED else ANTI
+        if any(t.kind == wanted and t.selects(namespace, labels, self.objects) for t in own):
+            return True
+        if change.kind & Wake.POD_GONE:
+            # The last pod of a group may go, too: then the shape may match itself.
+            if any(t.kind == REQUIRED and t.selects(namespace, labels, self.objects) for t in own):
+                return True
+            rules = self.index.rules_of(record)
+            for term in rules.terms if rules is not None else ():
+                if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects):
+                    return True
+        return False
+
+
+def _has_wishes(shape: Shape) -> bool:
+    return any(part is not None and part.preferred for part in (shape.affinity, shape.anti_affinity))
+
+
+class _Counter:
+    """Pods by domain of one topology key; domain 0, "no such label", never counts."""
+
+    __slots__ = ("column", "counts")
+
+    def __init__(self, column: LabelColumn) -> None:
+        self.column = column
+        self.counts: Counts = np.zeros(column.size, dtype=np.int64)
+
+    def add_rows(self, by_row: Counts) -> None:
+        more = np.bincount(self.column.ids, by_row, minlength=len(self.counts)).astype(np.int64)
+        more[0] = 0
+        self.counts += more
+
+    def add(self, row: int, sign: int, turned: set[tuple[int, int]], number: int) -> None:
+        """Count one pod; note the domain if it became empty or stopped being so."""
+        domain = int(self.column.ids[row])
+        if domain == 0:
+            return
+        before = self.counts[domain]
+        self.counts[domain] = before + sign
+        if before == 0 or before + sign == 0:
+            turned.add((number, domain))
+
+    def anybody(self) -> Bools:
+        """(capacity,) rows whose domain has at least one."""
+        found: Bools = (self.counts > 0)[self.column.ids]
+        return found
+
+
+class AffinityFilter:
+    def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.index = plugin.index
+        self.objects = plugin.objects
+        own = plugin.own_terms(shape)
+        self._near = [term for term in own if term.kind == REQUIRED]
+        self._away = [term for term in own if term.kind == ANTI]
+        self._self_match = all(t.selects(shape.namespace, shape.labels, self.objects) for t in self._near)
+        self.mask: Bools = np.zeros(0, dtype=np.bool_)
+        self._counters: list[_Counter] = []  # of near terms, then away terms, then keys of forbidding terms
+        self._forbidding: dict[str, int] = {}  # topology key -> number of its counter
+        self._anywhere = 0  # pods that match all near terms and are in a domain of at least one of them
+        self._class_flags: dict[int, int] = {}  # id of a label class -> bit 0: near, bit i + 1: away term i
+        self._forbidden_keys: dict[int, tuple[str, ...]] = {}  # id of a rule set -> keys of its terms against us
+        self._key_versions: list[tuple[LabelColumn, int]] = []
+        self._index_version = -1
+        self._namespaces_version = -1
+
+    # ---- from scratch
+
+    def rebuild(self) -> None:
+        index, columns, shape = self.index, self.columns, self.shape
+        index.sync()
+        self._index_version = index.version
+        self._namespaces_version = self.plugin.namespaces_version
+        self._class_flags = {}
+        self._forbidden_keys = {}
+        self._forbidding = {}
+        self._counters = [_Counter(columns.label(term.key)) for term in (*self._near, *self._away)]
+        self._self_match = all(t.selects(shape.namespace, shape.labels, self.objects) for t in self._near)
+        self._anywhere = 0
+        if self._counters:
+            for pods in index.classes():
+                if pods.rows:
+                    self._add_class(pods)
+        for rules in index.rule_sets():
+            if not rules.rows:
+                continue
+            for key in self._against(rules):
+                self._counters[self._counter_of(key)].add_rows(per_row(rules.rows, columns.capacity))
+        self._key_versions = [(counter.column, counter.column.version) for counter in self._counters]
+        self._fill_mask()
+
+    def _add_class(self, pods: LabelClass) -> None:
+        flags = self._flags(pods)
+        if not flags:
+            return
+        by_row = per_row(pods.rows, self.columns.capacity)
+        if flags & 1:
+            labelled: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
+            for counter in self._counters[: len(self._near)]:
+                counter.add_rows(by_row)
+                labelled |= counter.column.ids > 0
+            self._anywhere += int(by_row[labelled].sum())
+        for i in range(len(self._away)):
+            if flags & (2 << i):
+                self._counters[len(self._near) + i].add_rows(by_row)
+
+    def _flags(self, pods: LabelClass) -> int:
+        flags = self._class_flags.get(id(pods))
+        if flags is None:
+            flags = 0
+            if self._near and all(t.selects(pods.namespace, pods.labels, self.objects) for t in self._near):
+                flags = 1
+            for i, term in enumerate(self._away):
+                if term.selects(pods.namespace, pods.labels, self.objects):
+                    flags |= 2 << i
+            self._class_flags[id(pods)] = flags
+        return flags
+
+    def _against(self, rules: RuleSet) -> tuple[str, ...]:
+        """Topology keys of the anti-affinity terms in a rule set that select this shape."""
+        keys = self._forbidden_keys.get(id(rules))
+        if keys is None:
+            shape = self.shape
+            keys = self._forbidden_keys[id(rules)] = tuple(
+                term.key
+                for term in rules.terms
+                if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects)
+            )
+        return keys
+
+    def _counter_of(self, key: str) -> int:
+        number = self._forbidding.get(key)
+        if number is None:
+            number = self._forbidding[key] = len(self._counters)
+            column = self.columns.label(key)
+            self._counters.append(_Counter(column))
+            self._key_versions.append((column, column.version))
+        return number
+
+    def _fill_mask(self) -> None:
+        mask = self._near_mask()
+        if mask is None:
+            mask = np.ones(self.columns.capacity, dtype=np.bool_)
+        for counter in self._counters[len(self._near) :]:
+            mask &= ~counter.anybody()
+        self.mask = mask
+
+    def _near_mask(self) -> Bools | None:
+        if not self._near:
+            return None
+        mask: Bools = np.ones(self.columns.capacity, dtype=np.bool_)
+        alone = self._anywhere == 0
+        for counter in self._counters[: len(self._near)]:
+            if not alone:
+                mask &= counter.anybody()
+            elif self._self_match:
+                # The first of a group that wants to be together may go wherever the labels exist.
+                mask &= counter.column.ids > 0
+            else:
+                mask[:] = False
+        return mask
+
+    # ---- step by step
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        if self._stale():
+            self.rebuild()
+            return None
+        near, index = len(self._near), self.index
+        turned: set[tuple[int, int]] = set()
+        was_alone = self._anywhere == 0
+        for row, record, sign in changes:
+            if record is None:
+                continue
+            if near or self._away:
+                flags = self._flags(index.class_of(record))
+                if flags & 1:
+                    for number in range(near):
+                        self._counters[number].add(row, sign, turned, number)
+                    if any(counter.column.ids[row] for counter in self._counters[:near]):
+                        self._anywhere += sign
+                for i in range(len(self._away)):
+                    if flags & (2 << i):
+                        self._counters[near + i].add(row, sign, turned, near + i)
+            rules = index.rules_of(record)
+            if rules is not None:
+                for key in self._against(rules):
+                    number = self._counter_of(key)
+                    self._counters[number].add(row, sign, turned, number)
+        if near and was_alone != (self._anywhere == 0):
+            self._fill_mask()
+            return None
+        if not turned:
+            return ()
+        self._fill_mask()
+        rows: dict[int, None] = {}
+        for number, domain in sorted(turned):
+            rows.update(dict.fromkeys(np.flatnonzero(self._counters[number].column.ids == domain).tolist()))
+        return list(rows)
+
+    def _stale(self) -> bool:
+        return (
+            self._namespaces_version != self.plugin.namespaces_version
+            or not self.index.current(self._index_version)
+            or any(column.version != version for column, version in self._key_versions)
+        )
+
+    def explain(self, rows: Rows) -> Sequence[Finding]:
+        findings = []
+        left = rows
+        near = self._near_mask()
+        if near is not None:
+            findings.append(Finding(left[~near[left]], AFFINITY, unresolvable=True))
+            left = left[near[left]]
+        first = len(self._near)
+        for reason, counters in (
+            (OWN_ANTI, self._counters[first : first + len(self._away)]),
+            (EXISTING_ANTI, self._counters[first + len(self._away) :]),
+        ):
+            blocked: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
+            for counter in counters:
+                blocked |= counter.anybody()
+            findings.append(Finding(left[blocked[left]], reason))
+            left = left[~blocked[left]]
+        return [finding for finding in findings if len(finding.rows)]

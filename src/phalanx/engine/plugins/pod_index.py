@@ -1,0 +1,233 @@
+"""Placed pods, sorted by what selectors and rules can tell apart; shared by spreading and affinity.
+
+A `LabelClass` holds the pods of a namespace whose labels look the same to every selector the engine knows; a `RuleSet`
+those whose own affinity rules are the same. A tracker asks a class or rule set once and then only counts. Following
+the change log, the index always says on which rows the pods of a class are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.journal import Change
+from phalanx.engine.objects import Objects
+from phalanx.engine.records import PodRecord
+from phalanx.engine.shapes import LabelInterest
+from phalanx.model.objects import Namespace
+from phalanx.model.objects.meta import LabelSelector
+from phalanx.model.objects.pod import PodAffinity, PodAffinityTerm
+from phalanx.model.selectors import NOTHING, BadSelector, LabelMatcher, Requirement, from_selector
+
+REQUIRED, ANTI, PREFERRED = "required affinity", "required anti-affinity", "preferred"
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_MANY = 20_000
+
+
+def matcher_of(selector: LabelSelector | None, *more: Requirement) -> LabelMatcher:
+    """None matches nothing; a selector nobody can read matches nothing either (validation keeps those out)."""
+    try:
+        found = from_selector(selector)
+    except BadSelector:
+        return NOTHING
+    if found.nothing or not more:
+        return found
+    return LabelMatcher((*found.requirements, *more))
+
+
+class Term:
+    """A pod affinity term as its owner means it. `weight` is negative for preferred anti-affinity."""
+
+    __slots__ = ("key", "kind", "matcher", "namespace_matcher", "namespaces", "weight")
+
+    def __init__(
+        self, term: PodAffinityTerm, kind: str, weight: int, namespace: str, labels: Mapping[str, str]
+    ) -> None:
+        self.kind = kind
+        self.weight = weight
+        self.key = term.topology_key
+        same = [Requirement(k, "In", (labels[k],)) for k in term.match_label_keys or () if k in labels]
+        other = [Requirement(k, "NotIn", (labels[k],)) for k in term.mismatch_label_keys or () if k in labels]
+        self.matcher = matcher_of(term.label_selector, *same, *other)
+        own = not term.namespaces and term.namespace_selector is None
+        self.namespaces = frozenset((namespace,) if own else term.namespaces or ())
+        self.namespace_matcher = matcher_of(term.namespace_selector)
+
+    def selects(self, namespace: str, labels: Mapping[str, str], objects: Objects) -> bool:
+        """While the owner is being placed: a namespace selector picks from the namespaces that exist."""
+        return self._covers(namespace, objects, False) and self.matcher.matches(labels)
+
+    def selects_incoming(self, namespace: str, labels: Mapping[str, str], objects: Objects) -> bool:
+        """While another pod is being placed: a namespace nobody knows has no labels, but may still be selected."""
+        return self._covers(namespace, objects, True) and self.matcher.matches(labels)
+
+    def _covers(self, namespace: str, objects: Objects, unknown_too: bool) -> bool:
+        if namespace in self.namespaces or self.namespace_matcher.everything:
+            return True
+        if self.namespace_matcher.nothing:
+            return False
+        known = objects.get(Namespace, "", namespace)
+        if known is None and not unknown_too:
+            return False
+        return self.namespace_matcher.matches(known.metadata.labels if known is not None else {})
+
+
+def terms_of(
+    affinity: PodAffinity | None, anti: PodAffinity | None, namespace: str, labels: Mapping[str, str]
+) -> tuple[Term, ...]:
+    found: list[Term] = []
+    for part, kind, sign in ((affinity, REQUIRED, 1), (anti, ANTI, -1)):
+        if part is None:
+            continue
+        found += [Term(term, kind, 0, namespace, labels) for term in part.required or ()]
+        for weighted in part.preferred or ():
+            found.append(Term(weighted.pod_affinity_term, PREFERRED, sign * weighted.weight, namespace, labels))
+    return tuple(found)
+
+
+class LabelClass:
+    """Pods no selector can tell apart. `rows`: row -> how many of them are there."""
+
+    __slots__ = ("labels", "namespace", "rows", "terminating")
+
+    def __init__(self, namespace: str, labels: dict[str, str], terminating: bool) -> None:
+        self.namespace = namespace
+        self.labels = labels
+        self.terminating = terminating
+        self.rows: dict[int, int] = {}
+
+
+class RuleSet:
+    """Pods whose own affinity rules mean the same."""
+
+    __slots__ = ("rows", "terms")
+
+    def __init__(self, terms: tuple[Term, ...]) -> None:
+        self.terms = terms
+        self.rows: dict[int, int] = {}
+
+
+class PodIndex:
+    def __init__(self, columns: Columns, interest: LabelInterest) -> None:
+        self.columns = columns
+        self.interest = interest
+        self.version = 0  # +1 when classes were made anew: whoever remembers classes must start over
+        self._position = -1
+        self._epoch = -1
+        self._classes: dict[tuple[str, bool, tuple[tuple[str, str], ...]], LabelClass] = {}
+        self._rule_sets: dict[bytes, RuleSet] = {}
+        self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
+
+    @classmethod
+    def of(cls, columns: Columns, interest: LabelInterest) -> PodIndex:
+        """The one index of these columns."""
+        found = columns.shared.get(cls)
+        if found is None:
+            found = columns.shared[cls] = cls(columns, interest)
+        assert isinstance(found, PodIndex)
+        return found
+
+    def sync(self) -> None:
+        """Bring the rows of all classes and rule sets up to date."""
+        log = self.columns.log
+        changes = log.since(self._position) if self._position >= 0 and self._epoch == self.interest.epoch else None
+        if changes is None or len(self._classes) > _MANY:
+            self._rebuild()
+        else:
+            for row, record, sign in changes:
+                if record is not None:
+                    self._count(record, row, sign)
+        self._position = log.position
+
+    def current(self, version: int) -> bool:
+        """Whether classes remembered at `version` are still the ones in use."""
+        return version == self.version and self._epoch == self.interest.epoch
+
+    def _rebuild(self) -> None:
+        self._classes.clear()
+        self._rule_sets.clear()
+        self._rules_of_shape.clear()
+        self._epoch = self.interest.epoch
+        self.version += 1
+        for row, pods in enumerate(self.columns.pods):
+            for record in pods.values():
+                self._count(record, row, 1)
+
+    def _count(self, record: PodRecord, row: int, sign: int) -> None:
+        _add(self.class_of(record).rows, row, sign)
+        rules = self.rules_of(record)
+        if rules is not None:
+            _add(rules.rows, row, sign)
+
+    def class_of(self, record: PodRecord) -> LabelClass:
+        keys = self.interest.keys
+        labels = record.labels
+        seen = tuple(sorted([pair for pair in labels.items() if pair[0] in keys]))
+        key = (record.namespace, record.terminating, seen)
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = LabelClass(record.namespace, dict(seen), record.terminating)
+        return found
+
+    def rules_of(self, record: PodRecord) -> RuleSet | None:
+        """None for the many pods without affinity rules."""
+        shape = record.shape
+        if shape.affinity is None and shape.anti_affinity is None:
+            return None
+        labels = record.labels
+        mentioned = _own_label_keys(shape.affinity, shape.anti_affinity)
+        values = tuple(labels.get(key) for key in mentioned)
+        found = self._rules_of_shape.get((shape.id, values))
+        if found is None:
+            key = _encode((record.namespace, shape.affinity, shape.anti_affinity, values))
+            found = self._rule_sets.get(key)
+            if found is None:
+                terms = terms_of(shape.affinity, shape.anti_affinity, record.namespace, labels)
+                found = self._rule_sets[key] = RuleSet(terms)
+            self._rules_of_shape[shape.id, values] = found
+        return found
+
+    def classes(self) -> Iterable[LabelClass]:
+        return self._classes.values()
+
+    def rule_sets(self) -> Iterable[RuleSet]:
+        return self._rule_sets.values()
+
+
+def _own_label_keys(*parts: PodAffinity | None) -> list[str]:
+    """Keys whose value on the owner is part of what a term means (matchLabelKeys, mismatchLabelKeys)."""
+    found: list[str] = []
+    for part in parts:
+        if part is not None:
+            for term in (*(part.required or ()), *(w.pod_affinity_term for w in part.preferred or ())):
+                found += term.match_label_keys or ()
+                found += term.mismatch_label_keys or ()
+    return found
+
+
+def _add(rows: dict[int, int], row: int, sign: int) -> None:
+    count = rows.get(row, 0) + sign
+    if count:
+        rows[row] = count
+    else:
+        del rows[row]
+
+
+def per_row(rows: Mapping[int, int], capacity: int) -> npt.NDArray[np.int64]:
+    """(capacity,) how many pods each row has."""
+    counts = np.zeros(capacity, dtype=np.int64)
+    if rows:
+        counts[np.fromiter(rows.keys(), np.int64, len(rows))] = np.fromiter(rows.values(), np.int64, len(rows))
+    return counts
+
+
+def placed(changes: Iterable[Change]) -> Iterable[tuple[int, PodRecord, int]]:
+    """The changes that are about pods."""
+    for row, record, sign in changes:
+        if record is not None:
+            yield row, record, sign

@@ -1,0 +1,167 @@
+"""What PodTopologySpread asks of a shape: its constraints, and which rows and pods they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.objects import Objects
+from phalanx.engine.plugins.node_affinity import matching
+from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, matcher_of, per_row
+from phalanx.engine.plugins.tolerating import untolerated
+from phalanx.engine.shapes import Shape
+from phalanx.model.objects import ReplicaSet, Service, StatefulSet
+from phalanx.model.objects.pod import TopologySpreadConstraint
+from phalanx.model.selectors import LabelMatcher, Requirement
+
+Bools = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
+
+HOSTNAME = "kubernetes.io/hostname"
+HARD, SOFT = "DoNotSchedule", "ScheduleAnyway"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    key: str
+    max_skew: int
+    matcher: LabelMatcher
+    min_domains: int
+    honor_affinity: bool
+    honor_taints: bool
+
+    def counts(self, namespace: str, pods: LabelClass) -> bool:
+        """Whether pods of this class count. An empty selector counts none (but matches the pod itself); pods that
+        are being deleted do not count."""
+        if pods.terminating or pods.namespace != namespace or self.matcher.everything:
+            return False
+        return self.matcher.matches(pods.labels)
+
+
+def own_constraints(shape: Shape, action: str) -> tuple[Constraint, ...]:
+    labels = shape.labels
+    return tuple(
+        _constraint(
+            c,
+            matcher_of(
+                c.label_selector,
+                *(Requirement(k, "In", (labels[k],)) for k in c.match_label_keys or () if k in labels),
+            ),
+        )
+        for c in shape.spread
+        if c.when_unsatisfiable == action
+    )
+
+
+def default_constraints(
+    shape: Shape, defaults: Iterable[TopologySpreadConstraint], action: str, objects: Objects
+) -> tuple[Constraint, ...]:
+    """The profile's constraints with the selector of the pod's services and controller; none without a selector."""
+    wanted = [c for c in defaults if c.when_unsatisfiable == action]
+    if not wanted:
+        return ()
+    matcher = default_matcher(shape, objects)
+    return () if matcher.everything else tuple(_constraint(c, matcher) for c in wanted)
+
+
+def _constraint(c: TopologySpreadConstraint, matcher: LabelMatcher) -> Constraint:
+    return Constraint(
+        key=c.topology_key,
+        max_skew=c.max_skew,
+        matcher=matcher,
+        min_domains=1 if c.min_domains is None else c.min_domains,
+        honor_affinity=c.node_affinity_policy != "Ignore",
+        honor_taints=c.node_taints_policy == "Honor",
+    )
+
+
+def default_matcher(shape: Shape, objects: Objects) -> LabelMatcher:
+    labels: dict[str, str] = {}
+    for service in objects.all(Service):
+        selector = service.spec.selector
+        if service.metadata.namespace != shape.namespace or selector is None:
+            continue
+        if all(shape.labels.get(key) == value for key, value in selector.items()):
+            labels.update(selector)
+    requirements = [Requirement(key, "In", (value,)) for key, value in labels.items()]
+    kind, name = shape.owner
+    owner: ReplicaSet | StatefulSet | None = None
+    if kind == "ReplicaSet":
+        owner = objects.get(ReplicaSet, shape.namespace, name)
+    elif kind == "StatefulSet":
+        owner = objects.get(StatefulSet, shape.namespace, name)
+    if owner is not None:
+        requirements += matcher_of(owner.spec.selector).requirements
+    return LabelMatcher(tuple(requirements))
+
+
+def with_all_keys(constraints: Sequence[Constraint], columns: Columns) -> Bools:
+    """(capacity,) rows that carry the label of every constraint."""
+    mask: Bools = np.ones(columns.capacity, dtype=np.bool_)
+    for constraint in constraints:
+        mask &= columns.label(constraint.key).ids > 0
+    return mask
+
+
+class Inclusion:
+    """Which rows take part in the counting (nodeAffinityPolicy, nodeTaintsPolicy), for one shape."""
+
+    __slots__ = ("_affinity", "_columns", "_shape", "_taints")
+
+    def __init__(self, shape: Shape, columns: Columns) -> None:
+        self._shape = shape
+        self._columns = columns
+        self._affinity: Bools | None = None
+        self._taints: Bools | None = None
+
+    def mask(self, constraint: Constraint) -> Bools | None:
+        """(capacity,) or None for every row. Made once; read only."""
+        masks = []
+        if constraint.honor_affinity and self.has_affinity:
+            if self._affinity is None:
+                self._affinity = self._affinity_mask()
+            masks.append(self._affinity)
+        if constraint.honor_taints:
+            if self._taints is None:
+                table = [untolerated(self._shape.tolerations, taints) is None for taints in self._columns.taint_sets]
+                self._taints = np.array(table, dtype=np.bool_)[self._columns.taint_set]
+            masks.append(self._taints)
+        if not masks:
+            return None
+        return masks[0] if len(masks) == 1 else masks[0] & masks[1]
+
+    @property
+    def has_affinity(self) -> bool:
+        affinity = self._shape.node_affinity
+        return bool(self._shape.node_selector) or (affinity is not None and affinity.required is not None)
+
+    def _affinity_mask(self) -> Bools:
+        columns, shape = self._columns, self._shape
+        mask: Bools = columns.alive.copy()
+        for key, value in shape.node_selector.items():
+            column = columns.label(key)
+            mask &= column.ids == column.id_of(value)
+        required = shape.node_affinity.required if shape.node_affinity is not None else None
+        if required is not None:
+            found: Bools = np.zeros(columns.capacity, dtype=np.bool_)
+            for term in required.node_selector_terms:
+                found[: columns.n] |= matching(term, columns)
+            mask &= found
+        return mask
+
+    def watched(self, constraints: Iterable[Constraint]) -> bool:
+        """Whether any change of a node's labels or taints can change the masks."""
+        return any((c.honor_affinity and self.has_affinity) or c.honor_taints for c in constraints)
+
+
+def matching_per_row(constraint: Constraint, namespace: str, index: PodIndex) -> Counts:
+    """(capacity,) pods that count, by row. The index must be in sync."""
+    counts: Counts = np.zeros(index.columns.capacity, dtype=np.int64)
+    for pods in index.classes():
+        if pods.rows and constraint.counts(namespace, pods):
+            counts += per_row(pods.rows, len(counts))
+    return counts

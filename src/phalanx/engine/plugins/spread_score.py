@@ -1,0 +1,186 @@
+"""The wish half of PodTopologySpread: fewer matching pods in a node's domains is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import MAX_SCORE, Bools, Floats
+from phalanx.engine.journal import Change
+from phalanx.engine.plugins.spread_rules import (
+    HOSTNAME,
+    SOFT,
+    Constraint,
+    Counts,
+    Inclusion,
+    matching_per_row,
+    with_all_keys,
+)
+from phalanx.engine.shapes import Shape
+
+if TYPE_CHECKING:
+    from phalanx.engine.plugins.topology_spread import PodTopologySpread
+
+
+class SpreadNormaliser:
+    """100 * (max + min - raw) / max; NaN (a node that lacks a label) becomes 0; without constraints all are 0."""
+
+    def __init__(self) -> None:
+        self.active = False
+
+    def bounds(self, raw: Floats) -> tuple[float, float]:
+        scored = raw[~np.isnan(raw)]
+        return (float(scored.min()), float(scored.max())) if len(scored) else (0.0, 0.0)
+
+    def scale(self, raw: Any, low: float, high: float) -> Any:
+        if not self.active:
+            return np.nan_to_num(raw) * 0.0
+        missing = np.isnan(raw)
+        if high == 0:
+            return np.where(missing, 0.0, float(MAX_SCORE))
+        return np.where(missing, 0.0, np.floor(MAX_SCORE * (high + low - np.where(missing, 0.0, raw)) / high))
+
+
+class _Soft:
+    """One constraint. `counts` is by row for the hostname, by domain id for every other key."""
+
+    __slots__ = ("by_row", "constraint", "counts", "ids", "included", "lookup", "size", "weight")
+
+    def __init__(self, constraint: Constraint, columns: Columns, included: Bools) -> None:
+        column = columns.label(constraint.key)
+        self.constraint = constraint
+        self.ids = column.ids
+        self.by_row = constraint.key == HOSTNAME
+        self.included = included
+        self.lookup: dict[int, bool] = {}
+        self.size = -1  # domains among the competing nodes
+        self.weight = 0.0
+        self.counts: Counts = np.zeros(columns.capacity if self.by_row else column.size, dtype=np.int64)
+
+    def fill(self, per_row: Counts) -> None:
+        if self.by_row:
+            self.counts = per_row
+        else:
+            weights = per_row[self.included]
+            self.counts = np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
+
+    def resize(self, competing: Bools) -> bool:
+        """Count the domains among the competing rows (capacity,); True if their number changed."""
+        if self.by_row:
+            size = int(np.count_nonzero(competing))
+        else:
+            seen = np.zeros(len(self.counts), dtype=np.bool_)
+            seen[self.ids[competing]] = True
+            size = int(np.count_nonzero(seen))
+        if size == self.size:
+            return False
+        self.size = size
+        self.weight = math.log(size + 2)
+        return True
+
+
+class SpreadScore:
+    def __init__(self, plugin: PodTopologySpread, shape: Shape, columns: Columns, *, need_all_keys: bool) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.index = plugin.index
+        self.need_all_keys = need_all_keys
+        self.normaliser = SpreadNormaliser()
+        self.raw: Floats = np.zeros(columns.capacity)
+        self._soft: list[_Soft] = []
+        self._ignored: Bools | None = None  # (capacity,) rows that lack a key
+        self._dirty = True
+        self._watch_nodes = False
+        self._key_versions: list[tuple[Any, int]] = []
+        self._selectors_version = -1
+        self._index_version = -1
+
+    def rebuild(self) -> None:
+        self._selectors_version = self.plugin.selectors_version
+        constraints = self.plugin.constraints(self.shape, SOFT)
+        columns = self.columns
+        self._soft = []
+        self.normaliser.active = bool(constraints)
+        self.raw = np.zeros(columns.capacity)
+        self._key_versions = []
+        self._ignored = None
+        self._watch_nodes = False
+        self._dirty = True
+        if not constraints:
+            return
+        self.index.sync()
+        self._index_version = self.index.version
+        inclusion = Inclusion(self.shape, columns)
+        self._watch_nodes = inclusion.watched(constraints)
+        everywhere: Bools = np.ones(columns.capacity, dtype=np.bool_)
+        if self.need_all_keys:
+            everywhere = with_all_keys(constraints, columns)
+            self._ignored = ~everywhere
+        for constraint in constraints:
+            policy = inclusion.mask(constraint)
+            soft = _Soft(constraint, columns, everywhere if policy is None else everywhere & policy)
+            soft.fill(matching_per_row(constraint, self.shape.namespace, self.index))
+            self._soft.append(soft)
+        self._key_versions = [(column, column.version) for column in (columns.label(c.key) for c in constraints)]
+        self.set_feasible(columns.alive)
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        if self._stale(changes):
+            self.rebuild()
+            return None
+        touched = False
+        for row, record, sign in changes if self._soft else ():
+            if record is None or record.namespace != self.shape.namespace:
+                continue
+            pods = self.index.class_of(record)
+            for soft in self._soft:
+                counts = soft.lookup.get(id(pods))
+                if counts is None:
+                    counts = soft.lookup[id(pods)] = soft.constraint.counts(self.shape.namespace, pods)
+                if counts and (soft.by_row or soft.included[row]):
+                    soft.counts[row if soft.by_row else soft.ids[row]] += sign
+                    touched = True
+        if not touched:
+            return ()
+        self._dirty = True
+        return None
+
+    def _stale(self, changes: Sequence[Change]) -> bool:
+        if self._selectors_version != self.plugin.selectors_version:
+            return True
+        if not self._soft:
+            return False
+        if not self.index.current(self._index_version):
+            return True
+        if any(column.version != version for column, version in self._key_versions):
+            return True
+        return self._watch_nodes and any(record is None for _, record, _ in changes)
+
+    def set_feasible(self, mask: Bools) -> bool:
+        """Domains are weighted by how many of them compete, so the scores are known only once the filters are done."""
+        if not self._soft:
+            return False
+        competing: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
+        competing[: len(mask)] = mask
+        if self._ignored is not None:
+            competing &= ~self._ignored
+        for soft in self._soft:
+            self._dirty = soft.resize(competing) or self._dirty
+        if not self._dirty:
+            return False
+        self._dirty = False
+        total = np.zeros(self.columns.capacity)
+        for soft in self._soft:
+            counts = soft.counts if soft.by_row else soft.counts[soft.ids]
+            share = counts * soft.weight + (soft.constraint.max_skew - 1)
+            total += np.where(soft.ids > 0, share, 0.0)
+        whole = np.floor(total)
+        self.raw = whole + (total - whole >= 0.5)
+        if self._ignored is not None:
+            self.raw[self._ignored] = np.nan
+        return True

@@ -1,0 +1,222 @@
+"""PodTopologySpread: matching pods evenly over topology domains, as a must (filter) or as a wish (score)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.config_args import PodTopologySpreadArgs
+from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
+from phalanx.engine.journal import Change
+from phalanx.engine.plugins.pod_index import LabelClass, PodIndex
+from phalanx.engine.plugins.spread_rules import (
+    HARD,
+    SOFT,
+    Constraint,
+    Counts,
+    Inclusion,
+    default_constraints,
+    matching_per_row,
+    own_constraints,
+    with_all_keys,
+)
+from phalanx.engine.plugins.spread_score import SpreadScore
+from phalanx.engine.shapes import Shape
+from phalanx.model.objects import ReplicaSet, Service, StatefulSet
+
+MESSAGE = "node(s) didn't match pod topology spread constraints"
+MISSING = MESSAGE + " (missing required label)"
+
+
+class PodTopologySpread:
+    name = "PodTopologySpread"
+    default_weight = 2
+    wakes_on = Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.SERVICE
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        self.args = PodTopologySpreadArgs.read(args)
+        self.handle = handle
+        self.objects = handle.objects
+        self.index = PodIndex.of(handle.columns, handle.interest)
+        self.selectors_version = 0  # +1 when a Service or controller changed: default constraints may differ
+
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        if kind not in ("Service", "ReplicaSet", "StatefulSet") or not self.args.default_constraints:
+            return
+        self.selectors_version += 1
+        if isinstance(new, Service):
+            self.handle.interest.add(new.spec.selector or {})
+        elif isinstance(new, ReplicaSet | StatefulSet) and new.spec.selector is not None:
+            selector = new.spec.selector
+            keys = {*(selector.match_labels or {}), *(e.key for e in selector.match_expressions or ())}
+            self.handle.interest.add(keys)
+
+    def constraints(self, shape: Shape, action: str) -> tuple[Constraint, ...]:
+        if shape.spread:
+            return own_constraints(shape, action)
+        return default_constraints(shape, self.args.default_constraints, action, self.objects)
+
+    def defaulted(self, shape: Shape, action: str) -> bool:
+        """Whether the constraints come from the profile and can change with services and controllers."""
+        return not shape.spread and any(c.when_unsatisfiable == action for c in self.args.default_constraints)
+
+    def track(self, shape: Shape, columns: Columns) -> SpreadFilter | None:
+        if not self.defaulted(shape, HARD) and not self.constraints(shape, HARD):
+            return None
+        return SpreadFilter(self, shape, columns)
+
+    def track_score(self, shape: Shape, columns: Columns) -> SpreadScore | None:
+        if not self.defaulted(shape, SOFT) and not self.constraints(shape, SOFT):
+            return None
+        # Nodes without a key take part only where nobody but the built-in defaults asked for it.
+        return SpreadScore(self, shape, columns, need_all_keys=bool(shape.spread) or not self.args.system_defaulted)
+
+    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+        """A pod matters if it counts for a constraint; of nodes and services we cannot easily say."""
+        record = change.record
+        if record is None or change.kind & (Wake.NODE | Wake.SERVICE | Wake.POD_LABELS):
+            return True
+        if record.namespace != shape.namespace:
+            return False
+        pods = LabelClass(record.namespace, record.labels, False)
+        return any(c.counts(shape.namespace, pods) for c in self.constraints(shape, HARD))
+
+
+class _Domains:
+    """The counts of one constraint by domain id, kept current."""
+
+    __slots__ = ("constraint", "counts", "fits", "ids", "included", "lookup", "present", "self_match")
+
+    def __init__(self, constraint: Constraint, columns: Columns, included: Bools, self_match: int) -> None:
+        column = columns.label(constraint.key)
+        self.constraint = constraint
+        self.ids = column.ids
+        self.lookup: dict[int, bool] = {}  # id of a label class -> counts
+        self.included = included  # (capacity,) rows that take part
+        self.self_match = self_match
+        self.counts: Counts = np.zeros(column.size, dtype=np.int64)
+        self.present: Bools = np.bincount(self.ids[included], minlength=column.size) > 0
+        self.present[0] = False
+        self.fits: Bools = np.zeros(column.size, dtype=np.bool_)
+
+    def fill(self, per_row: Counts) -> None:
+        weights = per_row[self.included]
+        self.counts = np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
+
+    def judge(self) -> Bools:
+        """(domains,) whether one more pod keeps the skew; entry 0, "no such label", is False."""
+        constraint = self.constraint
+        counts = self.counts
+        there = counts[self.present]
+        fewest = int(there.min()) if len(there) >= constraint.min_domains and len(there) else 0
+        fits: Bools = counts <= constraint.max_skew + fewest - self.self_match
+        fits[0] = False
+        return fits
+
+
+class SpreadFilter:
+    """Verdicts about one shape. A pod coming or going touches one count per constraint; the mask is made anew only
+    when a domain opened or closed."""
+
+    def __init__(self, plugin: PodTopologySpread, shape: Shape, columns: Columns) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.index = plugin.index
+        self.mask: Bools = np.zeros(0, dtype=np.bool_)
+        self._domains: list[_Domains] = []
+        self._constraints: tuple[Constraint, ...] = ()
+        self._watch_nodes = False
+        self._key_versions: list[tuple[Any, int]] = []
+        self._selectors_version = -1
+        self._index_version = -1
+
+    def rebuild(self) -> None:
+        self._selectors_version = self.plugin.selectors_version
+        self._constraints = self.plugin.constraints(self.shape, HARD)
+        columns, shape, index = self.columns, self.shape, self.index
+        index.sync()
+        self._index_version = index.version
+        inclusion = Inclusion(shape, columns)
+        self._watch_nodes = inclusion.watched(self._constraints)
+        everywhere = with_all_keys(self._constraints, columns)
+        self._domains = []
+        for constraint in self._constraints:
+            policy = inclusion.mask(constraint)
+            included = everywhere if policy is None else everywhere & policy
+            self_match = 1 if constraint.matcher.matches(shape.labels) else 0
+            domains = _Domains(constraint, columns, included, self_match)
+            domains.fill(matching_per_row(constraint, shape.namespace, index))
+            domains.fits = domains.judge()
+            self._domains.append(domains)
+        self._key_versions = [(column, column.version) for column in map(columns.label, self._keys())]
+        self._fill_mask()
+
+    def _keys(self) -> list[str]:
+        return [constraint.key for constraint in self._constraints]
+
+    def _fill_mask(self) -> None:
+        mask: Bools = np.ones(self.columns.capacity, dtype=np.bool_)
+        for domains in self._domains:
+            mask &= domains.fits[domains.ids]
+        self.mask = mask
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        if self._stale(changes):
+            self.rebuild()
+            return None
+        touched = False
+        for row, record, sign in changes:
+            if record is None or record.namespace != self.shape.namespace:
+                continue
+            pods = self.index.class_of(record)
+            for domains in self._domains:
+                counts = domains.lookup.get(id(pods))
+                if counts is None:
+                    counts = domains.lookup[id(pods)] = domains.constraint.counts(self.shape.namespace, pods)
+                if counts and domains.included[row]:
+                    domains.counts[domains.ids[row]] += sign
+                    touched = True
+        if not touched:
+            return ()
+        turned: dict[int, None] = {}
+        for domains in self._domains:
+            fits = domains.judge()
+            differ = np.flatnonzero(fits != domains.fits)
+            if len(differ):
+                domains.fits = fits
+                flags = np.zeros(len(fits), dtype=np.bool_)
+                flags[differ] = True
+                turned.update(dict.fromkeys(np.flatnonzero(flags[domains.ids]).tolist()))
+        if turned:
+            self._fill_mask()
+        return list(turned)
+
+    def _stale(self, changes: Sequence[Change]) -> bool:
+        if self._selectors_version != self.plugin.selectors_version:
+            return True
+        if self._domains and not self.index.current(self._index_version):
+            return True
+        if any(column.version != version for column, version in self._key_versions):
+            return True
+        return self._watch_nodes and any(record is None for _, record, _ in changes)
+
+    def explain(self, rows: Rows) -> Sequence[Finding]:
+        """Constraints are looked at in order; the first that fails gives the reason."""
+        findings = []
+        left = rows
+        for domains in self._domains:
+            if not len(left):
+                break
+            ids = domains.ids[left]
+            missing = left[ids == 0]
+            skewed = left[(ids > 0) & ~domains.fits[ids]]
+            if len(missing):
+                findings.append(Finding(missing, MISSING, unresolvable=True))
+            if len(skewed):
+                findings.append(Finding(skewed, MESSAGE))
+            left = left[(ids > 0) & domains.fits[ids]]
+        return findings
