@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.placement.problem import Composite, Floats, Group, Ints, Leaf, done, leaves
+from phalanx.engine.placement.problem import Bools, Composite, Floats, Group, Ints, Leaf, done, leaves
 from phalanx.engine.placement.state import State
 
 
@@ -43,16 +43,34 @@ def demand_of(group: Group, state: State, full: bool) -> Floats:
 
 
 class Bounds:
+    """Answers are shared between groups that ask for the same, such as the replicas of one template."""
+
     def __init__(self, state: State, full: bool) -> None:
         self.state = state
         self.full = full
         self._possible: dict[tuple[int, int], bool] = {}
+        self._inside: dict[tuple[int, int], bool] = {}
         self._demand: dict[int, Floats] = {}
+        self._kind: dict[int, int] = {}  # id(group) -> number of its kind
+        self._kinds: dict[tuple[object, ...], int] = {}
+
+    def kind(self, group: Group) -> int:
+        """Equal for groups that no placement can tell apart."""
+        if id(group) not in self._kind:
+            what: tuple[object, ...]
+            if isinstance(group, Leaf):
+                what = (group.need, group.demand)
+            else:
+                what = (group.minimum, tuple(self.kind(c) for c in group.children))
+            what = (isinstance(group, Leaf), group.key, group.preferred, group.pinned, *what)
+            self._kind[id(group)] = self._kinds.setdefault(what, len(self._kinds))
+        return self._kind[id(group)]
 
     def demand(self, group: Group) -> Floats:
-        if id(group) not in self._demand:
-            self._demand[id(group)] = demand_of(group, self.state, self.full)
-        return self._demand[id(group)]
+        kind = self.kind(group)
+        if kind not in self._demand:
+            self._demand[kind] = demand_of(group, self.state, self.full)
+        return self._demand[kind]
 
     def required(self, group: Group) -> bool:
         """Has to place something in this mode."""
@@ -68,7 +86,7 @@ class Bounds:
 
     def possible(self, group: Group, area: int) -> bool:
         """False: the group cannot be placed inside the area."""
-        handle = (id(group), area)
+        handle = (self.kind(group), area)
         if handle not in self._possible:
             self._possible[handle] = self._look(group, area)
         return self._possible[handle]
@@ -76,15 +94,26 @@ class Bounds:
     def _look(self, group: Group, area: int) -> bool:
         if not self.required(group):
             return True
-        if group.key is not None:
-            return bool(len(self.domains(group, area)))
-        return self.inside(group, area)
+        if group.key is None:
+            return self.inside(group, area)
+        found = self.domains(group, area)
+        if isinstance(group, Leaf):
+            return bool(len(found))
+        return any(self.inside(group, self.state.area(area, group.key, int(d))) for d in found)
 
     def inside(self, group: Group, area: int) -> bool:
         """Like possible, with the group's own key already decided: the area is its domain."""
+        handle = (self.kind(group), area)
+        if handle not in self._inside:
+            self._inside[handle] = self._look_inside(group, area)
+        return self._inside[handle]
+
+    def _look_inside(self, group: Group, area: int) -> bool:
         nodes = self.state.areas[area]
-        if (self.demand(group) > self.state.problem.free[:, nodes].clip(min=0).sum(axis=1)).any():
-            return False
+        demand = self.demand(group)
+        for r in np.flatnonzero(demand):
+            if self.state.problem.free[r, nodes].clip(min=0).sum() < demand[r]:
+                return False
         if isinstance(group, Leaf):
             return self._leaf_fits(group, nodes)
         pending = [c for c in group.children if self.required(c)]
@@ -101,18 +130,17 @@ class Bounds:
         """Ids of the domains of group.key inside the area that counting does not rule out, in id order."""
         assert group.key is not None
         state = self.state
-        column = state.problem.domains.get(group.key)
-        if column is None:
-            return np.zeros(0, dtype=np.int64)
-        nodes = state.areas[area]
-        ids = column[nodes]
-        labelled = ids >= 0
-        if not labelled.all():
-            nodes, ids = nodes[labelled], ids[labelled]
+        nodes, ids = state.split(area, group.key)
         if not len(ids):
             return np.zeros(0, dtype=np.int64)
         size = int(ids.max()) + 1
-        ok = np.bincount(ids, minlength=size) > 0
+        demand = self.demand(group)
+        ok: Bools | None = None
+        for r in np.flatnonzero(demand):
+            enough = np.bincount(ids, weights=state.problem.free[r, nodes].clip(min=0), minlength=size) >= demand[r]
+            ok = enough if ok is None else ok & enough
+        if ok is None:
+            ok = np.bincount(ids, minlength=size) > 0
         if group.pinned >= 0:
             ok &= np.arange(size) == group.pinned
         if isinstance(group, Leaf):
@@ -121,17 +149,6 @@ class Bounds:
                 return np.zeros(0, dtype=np.int64)
             fits = np.zeros(size)
             for shape, count in group.demand:
-                per = np.bincount(ids, weights=state.base(shape)[nodes], minlength=size)
-                fits += np.minimum(per, count)
+                fits += np.minimum(np.bincount(ids, weights=state.base(shape)[nodes], minlength=size), count)
             ok &= fits >= need
-        for r in np.flatnonzero(self.demand(group)):
-            ok &= (
-                np.bincount(ids, weights=state.problem.free[r, nodes].clip(min=0), minlength=size)
-                >= self.demand(group)[r]
-            )
-        found = np.flatnonzero(ok)
-        if isinstance(group, Composite):
-            found = np.array(
-                [d for d in found if self.inside(group, state.area(area, group.key, int(d)))], dtype=np.int64
-            )
-        return found
+        return np.flatnonzero(ok)

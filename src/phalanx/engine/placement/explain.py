@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.outcome import Certificate, RuledOut
@@ -26,10 +25,9 @@ class _Explainer:
         self.bounds = Bounds(state, False)
 
     def group(self, group: Group, area: int) -> Certificate:
-        areas = self._areas(group, area)
         if isinstance(group, Leaf):
-            return self._leaf(group, area, areas)
-        return self._composite(group, area, areas)
+            return self._leaf(group, area)
+        return self._composite(group, area, self._areas(group, area))
 
     def _areas(self, group: Group, area: int) -> list[tuple[int, int]]:
         """(domain id, area) of every domain of the group's key; (-1, area) without a key."""
@@ -46,32 +44,37 @@ class _Explainer:
     def _name(self, group: Group, domain: int) -> str | None:
         return None if group.key is None or domain < 0 else self.problem.domain_name(group.key, domain)
 
-    def _leaf(self, leaf: Leaf, area: int, areas: list[tuple[int, int]]) -> Certificate:
-        best: tuple[int, int, int] | None = None  # pods that fit, domain, area
-        excluded: list[Ints] = []
-        for domain, inside in areas:
-            nodes = self.state.areas[inside]
-            fits = sum(min(c, int(self.state.base(s)[nodes].sum())) for s, c in leaf.demand)
-            if best is None or fits > best[0]:
-                best = (fits, domain, inside)
-            if not any(self.problem.shapes[s].mask[nodes].any() for s, _ in leaf.demand):
-                excluded.append(nodes)
-        fits, domain, inside = best if best is not None else (0, -1, area)
+    def _leaf(self, leaf: Leaf, area: int) -> Certificate:
+        """All domains at once: a domain is a number per node, a node where there is no key."""
+        if leaf.key is None:
+            nodes, ids = self.state.areas[area], np.zeros(len(self.state.areas[area]), dtype=np.int32)
+        else:
+            nodes, ids = self.state.split(area, leaf.key)
+            if leaf.pinned >= 0:
+                nodes, ids = nodes[ids == leaf.pinned], ids[ids == leaf.pinned]
+        present = np.unique(ids)
+        fits, domain, inside = 0, -1, nodes
+        if len(present):
+            sums = np.zeros(int(present[-1]) + 1)
+            for shape, count in leaf.demand:
+                sums += np.minimum(np.bincount(ids, weights=self.state.base(shape)[nodes]), count)
+            domain = int(present[int(sums[present].argmax())])
+            fits, inside = int(sums[domain]), nodes[ids == domain]
         return Certificate(
             group=leaf.name,
             composite=False,
             key=leaf.key,
             needed=leaf.need,
             fits=fits,
-            domains=len(areas),
+            domains=len(present) if leaf.key is not None else 1,
             best=self._name(leaf, domain),
-            limiting=self._limiting(leaf, self.state.areas[inside], fits),
-            ruled_out=self._ruled_out(leaf, excluded if leaf.key is not None else self._barred_nodes(leaf, area)),
+            limiting=self._limiting(leaf, inside),
+            ruled_out=self._ruled_out(leaf, nodes, ids if leaf.key is not None else np.arange(len(nodes))),
             pinned=self._name(leaf, leaf.pinned),
             members=leaf.total,
         )
 
-    def _limiting(self, leaf: Leaf, nodes: Ints, fits: int) -> str | None:
+    def _limiting(self, leaf: Leaf, nodes: Ints) -> str | None:
         """For the shape that comes shortest of what it asks; where each shape fits alone, the fullest resource."""
         shortest: tuple[float, int] | None = None
         for shape, count in leaf.demand:
@@ -87,31 +90,29 @@ class _Explainer:
         share = self.problem.free[np.ix_(asks, nodes)].sum(axis=1) / demand[asks]
         return str(self.problem.resources[int(asks[int(share.argmin())])])
 
-    def _barred_nodes(self, leaf: Leaf, area: int) -> list[Ints]:
-        nodes = self.state.areas[area]
+    def _ruled_out(self, leaf: Leaf, nodes: Ints, ids: NDArray[np.integer]) -> tuple[RuledOut, ...]:
+        """Domains without a single allowed node, by the reason most of their nodes give."""
+        if not leaf.demand or not len(ids):
+            return ()
         allowed = np.zeros(len(nodes), dtype=bool)
         for shape, _ in leaf.demand:
             allowed |= self.problem.shapes[shape].mask[nodes]
-        return [nodes[i : i + 1] for i in np.flatnonzero(~allowed)]
-
-    def _ruled_out(self, leaf: Leaf, excluded: list[Ints]) -> tuple[RuledOut, ...]:
-        """Domains without a single allowed node, by the reason most of their nodes give."""
-        if not leaf.demand:
+        size = int(ids.max()) + 1
+        barred = (np.bincount(ids, minlength=size) > 0) & (np.bincount(ids, weights=allowed, minlength=size) == 0)
+        if not barred.any():
             return ()
+        inside = barred[ids]
         reasons = self.problem.shapes[leaf.demand[0][0]].reasons
-        domains: Counter[str] = Counter()
-        nodes: Counter[str] = Counter()
-        for where in excluded:
-            name = "filters"
-            if reasons is not None:
-                codes = reasons[where]
-                codes = codes[codes >= 0]
-                if len(codes):
-                    name = str(self.problem.reason_names[int(np.bincount(codes).argmax())])
-            domains[name] += 1
-            nodes[name] += len(where)
-        ordered = sorted(domains, key=lambda name: (-domains[name], name))
-        return tuple(RuledOut(name, domains[name], nodes[name]) for name in ordered)
+        codes = np.full(int(inside.sum()), -1) if reasons is None else reasons[nodes[inside]].astype(np.int64)
+        kinds = len(self.problem.reason_names) + 1  # 0 = no reason given
+        table = np.bincount(ids[inside] * kinds + codes + 1, minlength=size * kinds).reshape(size, kinds)
+        dominant = table[barred].argmax(axis=1)
+        found = []
+        for code in np.unique(dominant):
+            name = str(self.problem.reason_names[code - 1]) if code else "filters"
+            mine = table[barred][dominant == code]
+            found.append(RuledOut(name, len(mine), int(mine.sum())))
+        return tuple(sorted(found, key=lambda r: (-r.domains, r.reason)))
 
     def _composite(self, group: Composite, area: int, areas: list[tuple[int, int]]) -> Certificate:
         satisfied = sum(done(c) for c in group.children)

@@ -14,6 +14,8 @@ import numpy as np
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 
+CHOOSY = 256  # nodes up to which the most open of several packings is looked for, not just the first
+
 
 @dataclass(slots=True, eq=False)
 class Item:
@@ -32,13 +34,14 @@ class Area:
 
     free: Floats  # (R, M)
     scale: Floats  # (R,) total free of each resource: turns amounts into shares
+    inverse: Floats  # (R,) 1 / scale
     rank: Ints  # (M,) order among equals
 
 
 def make_area(free: Floats, rank: Ints) -> Area:
     scale = free.sum(axis=1)
     scale[scale <= 0] = 1.0
-    return Area(free, scale, rank)
+    return Area(free, scale, 1.0 / scale, rank)
 
 
 def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
@@ -54,12 +57,28 @@ def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
     return chosen, counts
 
 
+def smallest(values: Floats, rank: Ints, count: int) -> Ints:
+    """Indices of the count least values in order, ties by rank. Sorts no more than it must."""
+    if count < len(values) // 2:
+        edge = np.partition(values, count - 1)[count - 1]
+        below = np.flatnonzero(values < edge)
+        level = np.flatnonzero(values == edge)
+        lacking = count - len(below)
+        if lacking < len(level):
+            level = level[np.argpartition(rank[level], lacking - 1)[:lacking]]
+        keep = np.concatenate([below, level])
+        return keep[np.lexsort((rank[keep], values[keep]))]
+    return np.lexsort((rank, values))
+
+
 def _node_order(area: Area, free: Floats, item: Item, slots: Ints, rule: int) -> Ints:
-    """Best node first among those with room."""
+    """Best nodes first among those with room; every one takes at least a pod, so item.count of them are enough."""
     room = np.flatnonzero(slots)
+    if not len(room):
+        return room
     if item.score is not None and rule == 0:
-        return room[np.lexsort((area.rank[room], -item.score[room]))]
-    left = free[:, room] / area.scale[:, None]
+        return room[smallest(-item.score[room], area.rank[room], item.count)]
+    left = free[:, room] * area.inverse[:, None]
     if rule == 0:  # what stays behind counts on every resource: cpu pods keep away from accelerators
         waste = left.sum(axis=0)
     elif rule == 1:  # fullest first as the shape itself sees it
@@ -69,9 +88,8 @@ def _node_order(area: Area, free: Floats, item: Item, slots: Ints, rule: int) ->
         waste = left[asks].min(axis=0) + left[~asks].sum(axis=0)
     else:  # what is left after the node is as full of this shape as it gets
         filled = np.minimum(slots[room], item.count)
-        waste = (free[:, room] - item.request[:, None] * filled) / area.scale[:, None]
-        waste = waste.sum(axis=0)
-    return room[np.lexsort((area.rank[room], waste))]
+        waste = ((free[:, room] - item.request[:, None] * filled) * area.inverse[:, None]).sum(axis=0)
+    return room[smallest(waste, area.rank[room], item.count)]
 
 
 def one_pass(area: Area, items: list[Item], order: tuple[int, ...], rule: int) -> Ints | None:
@@ -118,11 +136,12 @@ def openness(area: Area, items: list[Item], placed: Ints) -> float:
 def pack(area: Area, items: list[Item], passes: int = 24) -> Ints | None:
     """The most open of several best-fit passes, or None if all of them fail."""
     best: tuple[float, Ints] | None = None
+    choosy = area.free.shape[1] <= CHOOSY and len(items) > 1
     for number, order in enumerate(_orders(area, items, passes)):
         for rule in (0, 1, 2, 3):
             placed = one_pass(area, items, order, rule)
             if placed is not None:
-                if len(items) == 1 or items[0].score is not None:
+                if not choosy or items[0].score is not None:
                     return placed
                 value = openness(area, items, placed)
                 if best is None or value > best[0] + 1e-12:

@@ -7,14 +7,15 @@ unlucky order. Nothing here is random and no clock is read: the budget counts ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds, wanted
-from phalanx.engine.placement.problem import Composite, Group, Leaf, done, leaves
+from phalanx.engine.placement.problem import Composite, Group, Ints, Leaf, done, leaves
 from phalanx.engine.placement.state import Budget, Exhausted, Seat, State
 
 
@@ -92,7 +93,7 @@ class Search:
         todo = []
         task: Task | None = frame.task
         while task is not None:
-            todo.append((id(task.group), task.area))
+            todo.append((self.bounds.kind(task.group), task.area))
             task = task.rest
         load: dict[tuple[int, int], int] = {}
         for seat in frame.mark.values():
@@ -114,45 +115,49 @@ class Search:
 
     def _areas(self, group: Group, parent: int) -> Iterator[int]:
         """Areas the group may live in: preferred narrower ones first, then its domains, tightest first."""
+        outer: Iterable[int]
         if group.key is None:
             outer = [parent] if self.bounds.inside(group, parent) else []
         else:
-            ids = self.bounds.domains(group, parent)
-            outer = [self.state.area(parent, group.key, int(d)) for d in ids]
-        if len(outer) > 1:
-            outer = [outer[i] for i in self._tightness(group, outer)]
+            outer = self._domains(group, parent, group.key, self.bounds.domains(group, parent))
         if group.preferred is not None and group.preferred in self.state.problem.domains:
-            narrow = []
-            column = self.state.problem.domains[group.preferred]
+            outer = list(outer)
             for area in outer:
-                ids = np.unique(column[self.state.areas[area]])
-                narrow += [self.state.area(area, group.preferred, int(d)) for d in ids if d >= 0]
-            narrow = [a for a in narrow if self.bounds.inside(group, a)]
-            yield from (narrow[i] for i in self._tightness(group, narrow))
+                ids = np.unique(self.state.split(area, group.preferred)[1])
+                yield from self._domains(group, area, group.preferred, ids)
         yield from outer
 
-    def _tightness(self, group: Group, areas: list[int]) -> list[int]:
-        """Order of areas: those with room now, more members (leaf), least spare room over all requested resources."""
+    def _domains(self, group: Group, parent: int, key: str, ids: NDArray[np.integer]) -> Iterator[int]:
+        """Areas of these domains: with room now, for most members (leaf), least spare over all requested resources."""
+        if not len(ids):
+            return
+        order = ids if len(ids) == 1 else ids[self._tightness(group, parent, key, ids)]
+        for domain in order:
+            area = self.state.area(parent, key, int(domain))
+            if self.bounds.inside(group, area):
+                yield area
+
+    def _tightness(self, group: Group, parent: int, key: str, ids: NDArray[np.integer]) -> Ints:
         state = self.state
+        nodes, of = state.split(parent, key)
+        size = int(of.max()) + 1
         demand = self.bounds.demand(group)
-        asks = np.flatnonzero(demand)
-        keys = []
-        for number, area in enumerate(areas):
-            nodes = state.areas[area]
-            spare = float((state.free[np.ix_(asks, nodes)].sum(axis=1) / demand[asks]).sum())
-            fits = 0
-            room = 0
-            if isinstance(group, Leaf):
-                for shape, count in group.demand:
-                    slots = int(state.slots(shape, nodes).sum())
-                    fits += min(slots, count)
-                    room += slots
-                enough = fits >= wanted(group, self.full)
-                keys.append((not enough, -fits, float(room) if len(group.demand) == 1 else spare, spare, number))
-            else:
-                enough = bool((state.free[np.ix_(asks, nodes)].sum(axis=1) >= demand[asks]).all())
-                keys.append((not enough, 0, spare, spare, number))
-        return sorted(range(len(areas)), key=lambda i: keys[i])
+        spare = np.zeros(len(ids))
+        short = np.zeros(len(ids), dtype=bool)
+        for r in np.flatnonzero(demand):
+            free = np.bincount(of, weights=state.free[r, nodes], minlength=size)[ids]
+            short |= free < demand[r]
+            spare += free / demand[r]
+        if not isinstance(group, Leaf):
+            return np.lexsort((spare, short))
+        fits = np.zeros(len(ids))
+        room = np.zeros(len(ids))
+        for shape, count in group.demand:
+            slots = np.bincount(of, weights=state.slots(shape, nodes), minlength=size)[ids]
+            fits += np.minimum(slots, count)
+            room += slots
+        short |= fits < wanted(group, self.full)
+        return np.lexsort((spare, room if len(group.demand) == 1 else spare, -fits, short))
 
     def _counts(self, leaf: Leaf) -> Iterator[dict[int, int]]:
         """Which pods make up the minimum: all of them, or cheapest first and then every other mixture."""

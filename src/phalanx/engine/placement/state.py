@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
-from phalanx.engine.placement.pack import Item, fill, make_area, pack
+from phalanx.engine.placement.pack import Item, fill, make_area, pack, smallest
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
 from phalanx.engine.placement.slots import base_slots, count_slots
 
@@ -52,9 +53,12 @@ class State:
         self.budget = budget
         self.free: Floats = problem.free.copy()
         self.rank: Ints = problem.order if problem.order is not None else np.arange(problem.node_count)
+        scale = problem.free.sum(axis=1)
+        self.inverse: Floats = 1.0 / np.where(scale > 0, scale, 1.0)  # (R,) amount -> share of all free
         self.seats: dict[int, Seat] = {}  # id(leaf) -> seat, in the order of placing
         self.areas: list[Ints] = [np.arange(problem.node_count)]
         self.area_ids: dict[tuple[int, str, int], int] = {}
+        self._splits: dict[tuple[int, str], tuple[Ints, NDArray[np.int32]]] = {}
         self._base: dict[int, Ints] = {}
         self._proofs: dict[tuple[object, ...], Ints | None] = {}
         self.coupled: set[int] = {s for pair in problem.conflicts for s in pair}
@@ -74,6 +78,16 @@ class State:
             self.area_ids[handle] = len(self.areas)
             self.areas.append(nodes[self.problem.domains[key][nodes] == domain])
         return self.area_ids[handle]
+
+    def split(self, parent: int, key: str) -> tuple[Ints, NDArray[np.int32]]:
+        """Nodes of parent that carry the label, and their domain ids."""
+        if (parent, key) not in self._splits:
+            nodes = self.areas[parent]
+            column = self.problem.domains.get(key)
+            ids = np.full(len(nodes), -1, dtype=np.int32) if column is None else column[nodes]
+            labelled = ids >= 0
+            self._splits[parent, key] = (nodes, ids) if labelled.all() else (nodes[labelled], ids[labelled])
+        return self._splits[parent, key]
 
     # ---- counting --------------------------------------------------------------------------------------------
 
@@ -139,17 +153,16 @@ class State:
         room = np.flatnonzero(slots)
         rank = self.rank[nodes[room]]
         if row.score is not None:
-            order = room[np.lexsort((rank, -row.score[nodes[room]]))]
+            order = room[smallest(-row.score[nodes[room]], rank, count)]
         else:
-            order = room[np.lexsort((rank, self._leftover(nodes[room]), slots[room]))]
+            # Leftover is a share below R, so slots decide first.
+            order = room[smallest(slots[room] * (len(self.inverse) + 1) + self._leftover(nodes[room]), rank, count)]
         chosen, counts = fill(slots, order, count)
         return nodes[chosen], counts
 
     def _leftover(self, nodes: Ints) -> Floats:
         """(M,) what is free on a node as a share of all that is free: ties go to the node with least to lose."""
-        scale = self.problem.free.sum(axis=1)
-        scale[scale <= 0] = 1.0
-        leftover: Floats = (self.free[:, nodes] / scale[:, None]).sum(axis=0)
+        leftover: Floats = self.inverse @ self.free[:, nodes]
         return leftover
 
     def _item(self, shape: int, count: int, nodes: Ints, bound: Ints, shapes: Sequence[int]) -> Item:
