@@ -249,3 +249,17 @@ def test_conforming_twice_changes_nothing_and_never_fails_otherwise(obj: dict[st
     assert conform(obj, POD) == []
     assert json.dumps(obj) == once
     assert not any(math.isinf(value) for value in obj.values() if isinstance(value, float))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(_NAMES, _VALUES, max_size=5))
+def test_the_quick_and_the_careful_way_agree(obj: dict[str, Any]) -> None:
+    careful = json.loads(json.dumps(obj)) | {"unknown": 1}  # anything odd takes the careful way
+    try:
+        conform(careful, POD)
+    except BadRequest:
+        with pytest.raises(BadRequest):
+            conform(obj, POD)
+        return
+    conform(obj, POD)
+    assert obj == careful

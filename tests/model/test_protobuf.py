@@ -254,3 +254,14 @@ def test_kinds_without_a_schema_are_asked_to_use_json() -> None:
     body = enveloped(tables.record("core/v1.Pod"), {"apiVersion": "example.org/v1", "kind": "Widget"})
     with pytest.raises(BadRequest, match="Widget in version 'example.org/v1' cannot be sent as protobuf"):
         parse(body, "application/vnd.kubernetes.protobuf", None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(_KINDS))
+def test_good_objects_conform_alike_in_the_quick_and_the_careful_way(data: st.DataObject, name: str) -> None:
+    schema = tables.record(name)
+    quick = data.draw(values(schema, 0))
+    careful = json.loads(json.dumps(quick)) | {"unknown": 1}
+    assert conform(quick, schema) == []
+    assert conform(careful, schema) == ['unknown field "unknown"']
+    assert quick == careful
