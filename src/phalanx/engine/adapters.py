@@ -46,11 +46,14 @@ class PluginFailure(Exception):
         self.plugin = plugin
 
 
-def relevant_rows(changes: Iterable[Change], depends: Depends) -> list[int]:
+_NODE, _USAGE = int(Depends.NODE), int(Depends.USAGE)  # plain ints: flag arithmetic is slow
+
+
+def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
     """Distinct rows, in order, whose verdict may have changed."""
     rows: dict[int, None] = {}
     for row, record, _ in changes:
-        if depends & (Depends.NODE if record is None else Depends.USAGE):
+        if depends & (_NODE if record is None else _USAGE):
             rows[row] = None
     return list(rows)
 
@@ -62,7 +65,7 @@ class RowFilter:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.depends: Depends = plugin.depends
+        self.depends = int(plugin.depends)
         self.row_verdict = getattr(plugin, "mask_row", None)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
 
@@ -126,7 +129,7 @@ class PlainFilter:
             self.mask[row] = self.verdict(int(row))
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        rows = relevant_rows(changes, Depends.NODE | Depends.USAGE)
+        rows = relevant_rows(changes, _NODE | _USAGE)
         for row in rows:
             self.mask[row] = self.columns.nodes[row] is not None and self.verdict(row)
         return rows
@@ -157,7 +160,7 @@ class RowScore:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.depends: Depends = plugin.depends
+        self.depends = int(plugin.depends)
         self.row_score = getattr(plugin, "score_row", None)
         self.bounded = bounded  # must be 0..100 because nothing normalises it
         self.raw: Floats = np.zeros(0)
@@ -217,7 +220,7 @@ class PlainScore:
             self._look(int(row))
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        rows = relevant_rows(changes, Depends.NODE | Depends.USAGE)
+        rows = relevant_rows(changes, _NODE | _USAGE)
         for row in rows:
             self._look(row)
         return rows

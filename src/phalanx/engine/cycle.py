@@ -187,7 +187,9 @@ class Cycle:
         self.columns.place(record, row)
         record.node_name = self.columns.names[row]
         record.assumed = True
-        self.nominations.clear(record)
+        promised = self.nominations.clear(record)
+        if promised and promised != record.node_name:
+            self.queue.wake(ClusterChange(Wake.NOMINATION, self.columns.row_of.get(promised, -1), record))
         self.root_of[record.key] = root
         root.records.pop(record.key, None)
         if not root.records:

@@ -26,7 +26,7 @@ from phalanx.engine.pods import Pods
 from phalanx.engine.profile import Profile, third_party
 from phalanx.engine.queue import Queue
 from phalanx.engine.records import PodRecord
-from phalanx.engine.roots import GroupRoots, NoGroups, Place
+from phalanx.engine.roots import GroupRoots, NoGroups
 from phalanx.engine.settings import EngineSettings
 from phalanx.engine.shapes import LabelInterest, ShapeTable
 from phalanx.model.gates import Gates
@@ -103,12 +103,12 @@ class Engine:
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
         ]
-        self._gatekeepers = {
-            plugin.name: plugin.gate_wakes
-            for p in self.profiles.values()
-            for plugin in p.pre_enqueue
-            if getattr(plugin, "gate_wakes", Wake.NOTHING)
-        }
+        self.queue.readmit = self.pods.admit
+        for profile in self.profiles.values():
+            profile.handle.cycle = self.cycle
+            for plugin in profile.pre_enqueue:
+                if getattr(plugin, "gate_wakes", Wake.NOTHING):
+                    self.queue.gatekeepers[plugin.name] = plugin.gate_wakes
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             e.PodChanged: lambda event: self.pods.changed(event.object),
             e.NodeChanged: lambda event: self._node_changed(event.object),
@@ -150,7 +150,7 @@ class Engine:
         if row < 0:
             row = self.columns.set_node(node)
             self.pods.node_appeared(name, row)
-            self.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
+            self.queue.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
             return
         old = self.columns.nodes[row]
         assert old is not None
@@ -164,7 +164,7 @@ class Engine:
             return
         self.columns.set_node(node)
         self.pods.crowded.add(row)
-        self.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
+        self.queue.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
 
     def _node_gone(self, name: str, uid: str) -> None:
         row = self.columns.row_of.get(name, -1)
@@ -175,7 +175,7 @@ class Engine:
             return
         self.pods.node_vanished(name, self.columns.remove_node(name))
         self.pods.crowded.discard(row)
-        self.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
+        self.queue.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
 
     def _object_changed(self, obj: Any) -> None:
         self._tell(KINDS[type(obj)], self.objects.put(obj), obj)
@@ -196,16 +196,7 @@ class Engine:
         self.groups.observe(kind, old, new)
         wake = _WAKE_OF_KIND.get(kind)
         if wake is not None:
-            self.wake(ClusterChange(wake, old=old, new=new))
-
-    def wake(self, change: ClusterChange) -> None:
-        """Rouse whoever waits for such a change, and ask gatekeepers that wait for it again."""
-        self.queue.wake(change)
-        keepers = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
-        if keepers:
-            gated = [r for r in self.queue.roots.values() if r.place is Place.GATED and r.gate[0] in keepers]
-            for root in gated:
-                self.pods.admit(root)
+            self.queue.wake(ClusterChange(wake, old=old, new=new))
 
     def _outcome(self, event: e.Outcome) -> None:
         decision = self._awaited.pop(event.decision, None)

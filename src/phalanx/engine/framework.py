@@ -32,6 +32,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 
 if TYPE_CHECKING:
+    from phalanx.engine.cycle import Cycle
     from phalanx.engine.diagnosis import Diagnosis
 
 Bools = npt.NDArray[np.bool_]
@@ -159,6 +160,7 @@ class Handle:
     interest: LabelInterest
     gates: Gates
     scheduler_name: str = "default-scheduler"
+    cycle: Cycle | None = None  # set before the first event; for PostFilter plugins (evaluations, nominations, queue)
 
 
 Factory = Callable[[Mapping[str, Any], Handle], "Plugin"]

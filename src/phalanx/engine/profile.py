@@ -19,6 +19,7 @@ _SCORES = (fw.TrackingScore, fw.VectorScore, fw.NodeScore)
 class Profile:
     def __init__(self, settings: ProfileSettings, registry: Mapping[str, fw.Factory], handle: fw.Handle) -> None:
         self.scheduler_name = settings.scheduler_name
+        self.handle = handle
         self.plugins: dict[str, Any] = {}
         self.pre_enqueue: list[Any] = []
         self.queue_sort: Any = None

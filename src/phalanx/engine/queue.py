@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterator
+from functools import cache
 from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Wake
@@ -25,7 +26,7 @@ def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
 class Bucket:
     """Roots that wait for the same thing."""
 
-    __slots__ = ("asleep", "deadline", "heap", "key", "message", "waits_for", "wakes", "worth")
+    __slots__ = ("armed", "asleep", "deadline", "heap", "key", "message", "waits_for", "wakes", "worth")
 
     def __init__(self, key: Hashable, wakes: Wake, worth: Worth | None, message: str, waits_for: Any) -> None:
         self.key = key
@@ -36,6 +37,7 @@ class Bucket:
         self.heap: list[tuple[tuple[Any, ...], int, Root]] = []
         self.asleep = True
         self.deadline = 0.0  # woken then even without an event
+        self.armed = False  # has an entry among the deadlines
 
     def first(self) -> Root | None:
         while self.heap:
@@ -67,6 +69,9 @@ class Queue:
         self._asleep: dict[int, dict[Hashable, Bucket]] = {bit: {} for bit in _bits(Wake.ANY)}
         self._deadlines: list[tuple[float, int, Bucket]] = []
         self._ticket = 0
+        # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
+        self.gatekeepers: dict[str, Wake] = {}
+        self.readmit: Callable[[Root], None] = self.activate
 
     # ---- moving roots
 
@@ -115,7 +120,7 @@ class Queue:
             self._index(bucket)
         bucket.asleep = True
         bucket.deadline = now + self.flush_after
-        heapq.heappush(self._deadlines, (bucket.deadline, self._next(), bucket))
+        self._arm(bucket)
         self._into_bucket(root, bucket)
         return bucket
 
@@ -163,29 +168,35 @@ class Queue:
             if root.entry is entry and root.place is Place.BACKOFF:
                 self._into_active(root)
         while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, _, bucket = heapq.heappop(self._deadlines)
-            if bucket.asleep and bucket.deadline == deadline and self._buckets.get(bucket.key) is bucket:
+            bucket = heapq.heappop(self._deadlines)[2]
+            bucket.armed = False
+            if not bucket.asleep:
+                continue
+            if bucket.deadline <= now:
                 self._rouse(bucket)
+            else:
+                self._arm(bucket)
 
     def next_time(self) -> float | None:
         """When `flush` will have something to do."""
         while self._backoff and self._backoff[0][2].entry is not self._backoff[0]:
             heapq.heappop(self._backoff)
-        while self._deadlines and not (
-            self._deadlines[0][2].asleep and self._deadlines[0][2].deadline == self._deadlines[0][0]
-        ):
-            heapq.heappop(self._deadlines)
+        while self._deadlines and not self._deadlines[0][2].asleep:
+            heapq.heappop(self._deadlines)[2].armed = False
         times = [heap[0][0] for heap in (self._backoff, self._deadlines) if heap]
         return min(times) if times else None
 
     def wake(self, change: ClusterChange) -> None:
         """Something happened: rouse every sleeping bucket to which it can matter."""
         sleeping = self._asleep[int(change.kind)]
-        if not sleeping:
-            return
-        roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
-        for bucket in roused:
-            self._rouse(bucket)
+        if sleeping:
+            roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
+            for bucket in roused:
+                self._rouse(bucket)
+        if self.gatekeepers:
+            names = [name for name, wakes in self.gatekeepers.items() if wakes & change.kind]
+            for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
+                self.readmit(root)
 
     def has_active(self) -> bool:
         while self._active:
@@ -212,6 +223,11 @@ class Queue:
                 yield root, Place.GATED
 
     # ---- inside
+
+    def _arm(self, bucket: Bucket) -> None:
+        if not bucket.armed:
+            bucket.armed = True
+            heapq.heappush(self._deadlines, (bucket.deadline, self._next(), bucket))
 
     def _next(self) -> int:
         self._ticket += 1
@@ -274,8 +290,9 @@ class Queue:
             self._asleep[bit].pop(bucket.key, None)
 
 
-def _bits(wakes: Wake) -> list[int]:
-    return [int(bit) for bit in Wake.__members__.values() if _single(int(bit)) and bit & wakes]
+@cache
+def _bits(wakes: Wake) -> tuple[int, ...]:
+    return tuple(int(bit) for bit in Wake.__members__.values() if _single(int(bit)) and bit & wakes)
 
 
 def _single(value: int) -> bool:
