@@ -33,12 +33,17 @@ def read_object(request: Request, options: WriteOptions) -> Body:
     return Body(obj, warnings)
 
 
-def shape(obj: Json, kind: Kind, schema: Object, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
-    """Check types, drop unknown fields; what was dropped is a problem, a warning or nothing, as the client asked."""
+def shape(
+    obj: Json, kind: Kind, schema: Object, options: WriteOptions, repeated: list[str], *, zeros: bool = False
+) -> tuple[str, ...]:
+    """Check types, drop unknown fields; what was dropped is a problem, a warning or nothing, as the client asked.
+
+    `zeros` keeps zero values, which are wishes in an applied configuration and noise everywhere else.
+    """
     if isinstance(schema, CustomObject):
         unknown = schema.shape(obj)
     else:
-        unknown = conform(obj, schema)
+        unknown = conform(obj, schema, zeros=zeros)
     if not unknown and not repeated:
         return ()
     if options.validation == "Ignore":

@@ -15,8 +15,9 @@ from phalanx.local.api.patch_merge import merge_patch
 from phalanx.local.api.patch_strategic import strategic_patch
 from phalanx.local.api.problems import not_found
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.structural import CustomObject
 from phalanx.local.api.view import decode
-from phalanx.model.decode import media_type, parse
+from phalanx.model.decode import conform, media_type, parse
 from phalanx.model.kinds import Json
 from phalanx.model.schema import Object
 
@@ -80,7 +81,7 @@ class Patches:
         if not obj.get("apiVersion") or not obj.get("kind"):
             raise BadRequest("invalid object type: apiVersion and kind must be set in an applied configuration")
         check_type(kind, request.version, obj)
-        warnings = shape(obj, kind, request.version.schema, options, repeated)
+        warnings = shape(obj, kind, request.version.schema, options, repeated, zeros=True)
         check_place(request, obj)
         now = rfc3339(changes.ctx.clock.now())
         pinned = obj["metadata"].get("resourceVersion") or ""
@@ -114,8 +115,12 @@ class Patches:
 
 
 def _in_version(request: Request, obj: Json) -> Json:
+    """The merged object as the request's version shows it; zeros have done their part and go."""
     convert = request.version.from_storage
-    return convert(obj) if convert is not None else obj
+    view = convert(obj) if convert is not None else obj
+    if not isinstance(request.version.schema, CustomObject):
+        conform(view, request.version.schema)
+    return view
 
 
 def read_patch(request: Request, language: str) -> Any:
