@@ -10,7 +10,7 @@ from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.feed import Feed
 from phalanx.local.duties.garbage import GarbageCollector
 from phalanx.local.duties.namespaces import NamespaceDeleter
-from phalanx.local.duties.protection import GroupProtection
+from phalanx.local.duties.protection import VIEWS, GroupProtection
 from phalanx.model.kinds import Registry
 
 
@@ -20,11 +20,11 @@ class Duties:
     def __init__(self, client: Client, registry: Registry, clock: Clock | None = None) -> None:
         self.ready = asyncio.Event()
         self._client = client
-        self._feed = Feed(client, registry)
+        self._feed = Feed(client, registry, VIEWS)
         self._parts = (
             GarbageCollector(client, registry, self._feed),
             NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),
-            GroupProtection(client, registry),
+            GroupProtection(client, registry, self._feed),
         )
 
     async def run(self) -> None:

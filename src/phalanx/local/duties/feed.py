@@ -1,6 +1,7 @@
 """The metadata of every stored object, kept by watches: what garbage collection and namespace deletion look at.
 
-One informer per stored kind, each reading only what the duties need of an object. Kinds come and go with
+One informer per stored kind, each reading only what the duties need of an object: its metadata, and for kinds with a
+view of their own a little more, so that nobody has to watch pods a second time. Kinds come and go with
 CustomResourceDefinitions; the registry's generation number says when. Events are left out: they are many, and nothing
 owns or is owned by them.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -63,19 +64,25 @@ class Body(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Item:
     kind: Kind
-    meta: Meta
+    body: Body
+
+    @property
+    def meta(self) -> Meta:
+        return self.body.metadata
 
 
 Listener = Callable[[Item | None, Item | None], None]  # (before, after); None: was not there, is gone
 
 
 class Feed:
-    def __init__(self, client: Client, registry: Registry) -> None:
+    def __init__(self, client: Client, registry: Registry, views: Mapping[str, type[Body]] | None = None) -> None:
+        """views: kind key -> what to read of objects of that kind instead of metadata alone."""
         self.items: dict[str, Item] = {}  # by uid
         self.by_namespace: Counter[str] = Counter()
         self.synced = asyncio.Event()
         self._client = client
         self._registry = registry
+        self._views = views or {}
         self._places: dict[str, dict[tuple[str, str], Item]] = {}  # kind key -> (namespace, name)
         self._listeners: list[Listener] = []
         self._on_kinds: list[Callable[[], None]] = []
@@ -115,14 +122,15 @@ class Feed:
         for key, kind in wanted.items():
             if key in self._tasks:
                 continue
-            informer = Informer(self._client, kind.resource(), Body, self._sink(kind), optional=True)
+            view = self._views.get(key, Body)
+            informer = Informer(self._client, kind.resource(), view, self._sink(kind), optional=True)
             self._tasks[key] = group.create_task(informer.run(), name=f"feed {key}")
             started.append(informer)
         return started
 
     def _sink(self, kind: Kind) -> Callable[[Change[Body]], None]:
         def sink(change: Change[Body]) -> None:
-            item = Item(kind, change.object.metadata) if change.object is not None else None
+            item = Item(kind, change.object) if change.object is not None else None
             self._set(kind.key, (change.namespace, change.name), item)
 
         return sink

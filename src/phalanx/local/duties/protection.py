@@ -6,29 +6,33 @@ References are by name, as pods and groups make them.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
-from phalanx.base.informer import Change, Informer
-from phalanx.local.duties.feed import Meta
+from phalanx.local.duties.feed import Body, Feed, Item, Meta
 from phalanx.local.work import Work
 from phalanx.model.kinds import Registry
 
-PODS = Resource("", "v1", "pods", "Pod")
-POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
-COMPOSITE_FINALIZER = "scheduling.k8s.io/compositepodgroup-protection"
+PODS = "pods"
+POD_GROUPS = "podgroups.scheduling.k8s.io"
+COMPOSITES = "compositepodgroups.scheduling.k8s.io"
+FINALIZERS = {
+    POD_GROUPS: "scheduling.k8s.io/podgroup-protection",
+    COMPOSITES: "scheduling.k8s.io/compositepodgroup-protection",
+}
 FINISHED = ("Succeeded", "Failed")
 
-Place = tuple[str, str, str]  # (plural, namespace, name)
+Place = tuple[str, str, str]  # (kind key, namespace, name)
 
 
 class _Group(msgspec.Struct, rename="camel", frozen=True):
     pod_group_name: str | None = None
-    parent_composite_pod_group_name: str | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel", frozen=True):
     scheduling_group: _Group | None = None
 
 
@@ -36,77 +40,82 @@ class _Status(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class _Member(msgspec.Struct, frozen=True):
-    """A pod, a PodGroup or a CompositePodGroup, as far as it refers to a group."""
+class _GroupSpec(msgspec.Struct, rename="camel", frozen=True):
+    parent_composite_pod_group_name: str | None = None
 
-    metadata: Meta
-    spec: _Group = _Group()
+
+class PodView(Body, frozen=True):
+    spec: _PodSpec = _PodSpec()
     status: _Status = _Status()
 
     @property
-    def live(self) -> bool:
-        return self.status.phase not in FINISHED
+    def held(self) -> str:
+        """The PodGroup that a live pod holds on to; "" when none."""
+        group = self.spec.scheduling_group
+        return (group.pod_group_name or "") if group is not None and self.status.phase not in FINISHED else ""
 
 
-class _List(msgspec.Struct):
-    items: list[_Member] = []
+class GroupView(Body, frozen=True):
+    spec: _GroupSpec = _GroupSpec()
+
+    @property
+    def held(self) -> str:
+        """The CompositePodGroup that a group is a child of; "" when none."""
+        return self.spec.parent_composite_pod_group_name or ""
 
 
-_decode_list = msgspec.json.Decoder(_List).decode
+VIEWS: Mapping[str, type[Body]] = {PODS: PodView, POD_GROUPS: GroupView, COMPOSITES: GroupView}
 
 
-def pod_refers_to(pod: _Member) -> str:
-    """The PodGroup that a live pod holds on to; "" when none."""
-    group = pod.spec.scheduling_group
-    return (group.pod_group_name or "") if group is not None and pod.live else ""
+class _PodList(msgspec.Struct):
+    items: list[PodView] = []
 
 
-def group_refers_to(group: _Member) -> str:
-    return group.spec.parent_composite_pod_group_name or ""
+class _GroupList(msgspec.Struct):
+    items: list[GroupView] = []
+
+
+_decode_pods = msgspec.json.Decoder(_PodList).decode
+_decode_groups = msgspec.json.Decoder(_GroupList).decode
 
 
 class GroupProtection:
-    def __init__(self, client: Client, registry: Registry) -> None:
+    """The feed must have been made with VIEWS."""
+
+    def __init__(self, client: Client, registry: Registry, feed: Feed) -> None:
         self._client = client
-        self._groups = {
-            plural: kind.resource()
-            for plural in ("podgroups", "compositepodgroups")
-            if (kind := registry.by_storage_key(f"{plural}.scheduling.k8s.io")) is not None
-        }
+        self._registry = registry
+        self._feed = feed
         self._references: dict[Place, dict[Place, None]] = {}  # group -> who refers to it
         self._made: dict[Place, Place] = {}  # who -> the group it refers to
         self._deleting: dict[Place, Meta] = {}  # groups on their way out
         self._work: Work[Place] = Work("group protection", self._step, workers=2)
+        feed.listen(self._on_change)
 
     async def run(self) -> None:
-        if not self._groups:
-            return  # the gate GenericWorkload is off
-        informers = [Informer(self._client, PODS, _Member, self._sink("pods", "podgroups", pod_refers_to))]
-        for plural, resource in self._groups.items():
-            informers.append(
-                Informer(self._client, resource, _Member, self._sink(plural, "compositepodgroups", group_refers_to))
-            )
-        async with asyncio.TaskGroup() as group:
-            for informer in informers:
-                group.create_task(informer.run())
-            for informer in informers:
-                await informer.synced.wait()
-            group.create_task(self._work.run())
+        await self._feed.synced.wait()
+        await self._work.run()
 
-    def _sink(self, plural: str, target: str, refers_to: Callable[[_Member], str]) -> Callable[[Change[_Member]], None]:
-        def sink(change: Change[_Member]) -> None:
-            place = (plural, change.namespace, change.name)
-            name = refers_to(change.object) if change.object is not None else ""
-            self._refer(place, (target, change.namespace, name) if name else None)
-            if plural != "pods":
-                meta = change.object.metadata if change.object is not None else None
-                if meta is not None and meta.deleting:
-                    self._deleting[place] = meta
-                    self._work.add(place)
-                else:
-                    self._deleting.pop(place, None)
-
-        return sink
+    def _on_change(self, before: Item | None, after: Item | None) -> None:
+        item = after or before
+        assert item is not None
+        key = item.kind.key
+        if key not in VIEWS:
+            return
+        place = (key, item.meta.namespace, item.meta.name)
+        body = after.body if after is not None else None
+        target = ""
+        if isinstance(body, PodView | GroupView):
+            target = body.held
+        group = (POD_GROUPS if key == PODS else COMPOSITES, item.meta.namespace, target)
+        self._refer(place, group if target else None)
+        if key == PODS:
+            return
+        if body is not None and body.metadata.deleting:
+            self._deleting[place] = body.metadata
+            self._work.add(place)
+        else:
+            self._deleting.pop(place, None)
 
     def _refer(self, who: Place, group: Place | None) -> None:
         before = self._made.get(who)
@@ -126,25 +135,30 @@ class GroupProtection:
 
     async def _step(self, place: Place) -> None:
         meta = self._deleting.get(place)
-        plural, namespace, name = place
-        finalizer = POD_GROUP_FINALIZER if plural == "podgroups" else COMPOSITE_FINALIZER
-        if meta is None or not meta.has(finalizer) or self._references.get(place) or await self._in_use(place):
+        key, namespace, name = place
+        finalizer = FINALIZERS[key]
+        kind = self._registry.by_storage_key(key)
+        if meta is None or kind is None or not meta.has(finalizer):
+            return
+        if self._references.get(place) or await self._in_use(place):
             return
         left = [entry for entry in meta.finalizers or () if entry != finalizer]
         metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": left or None}
         try:
-            await self._client.patch(self._groups[plural], name, {"metadata": metadata}, namespace)
+            await self._client.patch(kind.resource(), name, {"metadata": metadata}, namespace)
         except NotFound:
             return
 
     async def _in_use(self, place: Place) -> bool:
         """Ask the server itself: watches of pods and groups are not in step with each other."""
-        plural, namespace, name = place
-        if plural == "podgroups":
-            users = _decode_list(await self._client.list(PODS, namespace)).items
-            return any(pod_refers_to(pod) == name for pod in users)
-        for resource in self._groups.values():
-            children = _decode_list(await self._client.list(resource, namespace)).items
-            if any(group_refers_to(child) == name for child in children):
+        key, namespace, name = place
+        for user in (PODS,) if key == POD_GROUPS else (POD_GROUPS, COMPOSITES):
+            kind = self._registry.by_storage_key(user)
+            if kind is None:
+                continue
+            answer = await self._client.list(kind.resource(), namespace)
+            found: list[PodView] | list[GroupView]
+            found = _decode_pods(answer).items if user == PODS else _decode_groups(answer).items
+            if any(body.held == name for body in found):
                 return True
         return False

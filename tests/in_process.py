@@ -1,0 +1,140 @@
+"""API server, duties and simulated nodes in the test's own event loop, without HTTP; waiting is by watching."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from phalanx.base.client import Resource
+from phalanx.local.api.context import Context
+from phalanx.local.api.handler import Api
+from phalanx.local.api.index import index_of
+from phalanx.local.api.write import Writer
+from phalanx.local.client import LocalClient
+from phalanx.local.duties import Duties, bootstrap
+from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
+from phalanx.local.store import Store
+from phalanx.model import builtin
+from phalanx.model.gates import Gates
+
+Json = dict[str, Any]
+TIMEOUT = 30.0
+
+
+class Inside:
+    def __init__(self) -> None:
+        gates = Gates()
+        self.store = Store.open(":memory:", indexer=index_of)
+        self.registry = builtin.registry(gates)
+        context = Context(self.store, self.registry, gates)
+        self.client = LocalClient(Api(context, Writer(context)), user_agent="test")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, what: Coroutine[Any, Any, None], ready: asyncio.Event) -> asyncio.Task[None]:
+        task = asyncio.create_task(what)
+        self._tasks.append(task)
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait_for(asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED), TIMEOUT)
+        waiting.cancel()
+        if task.done():
+            task.result()
+        return task
+
+    async def start_duties(self) -> None:
+        duties = Duties(self.client, self.registry)
+        await self.run(duties.run(), duties.ready)
+
+    async def start_nodes(self, count: int = 1, topology: str = "", options: KubeletOptions | None = None) -> Any:
+        nodes = SimulatedNodes(
+            self.client,
+            count,
+            parse_topology(topology),
+            options=options or KubeletOptions(speed=50),
+        )
+        return await self.run(nodes.run(), nodes.ready)
+
+    def resource(self, kind: str) -> Resource:
+        found = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+        return found.resource()
+
+    async def create(self, kind: str, name: str, namespace: str = "default", **rest: Any) -> Json:
+        resource = self.resource(kind)
+        metadata = {"name": name, **rest.pop("metadata", {})}
+        body = {"apiVersion": resource.api_version, "kind": kind, "metadata": metadata, **rest}
+        created: Json = json.loads(await self.client.create(resource, body, namespace if resource.namespaced else ""))
+        return created
+
+    async def delete(self, kind: str, name: str, namespace: str = "default", **options: Any) -> None:
+        resource = self.resource(kind)
+        await self.client.delete(resource, name, namespace if resource.namespaced else "", **options)
+
+    async def patch(self, kind: str, name: str, body: Json, namespace: str = "default", subresource: str = "") -> None:
+        resource = self.resource(kind)
+        namespace = namespace if resource.namespaced else ""
+        await self.client.patch(resource, name, body, namespace, subresource=subresource)
+
+    def look(self, kind: str, name: str, namespace: str = "default") -> Json | None:
+        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+        entry = self.store.get((key.storage_key, namespace if key.namespaced else "", name))
+        return json.loads(entry.value) if entry is not None else None
+
+    async def until(
+        self, kind: str, name: str, namespace: str = "default", when: Callable[[Json], Any] | None = None
+    ) -> Json:
+        """The object as soon as `when` says yes; without `when`: its last state, once it is gone."""
+        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+        watcher = self.store.watch(key.storage_key)
+        last: Json = {}
+        try:
+            while True:
+                found = self.look(kind, name, namespace)
+                if found is None and when is None:
+                    return last
+                if found is not None and when is not None and when(found):
+                    return found
+                last = found or last
+                try:
+                    await asyncio.wait_for(anext(watcher), TIMEOUT)
+                except TimeoutError:
+                    raise AssertionError(f"{kind} {name} stays like this: {json.dumps(last, indent=1)}") from None
+        finally:
+            watcher.close()
+
+    async def gone(self, kind: str, name: str, namespace: str = "default") -> None:
+        await self.until(kind, name, namespace)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.store.close()
+
+
+@asynccontextmanager
+async def inside(*, duties: bool = True, nodes: int = 0, **simulation: Any) -> AsyncIterator[Inside]:
+    cluster = Inside()
+    try:
+        if duties:
+            await cluster.start_duties()
+        else:
+            await bootstrap(cluster.client)
+        if nodes:
+            await cluster.start_nodes(nodes, **simulation)
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+def owner(of: Json, *, block: bool = False, **changes: Any) -> Json:
+    """An owner reference to an object."""
+    reference = {
+        "apiVersion": of["apiVersion"],
+        "kind": of["kind"],
+        "name": of["metadata"]["name"],
+        "uid": of["metadata"]["uid"],
+        "blockOwnerDeletion": block,
+    }
+    return reference | changes

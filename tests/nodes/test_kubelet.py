@@ -1,0 +1,278 @@
+"""What simulated nodes do with pods, seen through the API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from in_process import Inside, Json, inside
+from phalanx.local.nodes import KubeletOptions
+from phalanx.local.nodes.heartbeats import Heartbeats, interval
+from phalanx.local.nodes.kubelet import SimulatedKubelet
+
+RUN = "simulation.phalanx.dev/run-seconds"
+EXIT = "simulation.phalanx.dev/exit-code"
+FAIL = "simulation.phalanx.dev/fail"
+NODE = "node-00000"
+
+
+async def bound(
+    cluster: Inside, name: str, *, node: str = NODE, cpu: str = "1", policy: str = "Never", **rest: Any
+) -> Json:
+    annotations = rest.pop("annotations", {})
+    spec = {
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}],
+        "nodeName": node,
+        "restartPolicy": policy,
+        **rest,
+    }
+    return await cluster.create("Pod", name, metadata={"annotations": annotations}, spec=spec)
+
+
+def phase(*wanted: str) -> Callable[[Json], bool]:
+    return lambda body: body.get("status", {}).get("phase") in wanted
+
+
+def conditions(body: Json) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in body.get("status", {}).get("conditions") or ()}
+
+
+def test_a_bound_pod_runs_with_everything_clients_look_at() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await cluster.create(
+                "Pod",
+                "p",
+                spec={"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "s", "image": "i"}]},
+            )
+            binding = {"target": {"kind": "Node", "name": NODE}}
+            await cluster.client.create(cluster.resource("Pod"), binding, "default", name="p", subresource="binding")
+            status = (await cluster.until("Pod", "p", when=phase("Running")))["status"]
+            said = {condition["type"]: condition["status"] for condition in status["conditions"]}
+            for type_ in ("PodScheduled", "Initialized", "ContainersReady", "Ready"):
+                assert said[type_] == "True"
+            assert status["startTime"] and status["podIP"] == status["podIPs"][0]["ip"]
+            assert status["hostIP"] == "10.0.0.1"
+            (container,) = status["containerStatuses"]
+            assert container["ready"] and container["restartCount"] == 0 and container["state"]["running"]["startedAt"]
+            assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "end"),
+    [("Never", "0", "Succeeded"), ("OnFailure", "0", "Succeeded"), ("Never", "3", "Failed")],
+)
+def test_a_pod_ends_as_told(policy: str, code: str, end: str) -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p", policy=policy, annotations={RUN: "2", EXIT: code})
+            await cluster.until("Pod", "p", when=phase("Running"))
+            body = await cluster.until("Pod", "p", when=phase("Succeeded", "Failed"))
+            assert body["status"]["phase"] == end and conditions(body)["Ready"] == "False"
+            terminated = body["status"]["containerStatuses"][0]["state"]["terminated"]
+            assert terminated["exitCode"] == int(code)
+            assert terminated["reason"] == ("Completed" if code == "0" else "Error")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("policy", "code"), [("OnFailure", "1"), ("Always", "1"), ("Always", "0")])
+def test_containers_are_restarted_where_the_policy_says_so(policy: str, code: str) -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1, options=KubeletOptions(speed=500)) as cluster:
+            await bound(cluster, "p", policy=policy, annotations={RUN: "1", EXIT: code})
+            body = await cluster.until(
+                "Pod", "p", when=lambda body: body["status"].get("containerStatuses", [{}])[0].get("restartCount") == 2
+            )
+            assert body["status"]["phase"] == "Running"
+            assert body["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == int(code)
+            waiting = await cluster.until(
+                "Pod", "p", when=lambda body: "waiting" in body["status"]["containerStatuses"][0]["state"]
+            )
+            assert waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+            assert conditions(waiting)["Ready"] == "False"
+
+    asyncio.run(scenario())
+
+
+def test_a_running_pod_can_be_told_to_end() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p")
+            await cluster.until("Pod", "p", when=phase("Running"))
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {RUN: "0", EXIT: "7"}}})
+            body = await cluster.until("Pod", "p", when=phase("Failed"))
+            assert body["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+
+    asyncio.run(scenario())
+
+
+def test_the_deadline_of_a_pod_ends_it() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p", policy="Always", activeDeadlineSeconds=2)
+            body = await cluster.until("Pod", "p", when=phase("Failed"))
+            assert body["status"]["reason"] == "DeadlineExceeded"
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_pod_stops_then_goes() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p")
+            await cluster.until("Pod", "p", when=phase("Running"))
+            await cluster.delete("Pod", "p")
+            last = await cluster.until("Pod", "p")
+            assert last["metadata"]["deletionTimestamp"]
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_pod_with_a_finalizer_reports_its_end_and_waits() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p")
+            await cluster.patch("Pod", "p", {"metadata": {"finalizers": ["example.com/count-me"]}})
+            await cluster.until("Pod", "p", when=phase("Running"))
+            await cluster.delete("Pod", "p")
+            body = await cluster.until("Pod", "p", when=phase("Failed"))
+            assert body["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
+            await cluster.patch("Pod", "p", {"metadata": {"finalizers": None}})
+            await cluster.gone("Pod", "p")
+
+    asyncio.run(scenario())
+
+
+def test_what_would_overcommit_a_node_is_refused() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1, topology="cpu=2,gpus=0") as cluster:
+            await bound(cluster, "first", cpu="1500m")
+            await cluster.until("Pod", "first", when=phase("Running"))
+            await bound(cluster, "second", cpu="1")
+            body = await cluster.until("Pod", "second", when=phase("Failed", "Running"))
+            assert body["status"]["reason"] == "OutOfcpu" and "used: 1500" in body["status"]["message"]
+            await cluster.patch("Pod", "first", {"metadata": {"annotations": {RUN: "0"}}})
+            await cluster.until("Pod", "first", when=phase("Succeeded"))
+            await bound(cluster, "third", cpu="2")  # room came back
+            await cluster.until("Pod", "third", when=phase("Running"))
+
+    asyncio.run(scenario())
+
+
+def test_nodes_of_users_are_left_alone() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await cluster.create("Node", "mine")
+            await bound(cluster, "theirs", node="mine")
+            await bound(cluster, "ours")
+            await cluster.until("Pod", "ours", when=phase("Running"))
+            theirs, node = cluster.look("Pod", "theirs"), cluster.look("Node", "mine")
+            assert theirs is not None and theirs["status"]["phase"] == "Pending"
+            assert node is not None and not conditions(node)
+            # Until their owner hands them over.
+            await cluster.patch("Node", "mine", {"metadata": {"labels": {"simulation.phalanx.dev/simulated": "true"}}})
+            await cluster.until("Pod", "theirs", when=phase("Running"))
+            await cluster.until("Node", "mine", when=lambda body: conditions(body).get("Ready") == "True")
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_node_is_not_ready_and_its_pods_stand_still_until_it_comes_back() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=2) as cluster:
+            await bound(cluster, "p")
+            await cluster.until("Pod", "p", when=phase("Running"))
+            await cluster.patch("Node", NODE, {"metadata": {"annotations": {FAIL: "true"}}})
+            await cluster.until("Node", NODE, when=lambda body: conditions(body)["Ready"] == "Unknown")
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {RUN: "0"}}})
+            await bound(cluster, "witness", node="node-00001", annotations={RUN: "0"})
+            await cluster.until("Pod", "witness", when=phase("Succeeded"))
+            still = cluster.look("Pod", "p")
+            assert still is not None and still["status"]["phase"] == "Running"
+            await cluster.patch("Node", NODE, {"metadata": {"annotations": {FAIL: None}}})
+            await cluster.until("Pod", "p", when=phase("Succeeded"))
+            await cluster.until("Node", NODE, when=lambda body: conditions(body)["Ready"] == "True")
+
+    asyncio.run(scenario())
+
+
+def test_a_new_process_takes_over_running_pods() -> None:
+    async def scenario() -> None:
+        async with inside(duties=False) as cluster:
+            first = await cluster.start_nodes(1, "cpu=2")
+            await bound(cluster, "p", cpu="2", annotations={RUN: "0.5"}, policy="Never")
+            await bound(cluster, "q", cpu="2")
+            await cluster.until("Pod", "q", when=phase("Failed", "Running"))
+            running = await cluster.until("Pod", "p", when=phase("Running", "Succeeded"))
+            first.cancel()
+            await cluster.start_nodes(1, "cpu=2")
+            done = await cluster.until("Pod", "p", when=phase("Succeeded"))
+            assert done["status"]["startTime"] == running["status"]["startTime"]
+
+    asyncio.run(scenario())
+
+
+def test_heartbeats_are_leases_that_go_with_their_node() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=3) as cluster:
+            lease = await cluster.until(
+                "Lease", NODE, "kube-node-lease", when=lambda body: body["spec"].get("renewTime")
+            )
+            assert lease["spec"]["holderIdentity"] == NODE and lease["spec"]["leaseDurationSeconds"] == 40
+            await cluster.delete("Node", NODE)
+            await cluster.gone("Lease", NODE, "kube-node-lease")
+
+    asyncio.run(scenario())
+
+
+def test_heartbeats_are_spread_out_and_bounded() -> None:
+    class Steps:
+        def __init__(self) -> None:
+            self.time = 0.0
+
+        def now(self) -> float:
+            return 1_700_000_000.0 + self.time
+
+        def monotonic(self) -> float:
+            return self.time
+
+    async def scenario() -> None:
+        async with inside(duties=False, nodes=60) as cluster:
+            clock = Steps()
+            kubelet = SimulatedKubelet(cluster.client, clock)
+            task = asyncio.create_task(kubelet.run())
+            await kubelet.synced.wait()
+            beats = Heartbeats(cluster.client, clock, kubelet.nodes.values)
+            written = []
+            for _ in range(30):
+                before = cluster.store.revision
+                await beats.beat()
+                written.append(cluster.store.revision - before)
+                clock.time += 1.0
+            task.cancel()
+            assert max(written) <= 7 and 170 <= sum(written) <= 190, written  # 60 nodes, each every 10 s
+
+    asyncio.run(scenario())
+    assert interval(100) == 10.0 and interval(5000) == 25.0
+
+
+def test_two_thousand_pods_start_and_end() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=100, options=KubeletOptions(speed=1000)) as cluster:
+            watcher = cluster.store.watch("pods")
+            await asyncio.gather(
+                *(bound(cluster, f"p{i}", node=f"node-{i % 100:05d}", annotations={RUN: "10"}) for i in range(2000))
+            )
+            done: set[str] = set()
+            while len(done) < 2000:
+                for change in await asyncio.wait_for(anext(watcher), 60):
+                    if b'"phase":"Succeeded"' in change.entry.value:
+                        done.add(change.entry.key[2])
+
+    asyncio.run(scenario())
