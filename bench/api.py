@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,7 +208,7 @@ def up(nodes: int = 5_000) -> None:
         print(f"phalanx up --nodes {nodes}: ready in {time.perf_counter() - started:.1f} s")
 
 
-SUITES = {"creates": creates, "watch": watch, "large": large, "up": up}
+SUITES: dict[str, Callable[[], None]] = {"creates": creates, "watch": watch, "large": large, "up": up}
 
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or SUITES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -43,7 +44,12 @@ class ManualClock:
 
 def rfc3339(seconds: float) -> str:
     """metav1.Time: whole seconds, UTC."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _whole(int(seconds))
+
+
+@lru_cache(maxsize=64)  # a busy server writes the same second thousands of times
+def _whole(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -14,14 +15,6 @@ from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.route import UNKNOWN
 
 _encode = msgspec.json.Encoder().encode
-
-
-class _Line(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 class LocalClient:
@@ -91,19 +84,10 @@ class LocalClient:
             allowWatchBookmarks="true" if bookmarks else "",
             timeoutSeconds=str(max(1, round(timeout))) if timeout else "",
         )
-        answer = await self._api.handle(request)
-        assert answer.stream is not None
-        try:
-            async for piece in answer.stream:
-                for text in piece.splitlines():
-                    event = _decode_line(text)
-                    if event.type == "ERROR":
-                        raise problem_from_status(msgspec.json.decode(event.object))
-                    yield WatchEvent(event.type, bytes(event.object))
-        finally:
-            close = getattr(answer.stream, "aclose", None)
-            if close is not None:
-                await close()
+        async with aclosing(self._api.events(request)) as batches:
+            async for batch in batches:
+                for event, obj in batch:
+                    yield WatchEvent(event, obj)
 
     async def create(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from dataclasses import dataclass, field
 
 from phalanx.base.clock import Clock, SystemClock
@@ -17,4 +18,5 @@ class Context:
     registry: Registry
     gates: Gates = field(default_factory=Gates)
     clock: Clock = field(default_factory=SystemClock)
-    rng: random.Random = field(default_factory=random.SystemRandom)
+    # Names and uids must not repeat, but nobody gains by guessing one: no system call for each.
+    rng: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(256)))

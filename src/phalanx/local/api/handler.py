@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from phalanx.base.errors import MethodNotAllowed
@@ -24,6 +25,10 @@ class Api:
         self._reader = Reader(ctx)
         self._watch = WatchHandler(ctx)
         self._writer = writer
+
+    def events(self, request: Request) -> AsyncGenerator[list[tuple[str, bytes]], None]:
+        """A watch for a part of this process: batches of (type, encoded object). Raises ApiProblem."""
+        return self._watch.events(request)
 
     async def handle(self, request: Request) -> Answer:
         """Raises ApiProblem."""

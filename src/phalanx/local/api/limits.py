@@ -9,7 +9,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable
+from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable, Timeout
 from phalanx.local.api.view import encode
 
 
@@ -28,6 +28,32 @@ class _HeadersTooLarge(ApiProblem):
     reason, code = "RequestHeaderFieldsTooLarge", 431
 
 
+class JoinedTransport:
+    """Sends the head of an answer together with the first piece of its body: one TLS record instead of two."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
+            self._head = data
+            return
+        if data:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with deadlines for clients that send or read too slowly, and bounded headers."""
 
@@ -38,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._reading_headers = True
         self._header_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -45,11 +72,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport = transport
             self._refuse(ServiceUnavailable("too many connections: close some and try again", retry_after=1))
             return
-        super().connection_made(transport)
+        super().connection_made(JoinedTransport(transport))  # type: ignore[arg-type]
         self._arm_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_header_timer()
+        self._cancel_body_timer()
         self._cancel_write_timer()
         super().connection_lost(exc)
 
@@ -62,6 +90,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
             self._header_bytes += len(data)
         super().data_received(data)
+        if not self._reading_headers and self._body_timer is None and self.cycle is not None and self.cycle.more_body:
+            self._body_timer = self.loop.call_later(self.limits.body_seconds, self._body_too_slow)
 
     def on_message_begin(self) -> None:
         self._header_bytes = 0
@@ -78,6 +108,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(_HeadersTooLarge("the request's headers are too large"))
             raise httptools.HttpParserError("headers too large")
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._cancel_body_timer()
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BadRequest(msg))
@@ -111,6 +145,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._header_timer = None
         self.transport.abort()
+
+    def _body_too_slow(self) -> None:
+        self._body_timer = None
+        self._refuse(Timeout("the request's body did not arrive in time"))
+
+    def _cancel_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
 
     def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:

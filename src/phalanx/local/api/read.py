@@ -228,7 +228,7 @@ def check_not_newer(asked: int, current: int) -> None:
         )
 
 
-def too_old(asked: int, oldest: int) -> ApiProblem:
+def too_old(asked: int, oldest: int) -> Expired:
     return Expired(f"too old resource version: {asked} ({oldest})")
 
 

@@ -60,6 +60,7 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=int(self._limits.idle_seconds),
         )
         config.load()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from phalanx.base.errors import ApiProblem
+from phalanx.base.clock import Clock
+from phalanx.base.errors import ApiProblem, Expired
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.read import (
@@ -19,14 +21,13 @@ from phalanx.local.api.read import (
 )
 from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.selection import Selection
-from phalanx.local.api.table import TableMaker
+from phalanx.local.api.table import TableMaker, check_include
 from phalanx.local.api.view import api_version, encode, partial, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
 
 BOOKMARK_EVERY = 30.0  # seconds; informers resume from the last bookmark
 LONGEST = 3600.0  # seconds a watch may last when the client does not say
-SHARED_LINES = 8192  # encoded events kept for watchers that come to the same change a little later
-SHARED_BATCHES = 16
+SHARED_BYTES = 16 << 20  # encoded events kept for watchers that come to the same change a little later
 INITIAL_BATCH = 256
 
 
@@ -66,29 +67,23 @@ def options_of(request: Request, current: int) -> Options:
     return Options(since, bookmarks, send_initial and bookmarks, min(seconds, LONGEST))
 
 
-class Lines:
-    """Encodes events. Lines of equal (change, type, form) are shared between watchers."""
+class Shared:
+    """Encoded text that several watchers need within a short time. Bounded in bytes, oldest out first."""
 
-    def __init__(self) -> None:
-        self._shared: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-        self._batches: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._texts: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     def get(self, key: tuple[object, ...]) -> bytes | None:
-        return self._shared.get(key)
+        return self._texts.get(key)
 
-    def keep(self, key: tuple[object, ...], line: bytes) -> bytes:
-        self._shared[key] = line
-        if len(self._shared) > SHARED_LINES:
-            self._shared.popitem(last=False)
-        return line
-
-    def batch(self, key: tuple[object, ...]) -> bytes | None:
-        return self._batches.get(key)
-
-    def keep_batch(self, key: tuple[object, ...], text: bytes) -> bytes:
-        self._batches[key] = text
-        if len(self._batches) > SHARED_BATCHES:
-            self._batches.popitem(last=False)
+    def keep(self, key: tuple[object, ...], text: bytes) -> bytes:
+        self._texts[key] = text
+        self._size += len(text)
+        while self._size > self._limit:
+            _, dropped = self._texts.popitem(last=False)
+            self._size -= len(dropped)
         return text
 
 
@@ -104,17 +99,47 @@ def error_line(problem: ApiProblem) -> bytes:
     return line("ERROR", encode(problem.status()))
 
 
+@dataclass(slots=True)
+class Present:
+    """The state that comes before the changes."""
+
+    entries: Sequence[Entry]
+
+
+@dataclass(slots=True)
+class Mark:
+    """Nothing is left to tell up to this revision."""
+
+    revision: int
+    initial_end: bool = False
+
+
+Steps = AsyncGenerator[Present | Mark | Sequence[Change], None]
+
+
 class WatchHandler:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._lines = Lines()
+        self._lines = Shared(SHARED_BYTES)
+        self._batches = Shared(SHARED_BYTES)
 
     async def handle(self, request: Request) -> Answer:
         form = negotiate(request.accept)
-        options = options_of(request, self._ctx.store.revision)
-        selection = Selection.of(request.kind, request.query, request.name)
-        namespace = request.namespace
-        store, resource = self._ctx.store, request.kind.storage_key
+        follow = _Follow(self._ctx, self._lines, self._batches, request, form)
+        try:
+            steps = self._steps(request, follow.options)
+        except Expired as problem:
+            # Kubernetes answers 200 with an ERROR event here; clients look at the event.
+            return Answer(stream=_only(error_line(problem)))
+        return Answer(stream=follow.lines(steps))
+
+    def events(self, request: Request) -> AsyncGenerator[list[tuple[str, bytes]], None]:
+        """The same for parts of this process, without lines: batches of (type, encoded object). Raises Expired."""
+        follow = _Follow(self._ctx, self._lines, self._batches, request, Form())
+        return follow.pairs(self._steps(request, follow.options))
+
+    def _steps(self, request: Request, options: Options) -> Steps:
+        store, resource, namespace = self._ctx.store, request.kind.storage_key, request.namespace
         present: Sequence[Entry] = ()
         since = options.since
         if since is None:
@@ -123,113 +148,124 @@ class WatchHandler:
         try:
             watcher = store.watch(resource, namespace, since)
         except Compacted as old:
-            # Kubernetes answers 200 with an ERROR event here; clients look at the event.
-            return Answer(stream=_only(error_line(too_old(since, old.oldest))))
-        follow = _Follow(self._ctx, self._lines, request, form, selection, options)
-        return Answer(stream=follow.run(watcher, present, since))
+            raise too_old(since, old.oldest) from None
+        return _follow_store(watcher, present, since, options, self._ctx.clock)
 
 
-async def _only(text: bytes) -> AsyncIterator[bytes]:
+async def _only(text: bytes) -> AsyncGenerator[bytes, None]:
     yield text
 
 
-class _Follow:
-    """One client's watch."""
-
-    def __init__(
-        self, ctx: Context, lines: Lines, request: Request, form: Form, selection: Selection, options: Options
-    ) -> None:
-        self._ctx, self._lines, self._request, self._form = ctx, lines, request, form
-        self._selection, self._options = selection, options
-        kind, version = request.kind, request.version
-        self._view = view_of(kind, version)
-        include = request.query.get("includeObject", "") if form.shape == "table" else ""
-        self._form_key = (kind.storage_key, version.name, form.shape, form.meta_version, include)
-        self._include = include
-        self._headers_sent = form.shape != "table"
-        if form.shape == "table":
-            TableMaker(kind, version, form.meta_version, include, 0.0)  # an unknown includeObject is told at once
-
-    async def run(self, watcher: Watcher, present: Sequence[Entry], since: int) -> AsyncIterator[bytes]:
-        try:
-            for start in range(0, len(present), INITIAL_BATCH):
-                batch = present[start : start + INITIAL_BATCH]
-                text = b"".join([line("ADDED", self._object(e.value)) for e in batch if self._selection.matches(e)])
-                if text:
-                    yield text
-            if self._options.initial_end:
-                yield self._bookmark(since, initial_end=True)
-            async for text in self._changes(watcher, since):
-                yield text
-        finally:
-            watcher.close()
-
-    async def _changes(self, watcher: Watcher, since: int) -> AsyncIterator[bytes]:
-        clock = self._ctx.clock
-        end = clock.monotonic() + self._options.seconds
+async def _follow_store(
+    watcher: Watcher, present: Sequence[Entry], since: int, options: Options, clock: Clock
+) -> Steps:
+    try:
+        for start in range(0, len(present), INITIAL_BATCH):
+            yield Present(present[start : start + INITIAL_BATCH])
+        present = ()
+        if options.initial_end:
+            yield Mark(since, True)
+        end = clock.monotonic() + options.seconds
         told = since
         batches = aiter(watcher)
-        while True:
-            left = end - clock.monotonic()
-            if left <= 0:
-                return
+        while (left := end - clock.monotonic()) > 0:
             try:
-                async with asyncio.timeout(min(left, BOOKMARK_EVERY) if self._options.bookmarks else left):
+                async with asyncio.timeout(min(left, BOOKMARK_EVERY) if options.bookmarks else left):
                     batch = await anext(batches)
             except TimeoutError:
-                if self._options.bookmarks and watcher.progress > told:
+                if options.bookmarks and watcher.progress > told:
                     told = watcher.progress
-                    yield self._bookmark(told)
+                    yield Mark(told)
                 continue
             except (StopAsyncIteration, SlowWatcher):
                 return
-            text = self._encode(batch)
-            if text:
-                told = batch[-1].revision
-                yield text
+            told = batch[-1].revision
+            yield batch
+    finally:
+        watcher.close()
 
-    def _encode(self, batch: Sequence[Change]) -> bytes:
-        if self._selection.everything and self._headers_sent:
-            # The store hands the same batch to every watcher of a scope: they share the joined text too.
-            key = (self._form_key, self._request.namespace, batch[0].revision, batch[-1].revision, len(batch))
-            text = self._lines.batch(key)
-            if text is None:
-                text = self._lines.keep_batch(key, b"".join([self._whole(change) for change in batch]))
-            return text
+
+class _Follow:
+    """One client's watch: turns steps into what the client asked for."""
+
+    def __init__(self, ctx: Context, lines: Shared, batches: Shared, request: Request, form: Form) -> None:
+        self._ctx, self._lines, self._batches, self._request, self._form = ctx, lines, batches, request, form
+        self.options = options_of(request, ctx.store.revision)
+        self._selection = Selection.of(request.kind, request.query, request.name)
+        kind, version = request.kind, request.version
+        self._view = view_of(kind, version)
+        self._include = request.query.get("includeObject", "") if form.shape == "table" else ""
+        self._form_key = (kind.key, version.name, form.shape, form.meta_version, self._include)
+        self._headers_sent = form.shape != "table"
+        if form.shape == "table":
+            check_include(self._include)  # told at once, not in the middle of the stream
+
+    async def pairs(self, steps: Steps) -> AsyncGenerator[list[tuple[str, bytes]], None]:
+        async with aclosing(steps):
+            async for step in steps:
+                if isinstance(step, Mark):
+                    found = [("BOOKMARK", self._bookmark(step))]
+                else:
+                    found = [(event, self._object(value)) for event, value in self._seen(step)]
+                if found:
+                    yield found
+
+    async def lines(self, steps: Steps) -> AsyncGenerator[bytes, None]:
+        async with aclosing(steps):
+            async for step in steps:
+                if isinstance(step, Mark):
+                    text = line("BOOKMARK", self._bookmark(step))
+                elif isinstance(step, Present):
+                    text = b"".join([line(event, self._object(value)) for event, value in self._seen(step)])
+                else:
+                    text = self._batch(step)
+                if text:
+                    yield text
+
+    def _seen(self, step: Present | Sequence[Change]) -> Iterator[tuple[str, bytes]]:
+        """Events and stored values this client may see."""
+        if isinstance(step, Present):
+            return (("ADDED", entry.value) for entry in step.entries if self._selection.matches(entry))
+        return (pair for pair in map(self._change, step) if pair[0])
+
+    def _batch(self, batch: Sequence[Change]) -> bytes:
+        if not (self._selection.everything and self._headers_sent):
+            return b"".join([self._line(change) for change in batch])
+        # The store hands the same batch to every watcher of a scope: they share the joined text.
+        key = (self._form_key, self._request.namespace, batch[0].revision, batch[-1].revision, len(batch))
+        text = self._batches.get(key)
+        if text is None:
+            text = self._batches.keep(key, b"".join([self._line(change) for change in batch]))
+        return text
+
+    def _change(self, change: Change) -> tuple[str, bytes]:
+        """What the change is to this client: the event ("" for none) and the stored value to show."""
         if self._selection.everything:
-            return b"".join([self._whole(change) for change in batch])
-        return b"".join(filter(None, map(self._selected, batch)))
-
-    def _whole(self, change: Change) -> bytes:
-        event = "DELETED" if change.deleted else "ADDED" if change.previous is None else "MODIFIED"
-        return self._line(event, change)
-
-    def _selected(self, change: Change) -> bytes | None:
+            event = "DELETED" if change.deleted else "ADDED" if change.previous is None else "MODIFIED"
+            return event, change.entry.value
         matches = self._selection.matches
         before = change.previous is not None and matches(change.previous)
         now = not change.deleted and matches(change.entry)
         if now:
-            return self._line("MODIFIED" if before else "ADDED", change)
+            return ("MODIFIED" if before else "ADDED"), change.entry.value
         if not before:
-            return None
+            return "", b""
         if change.deleted:
-            return self._line("DELETED", change)
+            return "DELETED", change.entry.value
         # Left the selection: the client gets the last state it could see, at this revision.
-        key = (self._form_key, change.revision, "LEFT")
-        known = self._lines.get(key)
-        if known is None:
-            assert change.previous is not None
-            value = with_revision(change.previous.value, change.revision)
-            known = self._lines.keep(key, line("DELETED", self._object(value)))
-        return known
+        assert change.previous is not None
+        return "DELETED", with_revision(change.previous.value, change.revision)
 
-    def _line(self, event: str, change: Change) -> bytes:
-        if self._form.shape == "table" and not self._headers_sent:
-            return line(event, self._object(change.entry.value))
+    def _line(self, change: Change) -> bytes:
+        event, value = self._change(change)
+        if not event:
+            return b""
+        if self._selection.everything or not self._headers_sent:
+            return line(event, self._object(value))
         key = (self._form_key, change.revision, event)
         known = self._lines.get(key)
         if known is None:
-            known = self._lines.keep(key, line(event, self._object(change.entry.value)))
+            known = self._lines.keep(key, line(event, self._object(value)))
         return known
 
     def _object(self, value: bytes) -> bytes:
@@ -242,10 +278,10 @@ class _Follow:
         headers, self._headers_sent = not self._headers_sent, True
         return maker.table([value], {}, headers=headers)
 
-    def _bookmark(self, revision: int, *, initial_end: bool = False) -> bytes:
+    def _bookmark(self, mark: Mark) -> bytes:
         kind, version = self._request.kind, self._request.version
-        metadata: dict[str, object] = {"resourceVersion": str(revision), "creationTimestamp": None}
-        if initial_end:
+        metadata: dict[str, object] = {"resourceVersion": str(mark.revision), "creationTimestamp": None}
+        if mark.initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         obj: dict[str, object] = {
             "kind": kind.kind,
@@ -258,4 +294,4 @@ class _Follow:
             if self._form.shape == "table":
                 row = {"cells": [], "object": obj}
                 obj = {"kind": "Table", "apiVersion": meta, "metadata": {}, "columnDefinitions": None, "rows": [row]}
-        return line("BOOKMARK", encode(obj))
+        return encode(obj)
