@@ -254,3 +254,66 @@ def test_writes_that_built_upon_a_failed_one_fail_with_it(tmp_path: Path) -> Non
         await store.close()
 
     asyncio.run(scenario())
+
+
+FAILING_DISK = """
+import asyncio, resource, sys
+from pathlib import Path
+from phalanx.base.errors import ServiceUnavailable
+from phalanx.local.store import Store
+
+def limit(size):
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+async def main(path):
+    store = Store.open(path)
+    kept = {}
+    for round in range(20):
+        # Cut off at every kind of place: inside a page, inside a frame header, between frames.
+        limit(Path(f"{path}-wal").stat().st_size + 1000 * round + 7)
+        names = [f"p{round}-{i}" for i in range(8)]
+        results = await asyncio.gather(
+            *(store.put(("pods", "ns", name), lambda revision: b"x" * 3000) for name in names), return_exceptions=True)
+        for name, result in zip(names, results):
+            if isinstance(result, ServiceUnavailable):
+                assert store.latest(("pods", "ns", name)) is None
+            else:
+                kept[name] = result.revision
+        limit(resource.RLIM_INFINITY)
+        entry = await store.put(("pods", "ns", f"ok{round}"), lambda revision: b"y" * 3000)
+        kept[f"ok{round}"] = entry.revision
+    assert len(kept) < 20 * 9, "the limit never hit"
+    assert {e.key[2]: e.revision for e in store.list("pods")} == kept
+    if sys.argv[2] == "close":
+        await store.close()
+    else:
+        import os
+        for name, revision in kept.items():
+            print(name, revision, flush=True)
+        os._exit(9)
+    store = Store.open(path)
+    assert {e.key[2]: e.revision for e in store.list("pods")} == kept
+    await store.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "crash"])
+def test_a_disk_that_fails_in_the_middle_of_a_write_loses_nothing_acknowledged(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "store.db"
+    outcome = subprocess.run(
+        [sys.executable, "-c", FAILING_DISK, str(path), end], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert outcome.returncode == (0 if end == "close" else 9), outcome.stderr
+    if end == "crash":
+
+        async def reopened() -> dict[str, int]:
+            store = Store.open(path)
+            found = {entry.key[2]: entry.revision for entry in store.list("pods")}
+            await store.close()
+            return found
+
+        kept = {name: int(revision) for name, revision in (line.split() for line in outcome.stdout.splitlines())}
+        assert asyncio.run(reopened()) == kept
