@@ -191,7 +191,7 @@ class VolumeBinding(Plugin):
         return None
 
     def claims(self, pod: o.Pod, cluster: Cluster) -> list[Claim]:
-        names = [claim_name(pod, v) for v in pod.spec.volumes or []]
+        names = dict.fromkeys(claim_name(pod, v) for v in pod.spec.volumes or [])  # named twice is one claim
         found = [cluster.claim(pod.metadata.namespace, n) for n in names if n is not None]
         return [c for c in found if c is not None]
 

@@ -1,0 +1,247 @@
+"""VolumeBinding: bound volumes must be reachable; claims that wait for their first consumer get a volume or a node.
+
+Reserve assumes what binding will do (and the journal can undo it); PreBind asks for the writes once and waits until the
+claims are bound. Binding itself is done by the PersistentVolume controller and the provisioners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine import decisions as d
+from phalanx.engine.columns import Columns
+from phalanx.engine.config_args import VolumeBindingArgs
+from phalanx.engine.framework import Code, Emit, Floats, Handle, Status, Wake
+from phalanx.engine.journal import Change
+from phalanx.engine.plugins.volume_matching import (
+    NO_VOLUME,
+    NOT_REACHABLE,
+    VOLUME_GONE,
+    Matching,
+    match_claims,
+    waits_for_consumer,
+)
+from phalanx.engine.plugins.volume_state import (
+    BIND_COMPLETED,
+    SELECTED_NODE,
+    ClaimKey,
+    Verdict,
+    VolumeFilter,
+    VolumePlugin,
+    VolumeState,
+    claims_of,
+    fully_bound,
+    made_for,
+    not_found,
+    not_made_for,
+)
+from phalanx.engine.records import PodRecord
+from phalanx.engine.shapes import Shape
+from phalanx.model.objects import PersistentVolumeClaim
+
+
+@dataclass(slots=True)
+class Promise:
+    """What Reserve assumed for a pod."""
+
+    volumes: list[tuple[str, ClaimKey]] = field(default_factory=list)  # volume -> claim
+    provisioned: list[ClaimKey] = field(default_factory=list)
+    asked: bool = False  # the writes were emitted
+    selected: set[ClaimKey] = field(default_factory=set)  # claims seen with our node on them
+
+
+class VolumeBinding(VolumePlugin):
+    name = "VolumeBinding"
+    default_weight = 1
+    wakes_on = Wake.STORAGE | Wake.NODE
+
+    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.args = VolumeBindingArgs.read(args)
+        self._promises: dict[str, Promise] = {}  # by pod uid
+
+    # ---- before any node
+
+    def pre_filter(self, shape: Shape) -> Status | None:
+        problem = self._problem(shape)
+        return Status(Code.UNRESOLVABLE, (problem,), self.name) if problem else None
+
+    def _problem(self, shape: Shape) -> str:
+        claims = []
+        for use in claims_of(shape):
+            claim = self.state.claim(use.key)
+            name = use.key[1]
+            if claim is None:
+                if use.ephemeral:
+                    return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+                return not_found(name)
+            if claim.status.phase == "Lost":
+                volume = claim.spec.volume_name
+                return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume}"'
+            if claim.metadata.deletion_timestamp is not None:
+                return f'persistentvolumeclaim "{name}" is being deleted'
+            if use.ephemeral and not made_for(claim, shape.pod.metadata.name):
+                return not_made_for(use.key, shape.pod.metadata.name)
+            claims.append(claim)
+        if any(not fully_bound(c) and not waits_for_consumer(c, self.state) for c in claims):
+            return "pod has unbound immediate PersistentVolumeClaims"
+        return ""
+
+    # ---- nodes
+
+    def track(self, shape: Shape, columns: Columns) -> VolumeFilter | None:
+        return BindingFilter(self.state, shape, columns) if claims_of(shape) else None
+
+    def track_score(self, shape: Shape, columns: Columns) -> BindingScore | None:
+        return BindingScore(self, shape, columns) if claims_of(shape) else None
+
+    # ---- after a node was chosen
+
+    def reserve(self, record: PodRecord, row: int) -> Status | None:
+        if not record.shape.volumes:
+            return None
+        claims = [self.state.claim(use.key) for use in claims_of(record.shape)]
+        for use, claim in zip(claims_of(record.shape), claims, strict=True):
+            if claim is None:
+                return Status(Code.UNSCHEDULABLE, (not_found(use.key[1]),), self.name)
+            if use.ephemeral and not made_for(claim, record.name, record.uid):
+                return Status(Code.UNSCHEDULABLE, (not_made_for(use.key, record.name),), self.name)
+        matching = match_claims([c for c in claims if c is not None], self.state)
+        static, provisioned, reason = matching.on(row)
+        if reason:
+            return Status(Code.UNSCHEDULABLE, (reason,), self.name)
+        if not static and not provisioned:
+            return None
+        promise = Promise()
+        node = self.state.columns.names[row]
+        for claim, volume in static:
+            promise.volumes.append((volume.metadata.name, _key(claim)))
+            self.state.assume_volume(volume.metadata.name, _key(claim))
+        for claim in provisioned:
+            promise.provisioned.append(_key(claim))
+            self.state.assume_node(_key(claim), node)
+        self._promises[record.uid] = promise
+        self.state.columns.journal.push(self._promises.pop, record.uid, None)
+        return None
+
+    def unreserve(self, record: PodRecord, row: int) -> None:
+        promise = self._promises.pop(record.uid, None)
+        if promise is not None:
+            self.state.forget((volume for volume, _ in promise.volumes), promise.provisioned)
+            self.state.columns.journal.push(self._promises.__setitem__, record.uid, promise)
+
+    def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
+        promise = self._promises.get(record.uid)
+        if promise is None:
+            return None
+        node = record.node_name
+        if not promise.asked:
+            promise.asked = True
+            self._ask(promise, node, emit)
+        problem = self._broken(promise, node)
+        if problem:
+            return Status(Code.UNSCHEDULABLE, (problem,), self.name)
+        keys = [*(key for _, key in promise.volumes), *promise.provisioned]
+        for key in keys:
+            claim = self.state.claim(key)
+            if claim is None or not fully_bound(claim):
+                return Status(Code.WAIT, ("binding volumes",), self.name, self.args.bind_timeout)
+        # The API objects say it all now.
+        del self._promises[record.uid]
+        self.state.forget((volume for volume, _ in promise.volumes), promise.provisioned)
+        return None
+
+    def _ask(self, promise: Promise, node: str, emit: Emit) -> None:
+        for name, key in promise.volumes:
+            volume, claim = self.state.volume(name), self.state.claim(key)
+            if volume is not None and claim is not None:
+                emit(
+                    d.BindVolume,
+                    namespace="",
+                    name=name,
+                    uid=volume.metadata.uid,
+                    claim_namespace=key[0],
+                    claim_name=key[1],
+                    claim_uid=claim.metadata.uid,
+                )
+        for key in promise.provisioned:
+            claim = self.state.claim(key)
+            if claim is not None:
+                emit(d.ProvisionVolume, namespace=key[0], name=key[1], uid=claim.metadata.uid, node=node)
+
+    def _broken(self, promise: Promise, node: str) -> str:
+        """Why the bindings under way can no longer come about."""
+        row = self.state.columns.row_of.get(node, -1)
+        for name, key in promise.volumes:
+            volume, claim = self.state.volume(name), self.state.claim(key)
+            if volume is None:
+                return f'binding volumes: persistentvolume "{name}" not found'
+            if claim is None:
+                return f"binding volumes: {not_found(key[1])}"
+            ref = volume.spec.claim_ref
+            if ref is not None and (ref.namespace, ref.name) != key:
+                return f'binding volumes: persistentvolume "{name}" was given to claim {ref.namespace}/{ref.name}'
+            if not self._reaches(name, row):
+                return f'binding volumes: pv "{name}" node affinity doesn\'t match node "{node}"'
+        for key in promise.provisioned:
+            claim = self.state.claim(key)
+            if claim is None:
+                return f"binding volumes: {not_found(key[1])}"
+            selected = claim.metadata.annotations.get(SELECTED_NODE)
+            if selected == node:
+                promise.selected.add(key)
+            elif selected is not None or key in promise.selected:
+                # A provisioner that fails takes the node away again, for the scheduler to choose anew.
+                return f'binding volumes: provisioning failed for PVC "{key[1]}"'
+            if claim.spec.volume_name and not self._reaches(claim.spec.volume_name, row):
+                return f'binding volumes: pv "{claim.spec.volume_name}" node affinity doesn\'t match node "{node}"'
+        return ""
+
+    def _reaches(self, volume_name: str, row: int) -> bool:
+        """A volume not seen yet may well do."""
+        volume = self.state.volume(volume_name)
+        reach = self.state.reach(volume) if volume is not None else None
+        return row >= 0 and (reach is None or bool(reach[row]))
+
+
+def _key(claim: PersistentVolumeClaim) -> ClaimKey:
+    return (claim.metadata.namespace, claim.metadata.name)
+
+
+class BindingFilter(VolumeFilter):
+    def judge(self) -> list[Verdict]:
+        claims = [claim for use in claims_of(self.shape) if (claim := self.state.claim(use.key)) is not None]
+        matching = match_claims(claims, self.state)
+        order = (NOT_REACHABLE, NO_VOLUME, matching.NO_SPACE, VOLUME_GONE)
+        return [Verdict(matching.reasons[reason], reason, True) for reason in order if reason in matching.reasons]
+
+
+class BindingScore:
+    """Prefers nodes by how full their storage would become. 0..100, not normalised further."""
+
+    def __init__(self, plugin: VolumeBinding, shape: Shape, columns: Columns) -> None:
+        self.plugin = plugin
+        self.state: VolumeState = plugin.state
+        self.shape = shape
+        self.columns = columns
+        self.raw: Floats = np.zeros(columns.capacity)
+        self._seen = -1
+
+    def rebuild(self) -> None:
+        self._seen = self.state.version
+        claims = [claim for use in claims_of(self.shape) if (claim := self.state.claim(use.key)) is not None]
+        matching: Matching = match_claims(claims, self.state)
+        self.raw = matching.scores(self.plugin.args.shape)
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        if self._seen == self.state.version and not any(record is None for _, record, _ in changes):
+            return ()
+        self.rebuild()
+        return None
+
+
+__all__ = ["BIND_COMPLETED", "BindingFilter", "BindingScore", "VolumeBinding"]

@@ -1,0 +1,97 @@
+"""VolumeRestrictions: disks that two pods on a node cannot share, and claims that only one pod may use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.framework import Bools, ClusterChange, Code, Status, Wake
+from phalanx.engine.plugins.volume_state import (
+    ClaimKey,
+    Verdict,
+    VolumeFilter,
+    VolumePlugin,
+    claims_of,
+    disks_of,
+    not_found,
+)
+from phalanx.engine.shapes import Shape
+from phalanx.model.objects.pod import Volume
+
+DISK = "node(s) had no available disk"
+ONE_POD = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+
+
+class VolumeRestrictions(VolumePlugin):
+    name = "VolumeRestrictions"
+    wakes_on = Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED
+
+    def pre_filter(self, shape: Shape) -> Status | None:
+        for use in claims_of(shape):
+            if not use.ephemeral and self.state.claim(use.key) is None:
+                return Status(Code.UNRESOLVABLE, (not_found(use.key[1]),), self.name)
+        return None
+
+    def track(self, shape: Shape, columns: Columns) -> VolumeFilter | None:
+        return RestrictionsFilter(self.state, shape, columns) if shape.volumes else None
+
+    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+        """A pod that left matters if it shared a disk or claim."""
+        record = change.record
+        if record is None or not change.kind & Wake.POD_GONE:
+            return True
+        mine = {use.key for use in claims_of(shape)}
+        if any(use.key in mine for use in claims_of(record.shape)):
+            return True
+        return any(conflict(a, b) for a in disks_of(shape) for b in disks_of(record.shape))
+
+
+class RestrictionsFilter(VolumeFilter):
+    cares_for_pods = True
+
+    def judge(self) -> list[Verdict]:
+        verdicts = []
+        capacity = self.columns.capacity
+        mine = disks_of(self.shape)
+        if mine:
+            taken: Bools = np.zeros(capacity, dtype=np.bool_)
+            for row, records in self.state.disk_rows.items():
+                taken[row] = any(
+                    conflict(a, b) for record in records.values() for b in disks_of(record.shape) for a in mine
+                )
+            verdicts.append(Verdict(taken, DISK, False))
+        if any(self._in_use(use.key) for use in claims_of(self.shape) if not use.ephemeral):
+            free = ~verdicts[0].rows if verdicts else np.ones(capacity, dtype=np.bool_)
+            verdicts.append(Verdict(free, ONE_POD, False))
+        return verdicts
+
+    def _in_use(self, key: ClaimKey) -> bool:
+        """A ReadWriteOncePod claim that a placed pod uses."""
+        claim = self.state.claim(key)
+        if claim is None or "ReadWriteOncePod" not in (claim.spec.access_modes or ()):
+            return False
+        for record in self.state.users.get(key, {}).values():
+            if any(use.key == key and not use.ephemeral for use in claims_of(record.shape)):
+                return True
+        return False
+
+
+def conflict(a: Volume, b: Volume) -> bool:
+    """One disk, used twice, unless both uses are read-only (EBS: never)."""
+    if a.gce_persistent_disk and b.gce_persistent_disk:
+        x, y = a.gce_persistent_disk, b.gce_persistent_disk
+        if x.pd_name == y.pd_name and not (x.read_only and y.read_only):
+            return True
+    if a.aws_elastic_block_store and b.aws_elastic_block_store:
+        ebs, other = a.aws_elastic_block_store, b.aws_elastic_block_store
+        if ebs.volume_id == other.volume_id:
+            return True
+    if a.iscsi and b.iscsi and a.iscsi.iqn == b.iscsi.iqn and not (a.iscsi.read_only and b.iscsi.read_only):
+        return True
+    if a.rbd and b.rbd:
+        same = (a.rbd.pool, a.rbd.image) == (b.rbd.pool, b.rbd.image)
+        shared = not set(a.rbd.monitors).isdisjoint(b.rbd.monitors)
+        return same and shared and not (a.rbd.read_only and b.rbd.read_only)
+    return False
