@@ -20,7 +20,13 @@ from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, 
 KIND = "KubeSchedulerConfiguration"
 DEFAULT_SCHEDULER = "default-scheduler"
 # Plugins a profile may name beyond the default ones.
-OPTIONAL_PLUGINS = ("NodeDeclaredFeatures", "GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount")
+OPTIONAL_PLUGINS = (
+    "DefaultPreemption",
+    "NodeDeclaredFeatures",
+    "GangScheduling",
+    "TopologyPlacementGenerator",
+    "PodGroupPodsCount",
+)
 # Score weights of the default profile; plugins that are not listed weigh 1.
 DEFAULT_WEIGHTS = {
     "TaintToleration": 3,
