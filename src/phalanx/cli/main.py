@@ -14,6 +14,8 @@ from phalanx.base.errors import ConfigProblem
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("phalanx.cli.up", "up", "Start a whole local cluster: API server, nodes, controllers, scheduler."),
     "apiserver": ("phalanx.cli.apiserver", "apiserver", "Start the API server alone."),
+    "scheduler": ("phalanx.cli.scheduler", "scheduler", "Run the scheduler against any API server."),
+    "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
 
 

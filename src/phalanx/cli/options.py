@@ -11,6 +11,12 @@ import click
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
+
+
+def log_level_option(default: str) -> Decorator:
+    return click.option("--log-level", default=default, show_default=True, type=_LEVELS, help="How much to log.")
+
+
 _SERVER: tuple[Decorator, ...] = (
     click.option(
         "--data",
@@ -34,7 +40,7 @@ _SERVER: tuple[Decorator, ...] = (
     ),
     click.option("--plain-http", is_flag=True, help="Serve without TLS and without a token; loopback addresses only."),
     click.option("--feature-gates", default="", metavar="A=true,B=false", help="Switch feature gates on or off."),
-    click.option("--log-level", default="warning", show_default=True, type=_LEVELS, help="How much to log."),
+    log_level_option("warning"),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from phalanx.cli.options import server_options
@@ -20,6 +22,8 @@ from phalanx.cli.options import server_options
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
 @click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
+@click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration of the scheduler.")
+@click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
 def up(
     data: str,
     listen: str,
@@ -31,6 +35,8 @@ def up(
     topology: str,
     no_nodes: bool,
     no_controllers: bool,
+    config: str,
+    record: str | None,
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
 
@@ -46,8 +52,19 @@ def up(
     """
     from phalanx.cli.local import start_cluster
     from phalanx.serve.cluster import ClusterSettings
+    from phalanx.serve.scheduler_process import load_config
     from phalanx.serve.settings import ServerSettings
 
     server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates)
-    settings = ClusterSettings(server, nodes, topology, run_nodes=not no_nodes, run_controllers=not no_controllers)
+    scheduler, document = load_config(config)
+    settings = ClusterSettings(
+        server,
+        nodes,
+        topology,
+        run_nodes=not no_nodes,
+        run_controllers=not no_controllers,
+        scheduler=scheduler,
+        scheduler_document=document,
+        record=Path(record) if record else None,
+    )
     return start_cluster(settings, log_level)

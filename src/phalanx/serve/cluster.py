@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.engine.config import SchedulerConfig, default_config
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, Group
@@ -25,6 +28,9 @@ class ClusterSettings:
     run_nodes: bool = True  # False: no simulated kubelets at all (--no-nodes)
     run_controllers: bool = True  # False: no workload, PDB or node controllers (--no-controllers)
     run_scheduler: bool = True
+    scheduler: SchedulerConfig = field(default_factory=default_config)
+    scheduler_document: dict[str, Any] = field(default_factory=dict)  # as written, for recordings
+    record: Path | None = None  # write every event and decision of the scheduler here
 
 
 class Cluster:

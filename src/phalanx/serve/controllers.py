@@ -19,6 +19,7 @@ from phalanx.controllers.statefulset import StatefulSetController
 class ControllersService:
     def __init__(self, client: Client, clock: Clock) -> None:
         self._caches = Caches(client)
+        self.ready = asyncio.Event()
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
             ReplicaSetController(self._caches, clock),
@@ -34,6 +35,7 @@ class ControllersService:
         await self._caches.run(self._work)
 
     async def _work(self) -> None:
+        self.ready.set()
         async with asyncio.TaskGroup() as group:
             for controller in self.controllers:
                 group.create_task(controller.run())

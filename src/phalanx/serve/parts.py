@@ -5,11 +5,16 @@ Every part is a function from the running API server to a component; it sees the
 
 from __future__ import annotations
 
+import random
+
+from phalanx.engine.engine import Engine
 from phalanx.local.nodes.simulation import SimulatedNodes
 from phalanx.local.nodes.topology import parse_topology
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
+from phalanx.serve.controllers import ControllersService
+from phalanx.serve.scheduler import SchedulerService
 
 
 def parts_of(settings: ClusterSettings) -> list[Part]:
@@ -17,7 +22,33 @@ def parts_of(settings: ClusterSettings) -> list[Part]:
     parts: list[Part] = []
     if settings.run_nodes:
         parts.append(simulated_nodes(settings))
+    if settings.run_controllers:
+        parts.append(controllers)
+    if settings.run_scheduler:
+        parts.append(scheduler(settings))
     return parts
+
+
+def controllers(server: ApiServer) -> Component:
+    service = ControllersService(server.client("phalanx-controllers"), server.context.clock)
+    return Loop("controllers", service.run, ready=service.ready.wait)
+
+
+def scheduler(settings: ClusterSettings) -> Part:
+    def make(server: ApiServer) -> Component:
+        service = SchedulerService(
+            server.client("phalanx-scheduler"),
+            Engine(settings.scheduler.engine(), settings.server.gates),
+            settings.server.gates,
+            server.context.clock,
+            random.SystemRandom(),
+            name=settings.scheduler.profiles[0].scheduler_name,
+            record=settings.record,
+            record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
+        )
+        return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)
+
+    return make
 
 
 def simulated_nodes(settings: ClusterSettings) -> Part:

@@ -69,6 +69,7 @@ class SchedulerService:
         record_head: dict[str, Any] | None = None,
         concurrency: int = 64,
     ) -> None:
+        self.name = name
         self.engine = engine
         self._driver: Engine | RecordedEngine = engine
         self._recording: RecordedEngine | None = None
@@ -86,18 +87,20 @@ class SchedulerService:
             self._follow(client, resource, type_, rng, optional=False)
         for resource, type_ in _GROUPS if gates("GenericWorkload") else ():
             self._follow(client, resource, type_, rng, optional=True)
-        self.on_decisions: list[Callable[[list[Decision]], None]] = []  # metrics listen here
+        # Metrics listen here: what was decided, and how long a slice took.
+        self.on_decisions: list[Callable[[list[Decision]], None]] = []
+        self.on_step: list[Callable[[float], None]] = []
 
     def _follow(
         self, client: Client, resource: Resource, type_: type[Any], rng: random.Random, *, optional: bool
     ) -> None:
-        changed = events.CHANGED_BY_KIND[resource.kind]
+        changed: Callable[[Any], events.Event] = events.CHANGED_BY_KIND[resource.kind]  # type: ignore[assignment]
 
         def sink(change: Change[Any]) -> None:
             if change.object is None:
                 self._apply(events.Gone(resource.kind, change.name, change.namespace))
             else:
-                self._apply(changed(change.object))  # type: ignore[call-arg,arg-type]  # every Changed event has one field
+                self._apply(changed(change.object))
 
         self._informers.append(Informer(client, resource, type_, sink, optional=optional, rng=rng))
 
@@ -111,6 +114,10 @@ class SchedulerService:
     @property
     def synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self._informers)
+
+    @property
+    def relists(self) -> int:
+        return sum(informer.relists for informer in self._informers)
 
     @property
     def unsynced(self) -> list[str]:
@@ -148,7 +155,10 @@ class SchedulerService:
             self._wake.clear()
             now = self._clock.now()
             if self.executor.in_flight < MOST_IN_FLIGHT:
+                began = self._clock.monotonic()
                 made = self._driver.step(now, STEP)
+                for observe in self.on_step:
+                    observe(self._clock.monotonic() - began)
                 if made:
                     self.executor.submit(made)
                     for listener in self.on_decisions:

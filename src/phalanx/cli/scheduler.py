@@ -1,0 +1,113 @@
+"""`phalanx scheduler` and `phalanx replay`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Run the scheduler against an API server.")
+@click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the API server.  [default: in-cluster]")
+@click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig.  [default: its current one]")
+@click.option("--scheduler-name", default="", metavar="NAME", help="Pods with this spec.schedulerName are ours.")
+@click.option(
+    "--config", default="", metavar="FILE", help="KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1)."
+)
+@click.option("--feature-gates", default="", metavar="A=true,B=false", help="Switch feature gates on or off.")
+@click.option(
+    "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Act only while holding the lease."
+)
+@click.option("--lease-name", default="phalanx-scheduler", show_default=True, metavar="NAME", help="The lease's name.")
+@click.option(
+    "--lease-namespace", default="kube-system", show_default=True, metavar="NS", help="The lease's namespace."
+)
+@click.option(
+    "--health", default="127.0.0.1:10259", show_default=True, metavar="HOST:PORT", help="/livez /readyz /metrics."
+)
+@click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+def scheduler(
+    kubeconfig: str,
+    context: str,
+    scheduler_name: str,
+    config: str,
+    feature_gates: str,
+    leader_elect: bool,
+    lease_name: str,
+    lease_namespace: str,
+    health: str,
+    record: str | None,
+    log_level: str,
+) -> int:
+    """Run the scheduler alone, against any kube-apiserver or `phalanx apiserver`.
+
+    \b
+    Examples:
+      phalanx scheduler --kubeconfig data/kubeconfig
+      phalanx scheduler --kubeconfig ~/.kube/config --scheduler-name phalanx
+      phalanx scheduler --kubeconfig data/kubeconfig --config scheduler.yaml --record run.jsonl
+    """
+    from phalanx.model.gates import Gates
+    from phalanx.serve.process import configure_logging, run
+    from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings, load_config
+    from phalanx.serve.settings import Listen
+
+    configure_logging(log_level)
+    parsed, document = load_config(config, scheduler_name)
+    where = Listen.parse(health)
+    process = SchedulerProcess(
+        SchedulerSettings(
+            kubeconfig=kubeconfig,
+            context=context,
+            config=parsed,
+            document=document,
+            gates=Gates.parse(feature_gates),
+            leader_elect=leader_elect and parsed.leader_election.enabled,
+            lease_name=lease_name,
+            lease_namespace=lease_namespace,
+            health_host=where.host,
+            health_port=where.port,
+            record=Path(record) if record else None,
+        )
+    )
+
+    def say(text: str) -> None:
+        click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
+        sys.stdout.flush()
+
+    def ready() -> str:
+        port = process.health.port if process.health is not None else 0
+        return f"ready scheduler {parsed.profiles[0].scheduler_name} health=http://{where.host}:{port}"
+
+    return run(process, ready, say)
+
+
+@click.command(short_help="Replay a recording and compare every decision.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def replay(file: Path) -> int:
+    """Feed a recording made with --record to a fresh engine; fail loudly at the first decision that differs.
+
+    \b
+    Example:
+      phalanx replay run.jsonl
+    """
+    from phalanx.engine.config import read_config
+    from phalanx.engine.engine import Engine
+    from phalanx.model.gates import Gates
+    from phalanx.serve.recording import ReplayProblem, read_head
+    from phalanx.serve.recording import replay as play
+    from phalanx.serve.scheduler_process import installed_plugins
+
+    try:
+        head = read_head(file)
+        config = read_config(head["config"], installed_plugins())
+        counts = play(file, Engine(config.engine(), Gates(head.get("gates"))))
+    except ReplayProblem as problem:
+        click.echo(f"error: {problem}", err=True)
+        return 1
+    click.echo(f"same: {counts['events']} events, {counts['steps']} steps, {counts['decisions']} decisions")
+    return 0

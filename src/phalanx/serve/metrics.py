@@ -1,0 +1,100 @@
+"""The scheduler's metrics: kube-scheduler's names where the meaning is the same, `phalanx_` for what is ours.
+
+Counters are fed from the decisions that pass by and from the engine's queue when somebody asks; the engine itself
+counts nothing and knows no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from phalanx.engine import decisions as d
+from phalanx.engine.roots import Place
+from phalanx.serve.scheduler import SchedulerService
+
+_PLACES = {
+    Place.ACTIVE: "active",
+    Place.BACKOFF: "backoff",
+    Place.WAITING: "unschedulable",
+    Place.GATED: "gated",
+}
+_STEP_BUCKETS = tuple(0.0001 * 2**n for n in range(16))
+
+
+class SchedulerMetrics:
+    def __init__(self, service: SchedulerService) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._service = service
+        profile = service.name
+        attempts = Counter(
+            "scheduler_schedule_attempts_total",
+            "Attempts to schedule pods, by result.",
+            ["result", "profile"],
+            registry=registry,
+        )
+        self._scheduled = attempts.labels("scheduled", profile)
+        self._unschedulable = attempts.labels("unschedulable", profile)
+        self._error = attempts.labels("error", profile)
+        groups = Counter(
+            "scheduler_podgroup_schedule_attempts_total",
+            "Attempts to schedule groups, by result.",
+            ["result", "profile"],
+            registry=registry,
+        )
+        self._group_results = {
+            "Scheduled": groups.labels("scheduled", profile),
+            "Unschedulable": groups.labels("unschedulable", profile),
+            "SchedulerError": groups.labels("error", profile),
+            "Invalid": groups.labels("error", profile),
+        }
+        self._victims = Counter("scheduler_preemption_victims_total", "Pods evicted to make room.", registry=registry)
+        self._pending = Gauge(
+            "scheduler_pending_pods", "Pending pods by the queue their root is in.", ["queue"], registry=registry
+        )
+        self._entities = Gauge(
+            "scheduler_queued_entities", "Queued pods and groups.", ["queue", "type"], registry=registry
+        )
+        self.step_seconds = Histogram(
+            "phalanx_step_duration_seconds", "One slice of deciding.", buckets=_STEP_BUCKETS, registry=registry
+        )
+        self._in_flight = Gauge("phalanx_binds_in_flight", "Binds sent and not yet answered.", registry=registry)
+        self._dropped = Gauge("phalanx_events_dropped", "Events given up because of load.", registry=registry)
+        self._relists = Gauge(
+            "phalanx_informer_relists", "Lists read again after the server forgot.", registry=registry
+        )
+        service.on_decisions.append(self.decisions)
+        service.on_step.append(self.step_seconds.observe)
+
+    def decisions(self, made: list[d.Decision]) -> None:
+        for decision in made:
+            match decision:
+                case d.Bind():
+                    self._scheduled.inc()
+                case d.SetPodCondition(type="PodScheduled", reason="Unschedulable"):
+                    self._unschedulable.inc()
+                case d.SetPodCondition(type="PodScheduled", reason="SchedulerError"):
+                    self._error.inc()
+                case d.SetGroupCondition():
+                    counter = self._group_results.get(decision.reason)
+                    if counter is not None:
+                        counter.inc()
+                case d.Evict():
+                    self._victims.inc()
+
+    def refresh(self) -> None:
+        """Before a scrape: what is waiting where, right now."""
+        pods: Tally[str] = Tally()
+        entities: Tally[tuple[str, str]] = Tally()
+        for root, place in self._service.engine.queue.places():
+            queue = _PLACES.get(place, "active")
+            pods[queue] += len(root.records)
+            entities[queue, root.key.partition("/")[0]] += 1
+        for queue in _PLACES.values():
+            self._pending.labels(queue).set(pods[queue])
+            for kind in ("pod", "podgroup", "compositepodgroup"):
+                self._entities.labels(queue, kind).set(entities[queue, kind])
+        self._in_flight.set(self._service.executor.in_flight)
+        self._dropped.set(self._service.recorder.dropped)
+        self._relists.set(self._service.relists)

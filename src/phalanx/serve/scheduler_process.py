@@ -1,0 +1,159 @@
+"""`phalanx scheduler`: the scheduler alone, against any API server: connection, lease, health, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine.config import SchedulerConfig, default_config, read_config
+from phalanx.engine.engine import Engine
+from phalanx.kube.client import HttpClient
+from phalanx.kube.config import Connection, in_cluster, load
+from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.model.gates import Gates
+from phalanx.serve.health import HealthServer
+from phalanx.serve.metrics import SchedulerMetrics
+from phalanx.serve.scheduler import SchedulerService
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    kubeconfig: str = ""  # "" = in-cluster
+    context: str = ""
+    config: SchedulerConfig = field(default_factory=default_config)
+    document: dict[str, Any] = field(default_factory=dict)  # the configuration as written, for recordings
+    gates: Gates = field(default_factory=Gates)
+    leader_elect: bool = True
+    lease_name: str = "phalanx-scheduler"
+    lease_namespace: str = "kube-system"
+    health_host: str = "127.0.0.1"
+    health_port: int = 0
+    record: Path | None = None
+
+
+def installed_plugins() -> list[str]:
+    """Names of plugins that installed packages offer; a profile may use them."""
+    return sorted({point.name for point in entry_points(group="phalanx.plugins")})
+
+
+def load_config(path: str, scheduler_name: str = "") -> tuple[SchedulerConfig, dict[str, Any]]:
+    """Read a KubeSchedulerConfiguration file; `scheduler_name` replaces the name of the only profile."""
+    document: dict[str, Any] = {}
+    if path:
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            raise ConfigProblem("--config", f"cannot read {path}: {error.strerror}") from error
+        try:
+            document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        except yaml.YAMLError as error:
+            raise ConfigProblem("--config", f"{path} is not YAML: {error}") from error
+    else:
+        document = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    if scheduler_name:
+        profiles = document.setdefault("profiles", [{}])
+        if not isinstance(profiles, list) or len(profiles) != 1 or not isinstance(profiles[0], dict):
+            raise ConfigProblem("--scheduler-name", "needs a configuration with exactly one profile")
+        profiles[0]["schedulerName"] = scheduler_name
+    return read_config(document, installed_plugins()), document
+
+
+class SchedulerProcess:
+    """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
+
+    def __init__(self, settings: SchedulerSettings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._rng = random.SystemRandom()
+        self.service: SchedulerService | None = None
+        self.health: HealthServer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._leading = asyncio.Event()
+
+    def _connection(self) -> Connection:
+        settings = self._settings
+        path = settings.kubeconfig or settings.config.client_connection.kubeconfig
+        return load(path, settings.context) if path else in_cluster()
+
+    async def start(self) -> None:
+        settings = self._settings
+        connection = self._connection()
+        engine = Engine(settings.config.engine(), settings.gates)
+        client = HttpClient(connection, user_agent="phalanx-scheduler", connections=128)
+        await client.__aenter__()
+        self._client = client
+        name = settings.config.profiles[0].scheduler_name
+        service = self.service = SchedulerService(
+            client,
+            engine,
+            settings.gates,
+            self._clock,
+            self._rng,
+            name=name,
+            record=settings.record,
+            record_head={"config": settings.document, "gates": settings.gates.as_dict()},
+        )
+        metrics = SchedulerMetrics(service)
+        self.health = HealthServer(
+            metrics.registry,
+            live={"ping": lambda: ""},
+            ready={"informer-sync": lambda: ", ".join(service.unsynced)},
+            before_scrape=metrics.refresh,
+        )
+        await self.health.start(settings.health_host, settings.health_port)
+        self._task = asyncio.create_task(self._run(client, service))
+        ready = asyncio.create_task(self._ready(service))
+        await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            ready.cancel()
+            self._task.result()
+
+    async def _ready(self, service: SchedulerService) -> None:
+        """With leader election, standing by counts as ready: the process does its duty."""
+        if not self._settings.leader_elect:
+            await service.wait_synced()
+
+    async def _run(self, client: HttpClient, service: SchedulerService) -> None:
+        settings = self._settings
+        if not settings.leader_elect:
+            await service.run()
+            return
+        election = settings.config.leader_election
+        lease = LeaseSettings(
+            settings.lease_name,
+            settings.lease_namespace,
+            election.lease_duration,
+            election.renew_deadline,
+            election.retry_period,
+        )
+        identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
+        await Elector(client, lease, identity, self._clock).lead(service.run)
+
+    async def until_failure(self) -> None:
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        if self.service is not None:
+            await self.service.stop()
+        if self._task is not None:
+            done, _ = await asyncio.wait({self._task}, timeout=25)
+            if not done:
+                self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.health is not None:
+            await self.health.stop()
+        if getattr(self, "_client", None) is not None:
+            await self._client.__aexit__(None, None, None)
