@@ -1,0 +1,282 @@
+"""Deployment, ReplicaSet, StatefulSet, DaemonSet: defaults, selectors that match their templates, what is fixed."""
+
+from __future__ import annotations
+
+from phalanx.model.fieldpath import forbidden, invalid, not_supported, required
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import placement, podspec, podspec_defaults
+from phalanx.model.rules.assembly import Create, assemble, frozen, is_zero, not_negative, number_or_percent
+from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.groupparts import same
+from phalanx.model.selectors import BadSelector, from_selector
+
+
+def template_of(holder: Json | None) -> Json:
+    return ((holder or {}).get("template") or {}).get("spec") or {}
+
+
+def drop_from_template(gates: Gates, new: Json, old: Json | None) -> None:
+    """Group membership in a pod template follows its gate."""
+    template = (new.get("spec") or {}).get("template") or {}
+    podspec.drop_gated(gates, template.get("spec"), template_of((old or {}).get("spec")))
+
+
+def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldError]:
+    """A selector is there, selects something, and selects the pods of its own template."""
+    selector = spec.get("selector")
+    if selector is None:
+        return [required(f"{path}.selector")]
+    errors = placement.label_selector(selector, f"{path}.selector")
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        errors.append(invalid(f"{path}.selector", selector, f"empty selector is invalid for {kind}"))
+    if errors:
+        return errors
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    try:
+        fits = from_selector(selector).matches(labels)
+    except BadSelector as problem:
+        return [invalid(f"{path}.selector", selector, str(problem))]
+    if fits:
+        return []
+    text = "`selector` does not match template `labels`"
+    return [invalid(f"{path}.template.metadata.labels", labels, text)]
+
+
+def long_running(spec: Json, kind: str) -> list[FieldError]:
+    """Templates whose pods are meant to run for ever."""
+    path = "spec.template"
+    errors = podspec.template_errors(spec.get("template") or {}, path)
+    pod = template_of(spec)
+    restart = pod.get("restartPolicy")
+    if restart in ("OnFailure", "Never"):
+        errors.append(not_supported(f"{path}.spec.restartPolicy", restart, ("Always",)))
+    if pod.get("activeDeadlineSeconds") is not None:
+        text = f"activeDeadlineSeconds in {kind} is not Supported"
+        errors.append(forbidden(f"{path}.spec.activeDeadlineSeconds", text))
+    return errors
+
+
+# -- Deployment ------------------------------------------------------------------------------------------------------
+
+
+def _deployment_default(obj: Json) -> None:
+    spec: Json = obj.setdefault("spec", {})
+    podspec_defaults.template(spec)
+    if spec.get("replicas") is None:
+        spec["replicas"] = 1
+    strategy: Json = spec.setdefault("strategy", {})
+    if not strategy.get("type"):
+        strategy["type"] = "RollingUpdate"
+    if strategy["type"] == "RollingUpdate":
+        rolling: Json = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", "25%")
+        rolling.setdefault("maxSurge", "25%")
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+
+
+def _strategy(strategy: Json) -> list[FieldError]:
+    path = "spec.strategy"
+    kind, rolling = strategy.get("type"), strategy.get("rollingUpdate")
+    if kind == "Recreate":
+        if rolling is not None:
+            text = "may not be specified when strategy `type` is 'Recreate'"
+            return [forbidden(f"{path}.rollingUpdate", text)]
+        return []
+    if kind != "RollingUpdate":
+        return [not_supported(path, strategy, ("Recreate", "RollingUpdate"))]
+    found: Json = rolling or {}
+    at = f"{path}.rollingUpdate"
+    errors = number_or_percent(found.get("maxUnavailable"), f"{at}.maxUnavailable", up_to_100=True)
+    errors += number_or_percent(found.get("maxSurge"), f"{at}.maxSurge")
+    if is_zero(found.get("maxUnavailable")) and is_zero(found.get("maxSurge")):
+        text = "may not be 0 when `maxSurge` is 0"
+        errors.append(invalid(f"{at}.maxUnavailable", found.get("maxUnavailable"), text))
+    return errors
+
+
+def _deployment_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    errors = not_negative(spec, "spec", "replicas")
+    errors += selector_errors(spec, "deployment") + long_running(spec, "ReplicaSet")
+    errors += _strategy(spec.get("strategy") or {})
+    errors += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
+    deadline = spec.get("progressDeadlineSeconds")
+    if deadline is not None and deadline <= (spec.get("minReadySeconds") or 0):
+        errors.append(invalid("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"))
+    return errors
+
+
+def _changed(new: Json, old: Json, check: Create) -> list[FieldError]:
+    """Specs that did not change are not judged again."""
+    return [] if new.get("spec") == old.get("spec") else check(new)
+
+
+def deployment(gates: Gates) -> Rules:
+    def update(new: Json, old: Json) -> list[FieldError]:
+        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
+        return _changed(new, old, _deployment_errors) + fixed
+
+    return assemble(
+        default=_deployment_default,
+        create=_deployment_errors,
+        update=update,
+        prepare=lambda new, old: drop_from_template(gates, new, old),
+    )
+
+
+# -- ReplicaSet ------------------------------------------------------------------------------------------------------
+
+
+def _replica_set_default(obj: Json) -> None:
+    spec: Json = obj.setdefault("spec", {})
+    podspec_defaults.template(spec)
+    if spec.get("replicas") is None:
+        spec["replicas"] = 1
+
+
+def _replica_set_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    errors = not_negative(spec, "spec", "replicas", "minReadySeconds")
+    return errors + selector_errors(spec, "replicaset") + long_running(spec, "ReplicaSet")
+
+
+def replica_set(gates: Gates) -> Rules:
+    def update(new: Json, old: Json) -> list[FieldError]:
+        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
+        return _changed(new, old, _replica_set_errors) + fixed
+
+    return assemble(
+        default=_replica_set_default,
+        create=_replica_set_errors,
+        update=update,
+        prepare=lambda new, old: drop_from_template(gates, new, old),
+    )
+
+
+# -- StatefulSet -----------------------------------------------------------------------------------------------------
+
+
+def _stateful_set_default(obj: Json) -> None:
+    spec: Json = obj.setdefault("spec", {})
+    podspec_defaults.template(spec)
+    if not spec.get("podManagementPolicy"):
+        spec["podManagementPolicy"] = "OrderedReady"
+    strategy: Json = spec.setdefault("updateStrategy", {})
+    if not strategy.get("type"):
+        strategy["type"] = "RollingUpdate"
+    if strategy["type"] == "RollingUpdate":
+        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    retention: Json = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    retention.setdefault("whenDeleted", "Retain")
+    retention.setdefault("whenScaled", "Retain")
+    if spec.get("replicas") is None:
+        spec["replicas"] = 1
+    spec.setdefault("revisionHistoryLimit", 10)
+    for claim in spec.get("volumeClaimTemplates") or ():
+        claim.setdefault("apiVersion", "v1")
+        claim.setdefault("kind", "PersistentVolumeClaim")
+        claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+        claim.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+_STATEFUL_MUTABLE = (
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+)
+
+
+def _stateful_set_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    errors: list[FieldError] = []
+    policy = spec.get("podManagementPolicy")
+    if policy not in ("OrderedReady", "Parallel"):
+        text = "must be 'OrderedReady' or 'Parallel'"
+        errors.append(invalid("spec.podManagementPolicy", policy or "", text))
+    strategy: Json = spec.get("updateStrategy") or {}
+    if strategy.get("type") not in ("RollingUpdate", "OnDelete"):
+        errors.append(invalid("spec.updateStrategy", strategy, "must be 'RollingUpdate' or 'OnDelete'"))
+    rolling: Json = strategy.get("rollingUpdate") or {}
+    errors += not_negative(rolling, "spec.updateStrategy.rollingUpdate", "partition")
+    at = "spec.updateStrategy.rollingUpdate.maxUnavailable"
+    errors += number_or_percent(rolling.get("maxUnavailable"), at, up_to_100=True)
+    if is_zero(rolling.get("maxUnavailable")):
+        errors.append(invalid(at, rolling.get("maxUnavailable"), "cannot be 0"))
+    errors += not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    errors += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
+    return errors + selector_errors(spec, "statefulset") + long_running(spec, "StatefulSet")
+
+
+def stateful_set(gates: Gates) -> Rules:
+    def update(new: Json, old: Json) -> list[FieldError]:
+        spec, before = new.get("spec") or {}, old.get("spec") or {}
+        errors = _changed(new, old, _stateful_set_errors)
+        other = {*spec, *before} - set(_STATEFUL_MUTABLE)
+        if any(not same(spec.get(field), before.get(field)) for field in other):
+            listed = ", ".join(f"'{field}'" for field in _STATEFUL_MUTABLE[:-1]) + f" and '{_STATEFUL_MUTABLE[-1]}'"
+            text = f"updates to statefulset spec for fields other than {listed} are forbidden"
+            errors.append(forbidden("spec", text))
+        return errors
+
+    return assemble(
+        default=_stateful_set_default,
+        create=_stateful_set_errors,
+        update=update,
+        prepare=lambda new, old: drop_from_template(gates, new, old),
+    )
+
+
+# -- DaemonSet -------------------------------------------------------------------------------------------------------
+
+
+def _daemon_set_default(obj: Json) -> None:
+    spec: Json = obj.setdefault("spec", {})
+    podspec_defaults.template(spec)
+    strategy: Json = spec.setdefault("updateStrategy", {})
+    if not strategy.get("type"):
+        strategy["type"] = "RollingUpdate"
+    if strategy["type"] == "RollingUpdate":
+        rolling: Json = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+    spec.setdefault("revisionHistoryLimit", 10)
+
+
+def _daemon_set_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    errors = selector_errors(spec, "daemonset") + long_running(spec, "DaemonSet")
+    errors += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
+    strategy: Json = spec.get("updateStrategy") or {}
+    if strategy.get("type") not in ("RollingUpdate", "OnDelete"):
+        errors.append(not_supported("spec.updateStrategy", strategy, ("RollingUpdate", "OnDelete")))
+    rolling: Json = strategy.get("rollingUpdate") or {}
+    at = "spec.updateStrategy.rollingUpdate"
+    errors += number_or_percent(rolling.get("maxUnavailable"), f"{at}.maxUnavailable", up_to_100=True)
+    errors += number_or_percent(rolling.get("maxSurge"), f"{at}.maxSurge", up_to_100=True)
+    if rolling and is_zero(rolling.get("maxUnavailable", 1)) and is_zero(rolling.get("maxSurge", 0)):
+        errors.append(required(f"{at}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+    return errors
+
+
+def daemon_set(gates: Gates) -> Rules:
+    def update(new: Json, old: Json) -> list[FieldError]:
+        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
+        return _changed(new, old, _daemon_set_errors) + fixed
+
+    return assemble(
+        default=_daemon_set_default,
+        create=_daemon_set_errors,
+        update=update,
+        prepare=lambda new, old: drop_from_template(gates, new, old),
+    )
+
+
+def controller_revision(gates: Gates) -> Rules:
+    """Its data never changes."""
+    return assemble(update=lambda new, old: frozen(new, old, "", "data"), status_apart=False)

@@ -1,0 +1,371 @@
+"""Job and CronJob, including `spec.scheduling`: how the pods of a Job are scheduled together."""
+
+from __future__ import annotations
+
+import re
+
+from phalanx.model import names
+from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required, too_long
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import placement, podspec, podspec_defaults
+from phalanx.model.rules.apps import template_of
+from phalanx.model.rules.assembly import assemble, frozen, not_negative
+from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.groupparts import Parts, same, union
+from phalanx.model.selectors import from_selector
+
+_UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+_LEGACY_UID, _LEGACY_NAME = "controller-uid", "job-name"
+_MAX_INDEXED_PARALLELISM = 100_000
+_VARIANT = (
+    "the basic/gang policy variant is immutable after creation; only schedulingPolicy.gang.minCount may be updated"
+)
+
+
+# -- defaults --------------------------------------------------------------------------------------------------------
+
+
+def job_spec_default(spec: Json) -> None:
+    podspec_defaults.template(spec)
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        spec["completions"] = spec["parallelism"] = 1
+    if spec.get("parallelism") is None:
+        spec["parallelism"] = 1
+    if spec.get("backoffLimit") is None:
+        spec["backoffLimit"] = 6 if spec.get("backoffLimitPerIndex") is None else podspec.MAX_INT32
+    if spec.get("completionMode") is None:
+        spec["completionMode"] = "NonIndexed"
+    if spec.get("suspend") is None:
+        spec["suspend"] = False
+    if spec.get("podReplacementPolicy") is None:
+        spec["podReplacementPolicy"] = "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed"
+    if spec.get("manualSelector") is None:
+        spec["manualSelector"] = False
+
+
+def _job_default(obj: Json) -> None:
+    job_spec_default(obj.setdefault("spec", {}))
+    meta: Json = obj.setdefault("metadata", {})
+    template_labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
+    if not meta.get("labels") and template_labels:
+        meta["labels"] = dict(template_labels)
+
+
+def _cron_job_default(obj: Json) -> None:
+    spec: Json = obj.setdefault("spec", {})
+    job: Json = spec.setdefault("jobTemplate", {})
+    if job.get("metadata") is None:
+        job["metadata"] = {}
+    # The Job itself is completed when it is made; only its pod template is shown complete here.
+    podspec_defaults.template(job.setdefault("spec", {}))
+    if not spec.get("concurrencyPolicy"):
+        spec["concurrencyPolicy"] = "Allow"
+    for field, value in (("suspend", False), ("successfulJobsHistoryLimit", 3), ("failedJobsHistoryLimit", 1)):
+        if spec.get(field) is None:
+            spec[field] = value
+
+
+def _own_selector(obj: Json) -> None:
+    """A Job selects its pods by its own uid unless the user took that over."""
+    spec, meta = obj["spec"], obj.get("metadata") or {}
+    uid = meta.get("uid")
+    if spec.get("manualSelector") or not uid:
+        return
+    template_meta: Json = spec["template"].setdefault("metadata", {})
+    labels: Json = template_meta["labels"] = dict(template_meta.get("labels") or {})
+    name = meta.get("name") or ""
+    for key, value in ((_UID, uid), (_LEGACY_UID, uid), (_NAME, name), (_LEGACY_NAME, name)):
+        labels.setdefault(key, value)
+    spec.setdefault("selector", {}).setdefault("matchLabels", {}).setdefault(_UID, uid)
+
+
+# -- spec.scheduling -------------------------------------------------------------------------------------------------
+
+
+def scheduling_create(spec: Json, path: str, gates: Gates) -> list[FieldError]:
+    found: Json | None = spec.get("scheduling")
+    if found is None:
+        return []
+    errors = _min_count(spec, found, path)
+    policy: Json = found.get("schedulingPolicy") or {}
+    mode: Json = found.get("disruptionMode") or {}
+    if mode.get("all") is not None and policy.get("gang") is None:
+        text = "the disruptionMode `all` is not supported with the Basic scheduling policy"
+        errors.append(invalid(f"{path}.disruptionMode", "", text))
+    parts = Parts(gates, update=False)
+    if found.get("schedulingPolicy") is not None:
+        union(parts.errors, f"{path}.schedulingPolicy", ("basic", "gang"), policy, None)
+        count = (policy.get("gang") or {}).get("minCount")
+        if count is not None and count < 1:
+            at = f"{path}.schedulingPolicy.gang.minCount"
+            parts.errors.append(invalid(at, count, "must be greater than or equal to 1"))
+    parts.constraints(f"{path}.schedulingConstraints", found.get("schedulingConstraints"), None)
+    parts.disruption(f"{path}.disruptionMode", found.get("disruptionMode"), None)
+    parts.claims(f"{path}.resourceClaims", found.get("resourceClaims"), None)
+    return errors + parts.errors
+
+
+def _min_count(spec: Json, scheduling: Json, path: str) -> list[FieldError]:
+    count = ((scheduling.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
+    parallelism = 1 if spec.get("parallelism") is None else spec["parallelism"]
+    if count is None or count <= parallelism:
+        return []
+    text = f"must not be greater than parallelism ({parallelism})"
+    return [invalid(f"{path}.schedulingPolicy.gang.minCount", count, text)]
+
+
+def _scheduling_update(spec: Json, before: Json, gates: Gates) -> list[FieldError]:
+    path = "spec.scheduling"
+    new, old = spec.get("scheduling"), before.get("scheduling")
+    if new is None and old is None:
+        return []
+    if old is None:
+        return [invalid(path, None, "field cannot be set once created")]
+    if new is None:
+        return [invalid(path, None, "field cannot be cleared once set")]
+    errors = _min_count(spec, new, path)
+    policy, earlier = new.get("schedulingPolicy"), old.get("schedulingPolicy")
+    at = f"{path}.schedulingPolicy"
+    if policy is not None and earlier is not None:
+        if (policy.get("basic") is None) != (earlier.get("basic") is None):
+            errors.append(invalid(at, None, _VARIANT))
+        else:
+            count = (policy.get("gang") or {}).get("minCount")
+            if count is not None and count < 1:
+                errors.append(invalid(f"{at}.gang.minCount", count, "must be greater than or equal to 1"))
+    elif policy is not None:
+        errors.append(invalid(at, None, "field cannot be set once created"))
+    elif earlier is not None:
+        errors.append(invalid(at, None, "field cannot be cleared once set"))
+    parts = Parts(gates, update=True)
+    parts.constraints(
+        f"{path}.schedulingConstraints", new.get("schedulingConstraints"), old.get("schedulingConstraints")
+    )
+    parts.disruption(f"{path}.disruptionMode", new.get("disruptionMode"), old.get("disruptionMode"))
+    parts.claims(f"{path}.resourceClaims", new.get("resourceClaims"), old.get("resourceClaims"))
+    return errors + parts.errors
+
+
+# -- Job -------------------------------------------------------------------------------------------------------------
+
+
+def job_spec_errors(spec: Json, path: str) -> list[FieldError]:
+    """What any Job spec must satisfy, wherever it stands."""
+    errors = not_negative(
+        spec,
+        path,
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    )
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        errors.append(required(f"{path}.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
+    manager = spec.get("managedBy")
+    if manager is not None:
+        if "/" not in manager.strip("/"):
+            text = 'must be a domain-prefixed path (such as "acme.io/foo")'
+            errors.append(invalid(f"{path}.managedBy", manager, text))
+        if len(manager) > 63:
+            errors.append(too_long(f"{path}.managedBy", 63))
+    errors += _completion_mode(spec, path)
+    return errors
+
+
+def _completion_mode(spec: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    mode = spec.get("completionMode")
+    if mode is not None and mode not in ("NonIndexed", "Indexed"):
+        errors.append(not_supported(f"{path}.completionMode", mode, ("Indexed", "NonIndexed")))
+    if mode == "Indexed":
+        if spec.get("completions") is None:
+            errors.append(required(f"{path}.completions", "when completion mode is Indexed"))
+        if (spec.get("parallelism") or 0) > _MAX_INDEXED_PARALLELISM:
+            text = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
+            errors.append(invalid(f"{path}.parallelism", spec["parallelism"], text))
+        failures, completions = spec.get("maxFailedIndexes"), spec.get("completions")
+        if failures is not None and completions is not None and failures > completions:
+            text = "must be less than or equal to completions"
+            errors.append(invalid(f"{path}.maxFailedIndexes", failures, text))
+        return errors
+    for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
+        if spec.get(field) is not None:
+            errors.append(invalid(f"{path}.{field}", spec[field], "requires indexed completion mode"))
+    return errors
+
+
+def job_template_errors(spec: Json, path: str) -> list[FieldError]:
+    """The pod template of a Job: pods that end."""
+    errors = podspec.template_errors(spec.get("template") or {}, f"{path}.template")
+    restart = template_of(spec).get("restartPolicy")
+    at = f"{path}.template.spec.restartPolicy"
+    if restart in (None, "", "Always"):
+        errors.append(required(at, 'valid values: "OnFailure", "Never"'))
+    elif spec.get("podFailurePolicy") is not None and restart == "OnFailure":
+        errors.append(invalid(at, restart, 'only "Never" is supported when podFailurePolicy is specified'))
+    return errors
+
+
+def _selector(spec: Json) -> list[FieldError]:
+    selector = spec.get("selector")
+    if selector is None:
+        return [required("spec.selector")]
+    errors = placement.label_selector(selector, "spec.selector")
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    if not errors and not from_selector(selector).matches(labels):
+        text = "`selector` does not match template `labels`"
+        errors.append(invalid("spec.template.metadata.labels", labels, text))
+    return errors
+
+
+def _job_name(obj: Json) -> list[FieldError]:
+    """An indexed Job names the host of its last pod after itself."""
+    spec, name = obj.get("spec") or {}, (obj.get("metadata") or {}).get("name") or ""
+    if spec.get("completionMode") != "Indexed" or not (spec.get("completions") or 0) > 0:
+        return []
+    host = f"{name}-{spec['completions'] - 1}"
+    if not names.dns_label(host):
+        return []
+    return [invalid("metadata.name", name, f"will not able to create pod with invalid DNS label: {host}")]
+
+
+_WHILE_SUSPENDED = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
+
+
+def _template_update(spec: Json, before: Json, old: Json) -> list[FieldError]:
+    """Pods to come may be steered while a Job that never started is suspended; otherwise its template is fixed."""
+    template, earlier = spec.get("template") or {}, before.get("template") or {}
+    if same(template, earlier):
+        return []
+    if before.get("suspend") and (old.get("status") or {}).get("startTime") is None:
+        steered = {**(template.get("spec") or {})}
+        for field in _WHILE_SUSPENDED:
+            steered.pop(field, None)
+            if (value := (earlier.get("spec") or {}).get(field)) is not None:
+                steered[field] = value
+        meta = {**(template.get("metadata") or {})}
+        for field in ("labels", "annotations"):
+            meta.pop(field, None)
+            if (value := (earlier.get("metadata") or {}).get(field)) is not None:
+                meta[field] = value
+        if same({**template, "spec": steered, "metadata": meta}, earlier):
+            return []
+    return [invalid("spec.template", template, "field is immutable")]
+
+
+def _completions(spec: Json, before: Json) -> list[FieldError]:
+    new, old = spec.get("completions"), before.get("completions")
+    if new == old:
+        return []
+    if before.get("completionMode") != "Indexed" or new is None or old is None:
+        return [invalid("spec.completions", new, "field is immutable")]
+    if new != spec.get("parallelism") or old != before.get("parallelism"):
+        return [invalid("spec.completions", new, "can only be modified in tandem with parallelism")]
+    return []
+
+
+def job(gates: Gates) -> Rules:
+    """Everything about Job."""
+
+    def prepare(new: Json, old: Json | None) -> None:
+        before = (old or {}).get("spec") or {}
+        spec: Json = new.setdefault("spec", {})
+        podspec.drop_gated(gates, template_of(spec), template_of(before))
+        if not gates("WorkloadWithJob") and before.get("scheduling") is None:
+            spec.pop("scheduling", None)
+        if old is None:
+            _own_selector(new)
+
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = _job_name(obj) + _selector(spec) + job_spec_errors(spec, "spec")
+        return errors + scheduling_create(spec, "spec.scheduling", gates) + job_template_errors(spec, "spec")
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        spec, before = new.get("spec") or {}, old.get("spec") or {}
+        if spec == before:
+            return []
+        errors = job_spec_errors(spec, "spec") + _completions(spec, before)
+        errors += frozen(spec, before, "spec", "selector") + _template_update(spec, before, old)
+        errors += frozen(
+            spec,
+            before,
+            "spec",
+            "completionMode",
+            "podFailurePolicy",
+            "backoffLimitPerIndex",
+            "managedBy",
+            "successPolicy",
+        )
+        return errors + _scheduling_update(spec, before, gates)
+
+    return assemble(default=_job_default, create=create, update=update, prepare=prepare)
+
+
+# -- CronJob ---------------------------------------------------------------------------------------------------------
+
+_CRON_FIELD = re.compile(
+    r"(\*|\?|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?(,(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?)*"
+)
+_CRON_WORD = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly|every\s+\S+)")
+
+
+def _schedule(schedule: str) -> list[FieldError]:
+    path = "spec.schedule"
+    if not schedule:
+        return [required(path)]
+    if "TZ" in schedule:
+        text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        return [invalid(path, schedule, text)]
+    if _CRON_WORD.fullmatch(schedule.strip()):
+        return []
+    fields = schedule.split()
+    if len(fields) != 5:
+        text = f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]"
+        return [invalid(path, schedule, text)]
+    bad = [field for field in fields if not _CRON_FIELD.fullmatch(field)]
+    return [invalid(path, schedule, f"failed to parse {field}") for field in bad]
+
+
+def cron_job(gates: Gates) -> Rules:
+    """Everything about CronJob."""
+
+    def prepare(new: Json, old: Json | None) -> None:
+        inner = ((new.get("spec") or {}).get("jobTemplate") or {}).get("spec") or {}
+        before = (((old or {}).get("spec") or {}).get("jobTemplate") or {}).get("spec") or {}
+        podspec.drop_gated(gates, template_of(inner), template_of(before))
+        if not gates("WorkloadWithJob") and before.get("scheduling") is None:
+            inner.pop("scheduling", None)
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = _schedule(spec.get("schedule") or "")
+        errors += not_negative(spec, "spec", "startingDeadlineSeconds")
+        if spec.get("timeZone") is not None and spec["timeZone"] in ("", "Local"):
+            errors.append(invalid("spec.timeZone", spec["timeZone"], "timeZone must be an explicit time zone"))
+        policies = ("Allow", "Forbid", "Replace")
+        if spec.get("concurrencyPolicy") not in policies:
+            errors.append(not_supported("spec.concurrencyPolicy", spec.get("concurrencyPolicy") or "", policies))
+        inner: Json = (spec.get("jobTemplate") or {}).get("spec") or {}
+        path = "spec.jobTemplate.spec"
+        if inner.get("manualSelector"):
+            errors.append(not_supported(f"{path}.manualSelector", True, ("nil", "false")))
+        if inner.get("selector") is not None and not inner.get("manualSelector"):
+            errors.append(forbidden(f"{path}.selector", "`selector` will be auto-generated"))
+        errors += job_spec_errors(inner, path) + scheduling_create(inner, f"{path}.scheduling", gates)
+        errors += job_template_errors(inner, path)
+        return errors + not_negative(spec, "spec", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+
+    def create(obj: Json) -> list[FieldError]:
+        name = (obj.get("metadata") or {}).get("name") or ""
+        too_long_name = ["must be no more than 52 characters"] if len(name) > 52 else []
+        return all_invalid("metadata.name", name, too_long_name) + errors_of(obj)
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return [] if new.get("spec") == old.get("spec") else errors_of(new)
+
+    return assemble(default=_cron_job_default, create=create, update=update, prepare=prepare)

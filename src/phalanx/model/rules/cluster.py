@@ -1,0 +1,198 @@
+"""Kinds about the cluster itself: Namespace, Node, PriorityClass, PodDisruptionBudget, Lease, Event, and the like."""
+
+from __future__ import annotations
+
+from phalanx.model import names
+from phalanx.model.fieldpath import forbidden, immutable, invalid, not_supported
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import placement, podspec_defaults, resources
+from phalanx.model.rules.assembly import assemble, number_or_percent
+from phalanx.model.rules.contract import Rules
+
+HIGHEST_USER_PRIORITY = 1_000_000_000
+_SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+
+
+def namespace(gates: Gates) -> Rules:
+    """Every namespace carries its name as a label and waits for its content to go before it goes."""
+
+    def default(obj: Json) -> None:
+        meta: Json = obj.setdefault("metadata", {})
+        if meta.get("name"):
+            labels = meta.get("labels")
+            if labels is None:
+                labels = meta["labels"] = {}
+            labels["kubernetes.io/metadata.name"] = meta["name"]
+
+    def prepare(new: Json, old: Json | None) -> None:
+        spec: Json = new.setdefault("spec", {})
+        if old is None:
+            finalizers = spec.get("finalizers") or []
+            spec["finalizers"] = finalizers if "kubernetes" in finalizers else [*finalizers, "kubernetes"]
+        elif "finalizers" in (old.get("spec") or {}):
+            spec["finalizers"] = old["spec"]["finalizers"]
+        else:
+            spec.pop("finalizers", None)
+
+    return assemble(
+        default=default,
+        prepare=prepare,
+        first_status=lambda obj: {"phase": "Active"},
+        name=names.dns_label,
+        namespaced=False,
+    )
+
+
+def node(gates: Gates) -> Rules:
+    """Nodes register with their status, so a new one keeps it."""
+
+    def default(obj: Json) -> None:
+        status = obj.get("status")
+        if status and status.get("capacity") and status.get("allocatable") is None:
+            status["allocatable"] = dict(status["capacity"])
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        errors = placement.taints(spec.get("taints") or [], "spec.taints")
+        for field in ("capacity", "allocatable"):
+            errors += resources.resource_list(status.get(field), f"status.{field}")
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        errors = placement.taints((new.get("spec") or {}).get("taints") or [], "spec.taints")
+        provider, before = (new.get("spec") or {}).get("providerID"), (old.get("spec") or {}).get("providerID")
+        if before and provider != before:
+            errors.append(
+                forbidden("spec.providerID", 'node updates may not change providerID except from "" to valid')
+            )
+        return errors
+
+    def status(new: Json, old: Json) -> list[FieldError]:
+        found: Json = new.get("status") or {}
+        errors = resources.resource_list(found.get("capacity"), "status.capacity")
+        return errors + resources.resource_list(found.get("allocatable"), "status.allocatable")
+
+    rules = assemble(default=default, create=errors_of, update=update, status=status, namespaced=False)
+    return Rules(
+        default=rules.default,
+        prepare_update=rules.prepare_update,
+        prepare_status=rules.prepare_status,
+        validate_create=rules.validate_create,
+        validate_update=rules.validate_update,
+        validate_status=rules.validate_status,
+        validate_name=rules.validate_name,
+    )
+
+
+def priority_class(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        if obj.get("preemptionPolicy") is None:
+            obj["preemptionPolicy"] = "PreemptLowerPriority"
+
+    def create(obj: Json) -> list[FieldError]:
+        errors: list[FieldError] = []
+        name, value = (obj.get("metadata") or {}).get("name") or "", obj.get("value") or 0
+        if name.startswith("system-"):
+            known = _SYSTEM_CLASSES.get(name)
+            if known is None or known != value or obj.get("globalDefault"):
+                problem = (
+                    f"{name} is not a known system priority class"
+                    if known is None
+                    else f"value of {name} PriorityClass must be {known}"
+                    if known != value
+                    else f"globalDefault of {name} PriorityClass must be false"
+                )
+                text = f"priority class names with 'system-' prefix are reserved for system use only. error: {problem}"
+                errors.append(forbidden("metadata.name", text))
+        elif value > HIGHEST_USER_PRIORITY:
+            text = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
+            errors.append(forbidden("value", text))
+        policy = obj.get("preemptionPolicy")
+        if policy is not None and policy not in ("PreemptLowerPriority", "Never"):
+            errors.append(not_supported("preemptionPolicy", policy, ("Never", "PreemptLowerPriority")))
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        errors: list[FieldError] = []
+        if (new.get("value") or 0) != (old.get("value") or 0):
+            errors.append(forbidden("value", "may not be changed in an update."))
+        if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
+            errors.append(immutable("preemptionPolicy", new.get("preemptionPolicy")))
+        return errors
+
+    return assemble(default=default, create=create, update=update, namespaced=False, status_apart=False)
+
+
+def pod_disruption_budget(gates: Gates) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors: list[FieldError] = []
+        low, high = spec.get("minAvailable"), spec.get("maxUnavailable")
+        if low is not None and high is not None:
+            errors.append(invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+        errors += number_or_percent(low, "spec.minAvailable", up_to_100=True)
+        errors += number_or_percent(high, "spec.maxUnavailable", up_to_100=True)
+        errors += placement.label_selector(spec.get("selector"), "spec.selector")
+        policy, allowed = spec.get("unhealthyPodEvictionPolicy"), ("AlwaysAllow", "IfHealthyBudget")
+        if policy is not None and policy not in allowed:
+            errors.append(not_supported("spec.unhealthyPodEvictionPolicy", policy, allowed))
+        return errors
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
+
+
+def lease(gates: Gates) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors: list[FieldError] = []
+        seconds = spec.get("leaseDurationSeconds")
+        if seconds is not None and seconds <= 0:
+            errors.append(invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
+        transitions = spec.get("leaseTransitions")
+        if transitions is not None and transitions < 0:
+            errors.append(invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
+        return errors
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+
+
+def event(gates: Gates) -> Rules:
+    """An event lives where the object lives that it is about; cluster-wide objects use `default`."""
+
+    def create(obj: Json) -> list[FieldError]:
+        about = (obj.get("involvedObject") or {}).get("namespace") or ""
+        where = (obj.get("metadata") or {}).get("namespace") or ""
+        if about and where and about != where:
+            return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
+        return []
+
+    return assemble(create=create, status_apart=False)
+
+
+def resource_quota(gates: Gates) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        return resources.resource_list((obj.get("spec") or {}).get("hard"), "spec.hard")
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
+
+
+def service_account(gates: Gates) -> Rules:
+    return assemble(status_apart=False)
+
+
+def limit_range(gates: Gates) -> Rules:
+    return assemble(status_apart=False)
+
+
+def pod_template(gates: Gates) -> Rules:
+    return assemble(default=podspec_defaults.template, status_apart=False)
+
+
+def role(gates: Gates) -> Rules:
+    """RBAC objects may have colons in their names; they are stored, not enforced."""
+    return assemble(name=names.path_segment, status_apart=False)
+
+
+def cluster_role(gates: Gates) -> Rules:
+    return assemble(name=names.path_segment, namespaced=False, status_apart=False)

@@ -1,0 +1,206 @@
+"""PersistentVolume, PersistentVolumeClaim, StorageClass and the CSI kinds; ResourceClaims and their relatives."""
+
+from __future__ import annotations
+
+from phalanx.model import names
+from phalanx.model.fieldpath import all_invalid, forbidden, not_supported, required
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import placement, resources
+from phalanx.model.rules.assembly import assemble, frozen
+from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.groupparts import same
+
+_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+_RECLAIM = ("Delete", "Recycle", "Retain")
+
+
+def _access_modes(spec: Json) -> list[FieldError]:
+    modes = spec.get("accessModes") or []
+    if not modes:
+        return [required("spec.accessModes", "at least 1 access mode is required")]
+    return [not_supported("spec.accessModes", mode, _MODES) for mode in modes if mode not in _MODES]
+
+
+def persistent_volume(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        spec: Json = obj.setdefault("spec", {})
+        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+        spec.setdefault("volumeMode", "Filesystem")
+
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = _access_modes(spec)
+        if not (spec.get("capacity") or {}).get("storage"):
+            errors.append(required("spec.capacity"))
+        errors += resources.resource_list(spec.get("capacity"), "spec.capacity")
+        policy = spec.get("persistentVolumeReclaimPolicy")
+        if policy not in _RECLAIM:
+            errors.append(not_supported("spec.persistentVolumeReclaimPolicy", policy or "", _RECLAIM))
+        affinity: Json | None = (spec.get("nodeAffinity") or {}).get("required")
+        if affinity is not None:
+            errors += placement.node_selector(affinity, "spec.nodeAffinity.required")
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "volumeMode")
+        return create(new) + fixed
+
+    return assemble(
+        default=default,
+        create=create,
+        update=update,
+        first_status=lambda obj: {"phase": "Pending"},
+        namespaced=False,
+    )
+
+
+def persistent_volume_claim(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = _access_modes(spec)
+        size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+        if size is None:
+            errors.append(required("spec.resources[storage]"))
+        else:
+            errors += resources.amount(size, "spec.resources.requests[storage]")
+        errors += placement.label_selector(spec.get("selector"), "spec.selector")
+        name = spec.get("storageClassName")
+        if name:
+            errors += all_invalid("spec.storageClassName", name, names.dns_subdomain(name))
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        spec, before = new.get("spec") or {}, old.get("spec") or {}
+        free = {"resources", "volumeAttributesClassName"}
+        if not before.get("volumeName"):
+            free.add("volumeName")  # binding sets it once
+        if before.get("storageClassName") is None:
+            free.add("storageClassName")
+        fields = {*spec, *before} - free
+        if any(not same(spec.get(field), before.get(field)) for field in fields):
+            text = (
+                "spec is immutable after creation except resources.requests and volumeAttributesClassName "
+                "for bound claims"
+            )
+            return [forbidden("spec", text)]
+        return []
+
+    return assemble(default=default, create=create, update=update, first_status=lambda obj: {"phase": "Pending"})
+
+
+def storage_class(gates: Gates) -> Rules:
+    fixed = ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
+
+    def default(obj: Json) -> None:
+        obj.setdefault("reclaimPolicy", "Delete")
+        obj.setdefault("volumeBindingMode", "Immediate")
+
+    def create(obj: Json) -> list[FieldError]:
+        errors: list[FieldError] = []
+        if not obj.get("provisioner"):
+            errors.append(required("provisioner", "must not be empty"))
+        else:
+            errors += all_invalid("provisioner", obj["provisioner"], names.label_key(obj["provisioner"].lower()))
+        if obj.get("reclaimPolicy") not in ("Delete", "Retain"):
+            errors.append(not_supported("reclaimPolicy", obj.get("reclaimPolicy") or "", ("Delete", "Retain")))
+        modes = ("Immediate", "WaitForFirstConsumer")
+        if obj.get("volumeBindingMode") not in modes:
+            errors.append(not_supported("volumeBindingMode", obj.get("volumeBindingMode") or "", modes))
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return [
+            forbidden(field, f"updates to {field} are forbidden.")
+            for field in fixed
+            if not same(new.get(field), old.get(field))
+        ]
+
+    return assemble(default=default, create=create, update=update, namespaced=False, status_apart=False)
+
+
+def cluster_wide(gates: Gates) -> Rules:
+    """CSINode, CSIDriver, DeviceClass: metadata only."""
+    return assemble(namespaced=False, status_apart=False)
+
+
+def csi_storage_capacity(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        errors = [] if obj.get("storageClassName") else [required("storageClassName")]
+        for field in ("capacity", "maximumVolumeSize"):
+            if obj.get(field) is not None:
+                errors += resources.amount(obj[field], field)
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return create(new) + frozen(new, old, "", "nodeTopology", "storageClassName")
+
+    return assemble(create=create, update=update, status_apart=False)
+
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+
+def _claim_default(spec: Json) -> None:
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        exactly = request.get("exactly")
+        if exactly is not None:
+            exactly.setdefault("allocationMode", "ExactCount")
+            if exactly["allocationMode"] == "ExactCount" and not exactly.get("count"):
+                exactly["count"] = 1
+        for option in request.get("firstAvailable") or ():
+            option.setdefault("allocationMode", "ExactCount")
+            if option["allocationMode"] == "ExactCount" and not option.get("count"):
+                option["count"] = 1
+
+
+def _claim_errors(spec: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for index, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
+        at = f"{path}.devices.requests[{index}]"
+        name = request.get("name") or ""
+        if not name:
+            errors.append(required(f"{at}.name"))
+        else:
+            errors += all_invalid(f"{at}.name", name, names.dns_label(name))
+        exactly = request.get("exactly")
+        if exactly is None and not request.get("firstAvailable"):
+            errors.append(required(at, "exactly one of `exactly` or `firstAvailable` is required"))
+        if exactly is not None and not exactly.get("deviceClassName"):
+            errors.append(required(f"{at}.exactly.deviceClassName"))
+    return errors
+
+
+def resource_claim(gates: Gates) -> Rules:
+    return assemble(
+        default=lambda obj: _claim_default(obj.setdefault("spec", {})),
+        create=lambda obj: _claim_errors(obj.get("spec") or {}, "spec"),
+        update=lambda new, old: frozen(new, old, "", "spec"),
+    )
+
+
+def resource_claim_template(gates: Gates) -> Rules:
+    return assemble(
+        default=lambda obj: _claim_default(obj.setdefault("spec", {}).setdefault("spec", {})),
+        create=lambda obj: _claim_errors((obj.get("spec") or {}).get("spec") or {}, "spec.spec"),
+        update=lambda new, old: frozen(new, old, "", "spec"),
+        status_apart=False,
+    )
+
+
+def resource_slice(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = [] if spec.get("driver") else [required("spec.driver")]
+        if not (spec.get("pool") or {}).get("name"):
+            errors.append(required("spec.pool.name"))
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "driver", "nodeName")
+        return create(new) + fixed
+
+    return assemble(create=create, update=update, namespaced=False, status_apart=False)
