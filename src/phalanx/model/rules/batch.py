@@ -73,7 +73,8 @@ def _own_selector(obj: Json) -> None:
     if spec.get("manualSelector") or not uid:
         return
     template_meta: Json = spec["template"].setdefault("metadata", {})
-    labels: Json = template_meta["labels"] = dict(template_meta.get("labels") or {})
+    labels: Json = dict(template_meta.get("labels") or {})
+    template_meta["labels"] = labels
     name = meta.get("name") or ""
     for key, value in ((_UID, uid), (_LEGACY_UID, uid), (_NAME, name), (_LEGACY_NAME, name)):
         labels.setdefault(key, value)
