@@ -78,7 +78,7 @@ class Shape:
     claims: bool  # has dynamic resource claims
     owner: tuple[str, str]  # (kind, name) of the controller, for default topology spreading
     signatures: dict[str, Hashable]  # plugin name -> what its sign(pod) returned
-    pod: Pod  # the first pod of this shape, as an example
+    pod: Pod  # the first pod of this shape, as an example; never with a node name
     refs: int  # records that use it
 
     def __repr__(self) -> str:
@@ -210,7 +210,8 @@ class ShapeTable:
             ((ref.kind, ref.name) for ref in meta.owner_references if ref.controller and ref.kind in _OWNERS), ("", "")
         )
         shape.signatures = {name: sign(pod) for name, sign in self.signers}
-        shape.pod = pod
+        # Where the first pod of a shape happens to run says nothing about the others.
+        shape.pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, node_name=""))
         shape.refs = 0
         shape.key = (
             shape.profile,

@@ -1,4 +1,8 @@
-"""NodeName: a pod that names its node fits no other. Such pods are normally bound already and never come here."""
+"""NodeName: a pod that names its node fits no other.
+
+The engine counts such a pod on its node and never queues it, so the shapes that come here name no node; the filter is
+kept for profiles that list it, and for callers that ask about a shape of their own making.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,223 @@
+"""Columns, journal and evaluations: whatever happened, the incremental state equals one made from scratch."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.evaluation import Evaluation
+from phalanx.engine.framework import Handle
+from phalanx.engine.objects import Objects
+from phalanx.engine.plugins.registry import BUILTIN
+from phalanx.engine.profile import Profile
+from phalanx.engine.records import PodRecord
+from phalanx.engine.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
+from phalanx.engine.shapes import LabelInterest, ShapeTable
+from phalanx.model.gates import Gates
+from phalanx.testing.builders import node, pod
+
+STRATEGIES = [
+    {"type": "LeastAllocated"},
+    {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 3}, {"name": "nvidia.com/gpu", "weight": 1}]},
+    {
+        "type": "RequestedToCapacityRatio",
+        "requestedToCapacityRatio": {"shape": [{"utilization": 0, "score": 0}, {"utilization": 70, "score": 10}]},
+    },
+]
+
+
+class Bench:
+    def __init__(self, strategy=None):
+        self.columns = Columns(capacity=4)
+        self.objects = Objects()
+        self.interest = LabelInterest()
+        self.shapes = ShapeTable(self.columns.resource, self.interest)
+        handle = Handle(self.columns, self.objects, self.interest, Gates())
+        args = {"NodeResourcesFit": {"scoringStrategy": strategy}} if strategy else {}
+        balanced = [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]
+        args["NodeResourcesBalancedAllocation"] = {"resources": balanced}
+        chosen = ProfileSettings(plugins=tuple(PluginUse(name) for name in DEFAULT_PLUGINS), args=args)
+        self.profile = Profile(chosen, BUILTIN, handle)
+        self.placed: list[PodRecord] = []
+        self.count = 0
+
+    def evaluation(self, shape):
+        return Evaluation(shape, self.profile, self.columns, self.objects)
+
+    def place(self, builder, row):
+        self.count += 1
+        built = builder.copy(f"p{self.count}").build()
+        record = PodRecord(built, self.shapes.of(built), self.count, 0.0)
+        self.columns.place(record, row)
+        self.placed.append(record)
+
+    def dump(self):
+        c = self.columns
+        by_label = {key: [column.values[i] for i in column.ids[: c.n]] for key, column in c.labels.items()}
+        return copy.deepcopy((
+            c.alive[: c.n].tolist(), c.alloc[:8, : c.n].tolist(), c.used[:8, : c.n].tolist(),
+            c.nonzero[:, : c.n].tolist(), c.unschedulable[: c.n].tolist(), by_label,
+            [c.taint_sets[i] for i in c.taint_set[: c.n]], c.names, c.row_of, [sorted(p) for p in c.pods],
+            {k: v for k, v in c.images._rows.items() if v}, c.ports._rows,
+        ))  # fmt: skip
+
+
+PODS = [
+    pod("p").cpu("500m").mem("1Gi"),
+    pod("p").cpu("2"),
+    pod("p"),
+    pod("p").cpu("1").port(80).select("disk", "ssd"),
+    pod("p").gpu(1).tolerate("k", "v").prefer_node(10, ("disk", "In", ["ssd"])).prefer_node(5, ("gen", "Gt", ["1"])),
+    pod("p").image("app:1").node_affinity(("gen", "Lt", ["3"])),
+]
+
+
+@st.composite
+def nodes(draw):
+    built = node(f"n{draw(st.integers(0, 6))}").cpu(draw(st.sampled_from(["0", "1", "4", "64"])))
+    built.mem(draw(st.sampled_from(["0", "1Gi", "32Gi", "nonsense"]))).pods(draw(st.integers(0, 4)))
+    if draw(st.booleans()):
+        built.gpu(draw(st.integers(0, 3)))
+    for key, values in (("disk", ["ssd", "hdd"]), ("gen", ["1", "2", "x"])):
+        if draw(st.booleans()):
+            built.label(key, draw(st.sampled_from(values)))
+    if draw(st.booleans()):
+        built.taint("k", "v", draw(st.sampled_from(["NoSchedule", "PreferNoSchedule"])))
+    if draw(st.booleans()):
+        built.image(draw(st.integers(0, 900)) * 1024 * 1024, "app:1")
+    return built.unschedulable(draw(st.integers(0, 4)) == 0).build()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), nodes()),
+        st.tuples(st.just("gone"), st.integers(0, 6)),
+        st.tuples(st.just("place"), st.integers(0, len(PODS) - 1), st.integers(0, 10)),
+        st.tuples(st.just("unplace"), st.integers(0, 30)),
+        st.tuples(st.just("look"), st.integers(0, len(PODS) - 1)),
+    ),
+    max_size=25,
+)
+
+
+def do(bench: Bench, step, evaluations, shapes) -> None:
+    columns = bench.columns
+    if step[0] == "node":
+        columns.set_node(step[1])
+    elif step[0] == "gone" and f"n{step[1]}" in columns.row_of:
+        for record in columns.remove_node(f"n{step[1]}"):
+            bench.placed.remove(record)
+    elif step[0] == "place" and columns.row_of:
+        rows = sorted(columns.row_of.values())
+        bench.place(PODS[step[1]], rows[step[2] % len(rows)])
+    elif step[0] == "unplace" and bench.placed:
+        columns.unplace(bench.placed.pop(step[1] % len(bench.placed)))
+    elif step[0] == "look":
+        evaluations[step[1]].refresh()
+
+
+@settings(max_examples=80, deadline=None)
+@given(before=steps, trial=steps, after=steps, strategy=st.sampled_from(STRATEGIES))
+def test_incremental_equals_from_scratch_after_any_changes_and_rewinds(before, trial, after, strategy):
+    bench = Bench(strategy)
+    shapes = [bench.shapes.of(builder.build()) for builder in PODS]
+    evaluations = [bench.evaluation(shape) for shape in shapes]
+    for key in ("disk", "gen"):
+        bench.columns.label(key)  # columns are made on demand, and stay
+    for step in before:
+        do(bench, step, evaluations, shapes)
+    held = bench.dump()
+    placed = list(bench.placed)
+    mark = bench.columns.journal.mark()
+    for step in trial:
+        do(bench, step, evaluations, shapes)
+    bench.columns.journal.rewind(mark)
+    bench.placed = placed
+    grown = bench.columns.n - len(held[0])
+    assert bench.dump() == padded(held, grown)
+    for step in after:
+        do(bench, step, evaluations, shapes)
+    n = bench.columns.n
+    for shape, followed in zip(shapes, evaluations, strict=True):
+        followed.refresh()
+        fresh = bench.evaluation(shape)
+        fresh.refresh()
+        assert followed.feasible[:n].tolist() == fresh.feasible[:n].tolist()
+        assert followed.total[:n].tolist() == fresh.total[:n].tolist()
+        assert followed.slots().tolist() == fresh.slots().tolist()
+        assert followed.best() == fresh.best()
+        best = fresh.best()
+        if best >= 0:
+            assert best == int(np.argmax(fresh.total)) and fresh.feasible[best]
+        else:
+            assert not fresh.feasible.any()
+
+
+def padded(dump, rows: int):
+    """The dump with free rows at the end: rows made in a trial stay, empty."""
+    alive, alloc, used, nonzero, unschedulable, labels, taints, names, row_of, pods, images, ports = dump
+    zeros = [0.0] * rows
+    return (
+        alive + [False] * rows, [row + zeros for row in alloc], [row + zeros for row in used],
+        [row + zeros for row in nonzero], unschedulable + [False] * rows,
+        {key: values + [""] * rows for key, values in labels.items()}, taints + [()] * rows, names + [""] * rows,
+        row_of, pods + [[]] * rows, images, ports,
+    )  # fmt: skip
+
+
+def test_marks_nest_and_release_keeps_what_an_outer_rewind_still_undoes():
+    bench = Bench()
+    bench.columns.set_node(node("n").build())
+    held = bench.dump()
+    outer = bench.columns.journal.mark()
+    bench.place(PODS[0], 0)
+    inner = bench.columns.journal.mark()
+    bench.place(PODS[1], 0)
+    bench.columns.journal.release(inner)
+    again = bench.columns.journal.mark()
+    bench.place(PODS[2], 0)
+    bench.columns.journal.rewind(again)
+    assert bench.columns.used[0, 0] == 2500
+    bench.columns.journal.rewind(outer)
+    assert bench.dump() == held
+    with pytest.raises(ValueError, match="not open"):
+        bench.columns.journal.rewind(outer)
+
+
+def test_slots_count_what_still_fits_on_each_node():
+    bench = Bench()
+    for builder in (node("a").cpu("4").mem("4Gi"), node("b").cpu("1").mem("64Gi"), node("c").cpu("64").pods(3)):
+        bench.columns.set_node(builder.build())
+    evaluation = bench.evaluation(bench.shapes.of(pod("p").cpu("1").mem("1Gi").build()))
+    evaluation.refresh()
+    assert evaluation.slots().tolist() == [4, 1, 3]
+    bench.place(pod("p").cpu("1500m"), 0)
+    evaluation.refresh()
+    assert evaluation.slots().tolist() == [2, 1, 3]
+
+
+def test_many_nodes_grow_the_columns_without_losing_anything():
+    bench = Bench()
+    evaluation = bench.evaluation(bench.shapes.of(pod("p").cpu("1").build()))
+    for number in range(700):
+        row = bench.columns.set_node(node(f"n{number}").cpu(str(number % 7)).build())
+        bench.place(pod("x").cpu("1"), row)
+        if number % 100 == 0:
+            evaluation.refresh()
+    evaluation.refresh()
+    assert evaluation.feasible[:700].tolist() == [number % 7 >= 2 for number in range(700)]
+
+
+def test_a_resource_first_asked_for_later_is_filled_from_the_nodes_that_are_there():
+    bench = Bench()
+    bench.columns.set_node(node("n").resource("example.com/fpga", "3").build())
+    assert "example.com/fpga" not in bench.columns.resources
+    shape = bench.shapes.of(pod("p").resource("example.com/fpga", "2").build())
+    evaluation = bench.evaluation(shape)
+    evaluation.refresh()
+    assert evaluation.slots().tolist() == [1]

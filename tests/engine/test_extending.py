@@ -1,0 +1,240 @@
+"""Plugins of others: plain, vectorised, waiting, refusing, and broken ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_run import Run, binds
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine import decisions as d
+from phalanx.engine.adapters import ByMax
+from phalanx.engine.engine import Engine
+from phalanx.engine.framework import Code, Depends, Finding, Status, Wake
+from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.testing.builders import node, pod
+
+
+def with_plugin(plugin, **use):
+    uses = (*(PluginUse(name) for name in DEFAULT_PLUGINS), PluginUse("Mine", **use))
+    settings = EngineSettings(profiles=(ProfileSettings(plugins=uses),))
+    return Run(Engine(settings, plugins={"Mine": lambda args, handle: plugin}))
+
+
+class EvenNodesOnly:
+    name = "Mine"
+
+    def filter(self, shape, node):
+        if int(node.name[1:]) % 2:
+            return Status(Code.UNRESOLVABLE, ("node(s) were odd",))
+        return None
+
+
+def test_a_plain_filter_in_a_few_lines():
+    run = with_plugin(EvenNodesOnly()).see(node("n1"), node("n2"), pod("a"))
+    assert binds(run.step()) == {"a": "n2"}
+    run.see(node("n2").unschedulable(), pod("b"))
+    run.step()
+    assert run.messages("b") == ["0/2 nodes are available: 1 node(s) were odd, 1 node(s) were unschedulable."]
+
+
+class Favourite:
+    name = "Mine"
+    normaliser = ByMax()
+
+    def score(self, shape, node):
+        return 500.0 if node.name == "n3" else 0.0
+
+
+def test_a_plain_score_with_a_weight():
+    run = with_plugin(Favourite(), weight=50).see(node("n1"), node("n2"), node("n3"), pod("a"))
+    assert binds(run.step()) == {"a": "n3"}
+
+
+class AtMostTwo:
+    """Vectorised: no more than two pods on a node."""
+
+    name = "Mine"
+    depends = Depends.USAGE | Depends.NODE
+
+    def mask(self, shape, columns):
+        return columns.used[3, : columns.n] < 2
+
+    def explain(self, shape, columns, rows):
+        return [Finding(rows, "node(s) had two pods already")]
+
+
+def test_a_vectorised_filter_follows_placements():
+    run = with_plugin(AtMostTwo()).see(node("n1"), node("n2"), *(pod(f"p{i}") for i in range(5)))
+    assert sorted(binds(run.step()).values()) == ["n1", "n1", "n2", "n2"]
+    assert run.messages("p4") == ["0/2 nodes are available: 2 node(s) had two pods already."]
+    run.gone("Pod", "p0")
+    assert len(binds(run.step())) == 1
+
+
+class Raises:
+    name = "Mine"
+
+    def filter(self, shape, node):
+        raise ZeroDivisionError("oops")
+
+
+class WrongMask(AtMostTwo):
+    def mask(self, shape, columns):
+        return np.ones(3)
+
+
+class BadScore:
+    name = "Mine"
+
+    def score(self, shape, node):
+        return 1e9
+
+
+class RaisesInPreFilter:
+    name = "Mine"
+
+    def pre_filter(self, shape):
+        raise KeyError("gone")
+
+
+class RaisesInReserve:
+    name = "Mine"
+
+    def reserve(self, record, row):
+        raise RuntimeError("no ledger")
+
+    def unreserve(self, record, row):
+        raise RuntimeError("no ledger either")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [
+        (Raises(), "plugin Mine: ZeroDivisionError: oops"),
+        (WrongMask(), "plugin Mine: mask() must return 1 booleans"),
+        (BadScore(), "plugin Mine: score() returned 1000000000.0, outside 0..100"),
+        (RaisesInPreFilter(), "plugin Mine: KeyError: 'gone'"),
+        (RaisesInReserve(), "plugin Mine: RuntimeError: no ledger"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_broken_plugin_fails_the_attempt_with_its_name_and_the_pod_is_tried_again(plugin, text):
+    run = with_plugin(plugin).see(node("n"), pod("a"))
+    said = [each for each in run.step() if isinstance(each, d.SetPodCondition)]
+    assert [each.reason for each in said] == ["SchedulerError"]
+    assert said[0].message.startswith(text)
+    assert run.bound == {} and run.engine.columns.used[3, 0] == 0
+    assert run.engine.next_wake() == run.now + 1.0
+    run.step(1.0)
+    assert run.engine.queue.roots["pod/default/a"].attempts == 2
+
+
+class Turnstile:
+    """Permit: holds every pod until told otherwise."""
+
+    name = "Mine"
+
+    def __init__(self):
+        self.answer = Status(Code.WAIT, ("not yet",), timeout=30.0)
+        self.undone = []
+
+    def reserve(self, record, row):
+        return None
+
+    def unreserve(self, record, row):
+        self.undone.append(record.name)
+
+    def permit(self, record, row):
+        return self.answer
+
+
+def test_permit_holds_a_pod_and_its_room_until_it_is_allowed():
+    plugin = Turnstile()
+    run = with_plugin(plugin).see(node("n").cpu("1"), pod("a").cpu("1"), pod("b").cpu("1"))
+    assert binds(run.step()) == {} and run.engine.columns.used[0, 0] == 1000
+    plugin.answer = None
+    assert binds(run.step()) == {"a": "n"}
+
+
+def test_permit_times_out_and_the_pod_goes_back():
+    plugin = Turnstile()
+    run = with_plugin(plugin).see(node("n").cpu("1"), pod("a").cpu("1"))
+    run.step()
+    assert run.engine.next_wake() == run.now + 30.0
+    run.step(30.0)
+    assert plugin.undone == ["a"] and run.messages("a") == ["timed out waiting for permit"]
+    assert run.engine.columns.used[0, 0] == 0
+
+
+def test_a_pod_deleted_while_permit_holds_it_is_unreserved():
+    plugin = Turnstile()
+    run = with_plugin(plugin).see(node("n").cpu("1"), pod("a").cpu("1"))
+    run.step()
+    run.gone("Pod", "a")
+    assert plugin.undone == ["a"] and run.engine.columns.used[0, 0] == 0
+
+
+class Moody:
+    """PreEnqueue: closed until a node appears."""
+
+    name = "Mine"
+    gate_wakes = Wake.NODE_ADDED
+    open = False
+
+    def pre_enqueue(self, record):
+        return None if self.open else Status(Code.UNRESOLVABLE, ("closed",))
+
+
+def test_a_gatekeeper_is_asked_again_after_the_changes_it_named():
+    plugin = Moody()
+    run = with_plugin(plugin).see(node("n"), pod("a"))
+    assert binds(run.step()) == {}
+    plugin.open = True
+    run.see(node("n").label("x", "y"))
+    assert binds(run.step()) == {}
+    run.see(node("m"))
+    assert len(binds(run.step())) == 1
+
+
+class ByAnnotation:
+    """Looks at more of a pod than a shape holds, so it signs."""
+
+    name = "Mine"
+
+    def sign(self, pod):
+        return pod.metadata.annotations.get("team")
+
+    def filter(self, shape, node):
+        wanted = shape.signatures[self.name]
+        if wanted and node.labels.get("team") != wanted:
+            return Status(Code.UNSCHEDULABLE, ("node(s) belong to another team",))
+        return None
+
+
+def test_a_signing_plugin_tells_pods_apart_that_look_alike():
+    run = with_plugin(ByAnnotation()).see(
+        node("n1").label("team", "red"), node("n2").label("team", "blue"),
+        pod("a").annotate("team", "blue"), pod("b").annotate("team", "red"), pod("c").annotate("team", "green"),
+    )  # fmt: skip
+    assert binds(run.step()) == {"a": "n2", "b": "n1"}
+    assert run.messages("c") == ["0/2 nodes are available: 2 node(s) belong to another team."]
+
+
+def test_an_unknown_plugin_is_refused_with_its_place():
+    settings = EngineSettings(profiles=(ProfileSettings(plugins=(PluginUse("NoSuch"),)),))
+    with pytest.raises(ConfigProblem, match="NoSuch"):
+        Engine(settings)
+
+
+def test_two_profiles_schedule_their_own_pods_differently():
+    least = ProfileSettings("least", tuple(PluginUse(name) for name in DEFAULT_PLUGINS))
+    most = ProfileSettings(
+        "most",
+        tuple(PluginUse(name) for name in DEFAULT_PLUGINS),
+        {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}},
+    )
+    run = Run(Engine(EngineSettings(profiles=(least, most))))
+    run.see(node("n1").cpu("4"), node("n2").cpu("4"), pod("x").cpu("1").mem("1Gi").node("n1"))
+    run.see(pod("a").cpu("1").mem("1Gi").scheduler("most"), pod("b").cpu("1").mem("1Gi").scheduler("least"))
+    assert binds(run.step()) == {"a": "n1", "b": "n2"}

@@ -1,0 +1,45 @@
+"""Promised nodes hold their room against equal and lower priority, and against nobody else."""
+
+from __future__ import annotations
+
+from engine_run import Run, binds
+
+from phalanx.testing.builders import node, pod
+
+
+def waiting(priority=10):
+    """One node of 2 cpu; `v` uses 1, and `p` (2 cpu) is nominated there, waiting for `v` to go."""
+    run = Run().see(
+        node("n").cpu("2"), pod("v").cpu("1").node("n"), pod("p").cpu("2").priority(priority).nominated("n")
+    )
+    assert binds(run.step()) == {}
+    return run
+
+
+def test_the_room_is_not_given_to_lower_or_equal_priority():
+    run = waiting().see(pod("low").cpu("1").priority(0), pod("equal").cpu("1").priority(10))
+    assert binds(run.step()) == {}
+    assert run.messages("low") == ["0/1 nodes are available: 1 Insufficient cpu."]
+
+
+def test_higher_priority_does_not_care():
+    run = waiting().see(pod("high").cpu("1").priority(11))
+    assert binds(run.step()) == {"high": "n"}
+
+
+def test_the_promised_pod_takes_its_node_even_if_another_is_emptier():
+    run = waiting().see(node("big").cpu("64").taint("later", "x"))
+    run.gone("Pod", "v").see(node("big").cpu("64"))
+    assert binds(run.step()) == {"p": "n"}
+
+
+def test_others_wake_when_the_promise_is_gone():
+    run = waiting().see(pod("low").cpu("1"))
+    run.step()
+    run.gone("Pod", "p")
+    assert binds(run.step()) == {"low": "n"}
+
+
+def test_others_find_another_node_than_the_promised_one():
+    run = waiting().see(node("m").cpu("1"), pod("low").cpu("1"))
+    assert binds(run.step()) == {"low": "m"}
