@@ -58,7 +58,12 @@ class Applier:
             prune(walker, merged, before.fields, kept)
         result = self._overlay(live, merged, kind, subresource)
         changed, removed = self._fields.differences(kind, live, result, subresource)
-        self._settle(others, changed, removed, force=force)
+        if not force:
+            calm = without_new_zeros(live, result)
+            wished = changed if calm == result else self._fields.differences(kind, live, calm, subresource)[0]
+            refuse_disputes(others, wished)
+        for other in others:
+            other.fields = difference(difference(other.fields, changed), removed)
         entry = Manager(manager, APPLY, live["apiVersion"], now, mine, subresource)
         if before is not None and before.fields == mine and before.api_version == entry.api_version:
             entry.time = before.time
@@ -94,14 +99,19 @@ class Applier:
         result["metadata"] = metadata
         return result
 
-    def _settle(self, others: list[Manager], changed: Fields, removed: Fields, *, force: bool) -> None:
-        if not force:
-            disputes = [(other, intersection(other.fields, changed)) for other in others]
-            disputes = [(other, fields) for other, fields in disputes if fields]
-            if disputes:
-                raise conflict_of(disputes)
-        for other in others:
-            other.fields = difference(difference(other.fields, changed), removed)
+
+def refuse_disputes(others: list[Manager], changed: Fields) -> None:
+    disputes = [(other, intersection(other.fields, changed)) for other in others]
+    disputes = [(other, fields) for other, fields in disputes if fields]
+    if disputes:
+        raise conflict_of(disputes)
+
+
+def without_new_zeros(live: Any, merged: Any) -> Any:
+    """Zeros are not stored, so a zero where nothing stands changes nothing: managers who both wish it agree."""
+    if not (isinstance(live, dict) and isinstance(merged, dict)):
+        return merged
+    return {name: without_new_zeros(live.get(name), value) for name, value in merged.items() if value or name in live}
 
 
 def conflict_of(disputes: list[tuple[Manager, Fields]]) -> Conflict:

@@ -30,7 +30,8 @@ class WriteOptions:
 
 def write_options(request: Request) -> WriteOptions:
     query = request.query
-    if not query:  # the hot path of controllers
+    apply = request.verb == "patch" and request.content_type.startswith("application/apply-patch")
+    if not query and not apply:  # the hot path of controllers
         return WriteOptions(manager_from_agent(request.user_agent))
     errors: list[FieldError] = []
     dry_run = query.get("dryRun", "")
@@ -46,7 +47,6 @@ def write_options(request: Request) -> WriteOptions:
         errors.append(
             FieldError("fieldManager", "FieldValueInvalid", "Invalid value: should only contain printable characters")
         )
-    apply = request.verb == "patch" and request.content_type.startswith("application/apply-patch")
     force = query_flag(query, "force")
     if apply and not manager:
         errors.append(required("fieldManager", "is required for apply patch"))
