@@ -1,6 +1,5 @@
-"""`python -m phalanx` is the same as `phalanx`."""
+"""`python -m phalanx`."""
 
 from phalanx.cli.main import main
 
-if __name__ == "__main__":
-    main()
+main()
