@@ -45,9 +45,10 @@ def demand_of(group: Group, state: State, full: bool) -> Floats:
 class Bounds:
     """Answers are shared between groups that ask for the same, such as the replicas of one template."""
 
-    def __init__(self, state: State, full: bool) -> None:
+    def __init__(self, state: State, full: bool, more: int = 0) -> None:
         self.state = state
         self.full = full
+        self.more = more  # children of the root that are asked for beyond its minimum
         self._possible: dict[tuple[int, int], bool] = {}
         self._inside: dict[tuple[int, int], bool] = {}
         self._demand: dict[int, Floats] = {}
@@ -76,13 +77,14 @@ class Bounds:
         """Has to place something in this mode."""
         if self.full:
             return any(leaf.total for leaf in leaves(group)) or not done(group)
-        return not done(group)
+        return not done(group) or (self.more > 0 and group is self.state.problem.root)
 
     def missing(self, group: Composite) -> int:
         """Children that must still be placed."""
         if self.full:
             return sum(self.required(c) for c in group.children)
-        return group.minimum - sum(done(c) for c in group.children)
+        more = self.more if group is self.state.problem.root else 0
+        return group.minimum + more - sum(done(c) for c in group.children)
 
     def possible(self, group: Group, area: int) -> bool:
         """False: the group cannot be placed inside the area."""

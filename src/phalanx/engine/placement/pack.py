@@ -14,7 +14,9 @@ import numpy as np
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 
-CHOOSY = 256  # nodes up to which the most open of several packings is looked for, not just the first
+CHOOSY = 256  # nodes up to which the best of several packings is looked for, not just the first
+COMMON = 0.9  # share of nodes that must have a resource to make it a plain one
+PLAIN_WORTH = 0.5  # of room without accelerators, against room with them
 
 
 @dataclass(slots=True, eq=False)
@@ -35,13 +37,26 @@ class Area:
     free: Floats  # (R, M)
     scale: Floats  # (R,) total free of each resource: turns amounts into shares
     inverse: Floats  # (R,) 1 / scale
+    unit: Floats  # (R,) 1 / most of that resource on any one node
+    plain: Ints  # resources that nearly every node has
+    special: Ints  # resources that only some nodes have
     rank: Ints  # (M,) order among equals
 
 
 def make_area(free: Floats, rank: Ints) -> Area:
     scale = free.sum(axis=1)
     scale[scale <= 0] = 1.0
-    return Area(free, scale, 1.0 / scale, rank)
+    peak = free.max(axis=1, initial=0.0)
+    spread = (free > 0).mean(axis=1) if free.shape[1] else np.ones(len(free))
+    return Area(
+        free,
+        scale,
+        1.0 / scale,
+        1.0 / np.where(peak > 0, peak, 1.0),
+        np.flatnonzero(spread >= COMMON),
+        np.flatnonzero((spread > 0) & (spread < COMMON)),
+        rank,
+    )
 
 
 def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
@@ -124,26 +139,39 @@ def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ..
             yield order
 
 
-def openness(area: Area, items: list[Item], placed: Ints) -> float:
-    """How much room stays in one piece: free shares squared, so that one empty node beats two half empty ones."""
+def node_worth(area: Area, left: Floats) -> Floats:
+    """(K,) what nodes with this much left (R, K) are worth to others: the share of their scarcest resource, squared, so
+    that balanced leftovers and whole nodes count more than crumbs; once for plain pods and once for every resource
+    that only some nodes have (accelerators)."""
+    shares = left * area.unit[:, None]
+    plain = shares[area.plain].min(axis=0, initial=1.0)
+    worth: Floats = PLAIN_WORTH * plain * plain
+    for r in area.special:
+        both = np.minimum(shares[r], plain)
+        worth += both * both
+    return worth
+
+
+def usable_room(area: Area, items: list[Item], placed: Ints) -> float:
+    """Worth of all nodes after the placement."""
     left = area.free.copy()
     for item, row in zip(items, placed, strict=True):
-        left -= item.request[:, None] * row
-    shares = left / area.scale[:, None]
-    return float((shares * shares).sum())
+        used = np.flatnonzero(row)
+        left[:, used] -= item.request[:, None] * row[used]
+    return float(node_worth(area, left).sum())
 
 
-def pack(area: Area, items: list[Item], passes: int = 24) -> Ints | None:
-    """The most open of several best-fit passes, or None if all of them fail."""
+def pack(area: Area, items: list[Item], passes: int = 24, *, choosy: bool = True) -> Ints | None:
+    """Of several best-fit passes the one that leaves most usable room, or None if all of them fail."""
     best: tuple[float, Ints] | None = None
-    choosy = area.free.shape[1] <= CHOOSY and len(items) > 1
+    choosy = choosy and area.free.shape[1] <= CHOOSY and len(items) > 1
     for number, order in enumerate(_orders(area, items, passes)):
         for rule in (0, 1, 2, 3):
             placed = one_pass(area, items, order, rule)
             if placed is not None:
                 if not choosy or items[0].score is not None:
                     return placed
-                value = openness(area, items, placed)
+                value = usable_room(area, items, placed)
                 if best is None or value > best[0] + 1e-12:
                     best = (value, placed)
         if best is not None and number >= 3:

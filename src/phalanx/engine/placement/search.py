@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from phalanx.engine.placement.bounds import Bounds, wanted
 from phalanx.engine.placement.problem import Composite, Group, Ints, Leaf, done, leaves
 from phalanx.engine.placement.state import Budget, Exhausted, Seat, State
+
+GENEROUS_CHOICES = 512  # combinations of children worth sorting
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -40,22 +43,28 @@ class Frame:
 class Search:
     """One mode of the search: full (everybody sits) or only the minimums."""
 
-    def __init__(self, state: State, full: bool, budget: Budget) -> None:
+    def __init__(self, state: State, full: bool, budget: Budget, more: int = 0, *, generous: bool = False) -> None:
         self.state = state
         self.full = full
         self.budget = budget
-        self.bounds = Bounds(state, full)
+        self.bounds = Bounds(state, full, more)
+        self.generous = generous  # try children with many pods first, not cheap ones
         self.decisions: list[tuple[Group, int]] = []  # (group, area it lives in)
         self._failed: set[tuple[object, ...]] = set()
         self._backtracked = False
 
-    def run(self, group: Group, area: int) -> bool:
-        """True: seats hold a placement. False: there is none (a proof unless the budget says truncated)."""
+    def run(self, group: Group, area: int, *, inside: bool = False) -> bool:
+        """True: seats hold a placement. False: there is none (a proof unless the budget says truncated).
+
+        inside: the area is the group's own domain already.
+        """
         if not self.bounds.required(group):
             return True
-        if not self.bounds.possible(group, area):
+        if not (self.bounds.inside(group, area) if inside else self.bounds.possible(group, area)):
             return False
         frames = [self._frame(Task(group, area, None))]
+        if inside:
+            frames[0].choices = self._details(group, area)
         while frames:
             frame = frames[-1]
             choice = next(frame.choices, None)
@@ -104,16 +113,18 @@ class Search:
     # ---- choices ---------------------------------------------------------------------------------------------
 
     def _choices(self, task: Task) -> Iterator[tuple[int, object]]:
-        group = task.group
-        for area in self._areas(group, task.area):
-            if isinstance(group, Leaf):
-                for counts in self._counts(group):
-                    yield area, counts
-            else:
-                for children in self._children(group, area):
-                    yield area, children
+        for area in self.areas(task.group, task.area):
+            yield from self._details(task.group, area)
 
-    def _areas(self, group: Group, parent: int) -> Iterator[int]:
+    def _details(self, group: Group, area: int) -> Iterator[tuple[int, object]]:
+        if isinstance(group, Leaf):
+            for counts in self._counts(group):
+                yield area, counts
+        else:
+            for children in self._children(group, area):
+                yield area, children
+
+    def areas(self, group: Group, parent: int) -> Iterator[int]:
         """Areas the group may live in: preferred narrower ones first, then its domains, tightest first."""
         outer: Iterable[int]
         if group.key is None:
@@ -142,14 +153,19 @@ class Search:
         nodes, of = state.split(parent, key)
         size = int(of.max()) + 1
         demand = self.bounds.demand(group)
-        spare = np.zeros(len(ids))
+        share = demand * state.inverse
+        scarcest = int(share.argmax())
+        spare = np.zeros(len(ids))  # shares of all that is free, over all requested resources
+        scarce = spare  # the same of the resource that will run out first
         short = np.zeros(len(ids), dtype=bool)
         for r in np.flatnonzero(demand):
             free = np.bincount(of, weights=state.free[r, nodes], minlength=size)[ids]
             short |= free < demand[r]
-            spare += free / demand[r]
+            spare += free * state.inverse[r]
+            if r == scarcest:
+                scarce = free
         if not isinstance(group, Leaf):
-            return np.lexsort((spare, short))
+            return np.lexsort((spare, scarce, short))
         fits = np.zeros(len(ids))
         room = np.zeros(len(ids))
         for shape, count in group.demand:
@@ -157,7 +173,7 @@ class Search:
             fits += np.minimum(slots, count)
             room += slots
         short |= fits < wanted(group, self.full)
-        return np.lexsort((spare, room if len(group.demand) == 1 else spare, -fits, short))
+        return np.lexsort((spare, room if len(group.demand) == 1 else scarce, -fits, short))
 
     def _counts(self, leaf: Leaf) -> Iterator[dict[int, int]]:
         """Which pods make up the minimum: all of them, or cheapest first and then every other mixture."""
@@ -184,7 +200,11 @@ class Search:
         size = {id(c): float((self.bounds.demand(c) / total).max()) for c in pending}
         cheap = sorted(pending, key=lambda c: (round(size[id(c)], 9), position[id(c)]))
         options = {id(c): len(self.bounds.domains(c, area)) if c.key is not None else 1 << 30 for c in pending}
-        for chosen in combinations(cheap, missing):
+        choices: Iterable[tuple[Group, ...]] = combinations(cheap, missing)
+        if self.generous and comb(len(cheap), missing) <= GENEROUS_CHOICES:
+            pods = {id(c): sum(leaf.total for leaf in leaves(c)) for c in cheap}
+            choices = sorted(choices, key=lambda chosen: -sum(pods[id(c)] for c in chosen))
+        for chosen in choices:
             yield sorted(chosen, key=lambda c: (options[id(c)], -size[id(c)], position[id(c)]))
 
     # ---- steps -----------------------------------------------------------------------------------------------
@@ -282,23 +302,29 @@ class Extras:
             self.state.rewind(mark)
 
     def _pods(self, root: Group) -> None:
-        short: list[Leaf] = []
-        for leaf in leaves(root):
-            if id(leaf) not in self.areas:
-                continue
-            seat = self.state.seats.get(id(leaf)) or Seat(leaf, self.areas[id(leaf)], (), {}, {})
+        sitting = [leaf for leaf in leaves(root) if id(leaf) in self.areas]
+        for leaf in sitting:
             if id(leaf) not in self.state.seats:
-                self.state.seats[id(leaf)] = seat
+                self.state.seats[id(leaf)] = Seat(leaf, self.areas[id(leaf)], (), {}, {})
+        minimums = self.state.mark()
+        if not self._grow(sitting):
+            self.state.rewind(minimums)
+            self._squeeze()
+            self._grow(sitting)
+
+    def _grow(self, sitting: list[Leaf]) -> bool:
+        """Seats extra pods beside all others, oldest group first. True: everybody has a seat."""
+        everybody = True
+        for leaf in sitting:
             for shape, count in leaf.demand:
+                seat = self.state.seats[id(leaf)]
                 more = count - seat.counts.get(shape, 0)
                 if more > 0 and self.state.grow(seat, shape, more) < more:
-                    short.append(leaf)
-                seat = self.state.seats[id(leaf)]
-        if short:
-            self._squeeze()
+                    everybody = False
+        return everybody
 
     def _squeeze(self) -> None:
-        """Exact packing for the greatest number of pods, group of overlapping seats by group."""
+        """Exact packing for the greatest number of pods, one cluster of overlapping seats after the other."""
         seen: set[int] = set()
         for seat in list(self.state.seats.values()):
             if id(seat.leaf) in seen:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.engine.placement.best import solve_best
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
-from phalanx.engine.placement.pack import Item, fill, make_area, pack, smallest
+from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, pack, smallest
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
 from phalanx.engine.placement.slots import base_slots, count_slots
 
@@ -184,10 +185,19 @@ class State:
         demand = sum((item.request * item.count for item in items), np.zeros(free.shape[0]))
         if (demand > free.sum(axis=1)).any():
             return None
-        placed = pack(make_area(free, self.rank[nodes]), items)
+        placed = self._pack(make_area(free, self.rank[nodes]), items)
         if placed is None:
             return None
         return {s: _sparse(nodes, placed[i]) for i, s in enumerate(shapes)}
+
+    def _pack(self, area: Area, items: list[Item]) -> Ints | None:
+        """The best packing where all of them can be looked at, a good one elsewhere. None is no proof."""
+        if len(area.rank) <= CHOOSY and items[0].score is None:
+            try:
+                return solve_best(area, items)
+            except TooLarge:
+                pass
+        return pack(area, items)
 
     def _neighbours(self, nodes: Ints) -> list[Seat]:
         """Seats that share nodes with the area, directly or through one another."""
@@ -270,7 +280,7 @@ class State:
         if task in self._proofs:
             return self._proofs[task]
         area = make_area(free, self.rank[union])
-        placed = pack(area, items) if greedy else None
+        placed = pack(area, items, choosy=False) if greedy else None
         if placed is None:
             try:
                 placed, spent = solve(area, items, self.budget.left)
