@@ -15,6 +15,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("phalanx.cli.up", "up", "Start a whole local cluster: API server, nodes, controllers, scheduler."),
     "apiserver": ("phalanx.cli.apiserver", "apiserver", "Start the API server alone."),
     "scheduler": ("phalanx.cli.scheduler", "scheduler", "Run the scheduler against any API server."),
+    "controllers": ("phalanx.cli.parts", "controllers", "Run the workload controllers against an API server."),
+    "nodes": ("phalanx.cli.parts", "nodes", "Simulate nodes and their kubelets against an API server."),
     "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
 

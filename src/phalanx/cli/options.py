@@ -46,3 +46,17 @@ _SERVER: tuple[Decorator, ...] = (
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda inner, option: option(inner), reversed(_SERVER), command)
+
+
+_CONNECTION: tuple[Decorator, ...] = (
+    click.option(
+        "--kubeconfig", default="", metavar="FILE", help="How to reach the API server.  [default: in-cluster]"
+    ),
+    click.option(
+        "--context", default="", metavar="NAME", help="Context of the kubeconfig.  [default: its current one]"
+    ),
+)
+
+
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return reduce(lambda inner, option: option(inner), reversed(_CONNECTION), command)

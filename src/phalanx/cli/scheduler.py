@@ -9,8 +9,7 @@ import click
 
 
 @click.command(short_help="Run the scheduler against an API server.")
-@click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the API server.  [default: in-cluster]")
-@click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig.  [default: its current one]")
+@connection_options
 @click.option("--scheduler-name", default="", metavar="NAME", help="Pods with this spec.schedulerName are ours.")
 @click.option(
     "--config", default="", metavar="FILE", help="KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1)."
