@@ -49,12 +49,8 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _CONNECTION: tuple[Decorator, ...] = (
-    click.option(
-        "--kubeconfig", default="", metavar="FILE", help="How to reach the API server.  [default: in-cluster]"
-    ),
-    click.option(
-        "--context", default="", metavar="NAME", help="Context of the kubeconfig.  [default: its current one]"
-    ),
+    click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the server.  [default: in-cluster]"),
+    click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]"),
 )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli.options import connection_options
+
 
 @click.command(short_help="Run the scheduler against an API server.")
 @connection_options
