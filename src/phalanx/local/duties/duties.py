@@ -6,11 +6,12 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.duties import garbage, protection
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.feed import Feed
 from phalanx.local.duties.garbage import GarbageCollector
 from phalanx.local.duties.namespaces import NamespaceDeleter
-from phalanx.local.duties.protection import VIEWS, GroupProtection
+from phalanx.local.duties.protection import GroupProtection
 from phalanx.model.kinds import Registry
 
 
@@ -20,7 +21,7 @@ class Duties:
     def __init__(self, client: Client, registry: Registry, clock: Clock | None = None) -> None:
         self.ready = asyncio.Event()
         self._client = client
-        self._feed = Feed(client, registry, VIEWS)
+        self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
         self._parts = (
             GarbageCollector(client, registry, self._feed),
             NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),

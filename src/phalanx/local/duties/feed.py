@@ -9,6 +9,7 @@ owns or is owned by them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from phalanx.model.kinds import Kind, Registry
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 LEFT_OUT = frozenset({"events"})
 
 
@@ -87,6 +89,7 @@ class Feed:
         self._listeners: list[Listener] = []
         self._on_kinds: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._definitions_changed = asyncio.Event()
 
     def listen(self, listener: Listener, on_kinds: Callable[[], None] | None = None) -> None:
         self._listeners.append(listener)
@@ -99,14 +102,27 @@ class Feed:
             while True:
                 if generation != self._registry.generation:
                     generation = self._registry.generation
-                    informers = self._follow_kinds(group)
-                    if not self.synced.is_set():
-                        for informer in informers:
+                    started = self._follow_kinds(group)
+                    if self.synced.is_set():
+                        for informer in started:
+                            group.create_task(self._tell_when_synced(informer))
+                    else:
+                        for informer in started:
                             await informer.synced.wait()
                         self.synced.set()
-                    for tell in self._on_kinds:
-                        tell()
-                await asyncio.sleep(0.2)  # compares one number
+                    self._tell_kinds()
+                self._definitions_changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    # The wait has an end because the registry may follow its definitions a moment later.
+                    await asyncio.wait_for(self._definitions_changed.wait(), 0.2)
+
+    async def _tell_when_synced(self, informer: Informer[Body]) -> None:
+        await informer.synced.wait()
+        self._tell_kinds()
+
+    def _tell_kinds(self) -> None:
+        for tell in self._on_kinds:
+            tell()
 
     def _follow_kinds(self, group: asyncio.TaskGroup) -> list[Informer[Body]]:
         wanted = {
@@ -149,5 +165,7 @@ class Feed:
             places[place] = after
             self.items[after.meta.uid] = after
             self.by_namespace[place[0]] += 1
+        if key == DEFINITIONS:
+            self._definitions_changed.set()
         for listener in self._listeners:
             listener(before, after)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import msgspec
 
 from phalanx.base.client import Client, Propagation
 from phalanx.base.errors import Conflict, NotFound
-from phalanx.local.duties.feed import FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
+from phalanx.local.duties.feed import DEFINITIONS, FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
 from phalanx.local.work import Work
 from phalanx.model.kinds import Kind, Registry
 
@@ -26,6 +27,7 @@ _decode = msgspec.json.Decoder(Body).decode
 OwnerState = Literal["solid", "waiting", "absent", "unknown"]
 KNOWN_ABSENT = 10_000  # uids never come back, so remembering them is safe; bounded for memory
 AT_ONCE = 32
+LOOK_AGAIN = 5.0  # seconds
 
 
 @dataclass(slots=True)
@@ -36,14 +38,34 @@ class _Owners:
     unknown: list[Owner] = field(default_factory=list)  # of a kind that is not served: nothing can be said
 
 
+class _Names(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+class _DefinitionSpec(msgspec.Struct, frozen=True):
+    group: str = ""
+    names: _Names = _Names()
+
+
+class DefinitionView(Body, frozen=True):
+    spec: _DefinitionSpec = _DefinitionSpec()
+
+
+VIEWS: Mapping[str, type[Body]] = {DEFINITIONS: DefinitionView}
+
+
 class GarbageCollector:
+    """The feed must have been made with VIEWS."""
+
     def __init__(self, client: Client, registry: Registry, feed: Feed) -> None:
         self._client = client
         self._registry = registry
         self._feed = feed
         self._dependents: dict[str, dict[str, None]] = {}  # owner uid -> uids, in order of arrival
         self._absent: dict[str, None] = {}
-        self._puzzling: set[str] = set()  # uids with an owner of an unknown kind
+        self._met: dict[str, None] = {}  # owners that were there, though no watch shows them (yet, or any more)
+        self._definitions: dict[str, tuple[str, str]] = {}  # name of a definition -> (group, kind)
+        self._puzzling: set[str] = set()  # uids to look at again when kinds come or go
         self._work: Work[str] = Work("garbage collector", self._step)
         feed.listen(self._on_change, self._on_kinds)
 
@@ -66,15 +88,28 @@ class GarbageCollector:
                 self._dependents.setdefault(owner.uid, {})[after.meta.uid] = None
             self._wake_waiting(owner.uid)
         if before is not None and (after is None or after.meta.uid != before.meta.uid):
-            self._remember_absent(before.meta.uid)
+            if self._registry.by_storage_key(before.kind.key) is None:
+                self._remember_met(before.meta.uid)  # its kind is no longer served: not the same as gone
+            else:
+                self._remember_absent(before.meta.uid)
             self._puzzling.discard(before.meta.uid)
             self._wake_dependents(before.meta.uid)
+        self._follow_definition(before, after)
         if after is None:
             return
+        if after.meta.uid in self._absent:
+            del self._absent[after.meta.uid]
         if after.meta.owners or (after.meta.deleting and after.meta.finalizers):
             self._work.add(after.meta.uid)
         if after.meta.waits_for_dependents and not (before and before.meta.waits_for_dependents):
             self._wake_dependents(after.meta.uid)
+
+    def _follow_definition(self, before: Item | None, after: Item | None) -> None:
+        if after is not None and isinstance(after.body, DefinitionView):
+            self._definitions[after.meta.name] = (after.body.spec.group, after.body.spec.names.kind)
+        elif before is not None and isinstance(before.body, DefinitionView):
+            self._definitions.pop(before.meta.name, None)
+            self._on_kinds()
 
     def _wake_waiting(self, uid: str) -> None:
         owner = self._feed.items.get(uid)
@@ -91,9 +126,15 @@ class GarbageCollector:
         self._puzzling.clear()
 
     def _remember_absent(self, uid: str) -> None:
+        self._met.pop(uid, None)
         self._absent[uid] = None
         while len(self._absent) > KNOWN_ABSENT:
             self._absent.pop(next(iter(self._absent)))
+
+    def _remember_met(self, uid: str) -> None:
+        self._met[uid] = None
+        while len(self._met) > KNOWN_ABSENT:
+            self._met.pop(next(iter(self._met)))
 
     # -- one object ---------------------------------------------------------------------------------------------
 
@@ -132,6 +173,8 @@ class GarbageCollector:
             return known
         group, _, version = owner.api_version.rpartition("/")
         kind = self._registry.by_kind(group, version, owner.kind)
+        if kind is None and owner.uid in self._met and (group, owner.kind) not in self._definitions.values():
+            return "absent"  # a definition goes only after all its objects
         if kind is None or (kind.namespaced and not item.meta.namespace):
             return "unknown"  # also: a cluster-scoped object cannot have an owner in a namespace
         meta = await self._live(kind, owner.name, item.meta.namespace if kind.namespaced else "")
@@ -139,6 +182,10 @@ class GarbageCollector:
             if owner.uid not in self._feed.items:
                 self._remember_absent(owner.uid)
             return "absent"
+        # The watches have not shown it yet; should it go before they do, nobody would notice: look again.
+        self._remember_met(owner.uid)
+        self._puzzling.add(item.meta.uid)
+        self._work.add_after(item.meta.uid, LOOK_AGAIN)
         return "waiting" if meta.waits_for_dependents else "solid"
 
     async def _collect(self, item: Item) -> None:
