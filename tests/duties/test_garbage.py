@@ -204,3 +204,75 @@ def test_a_thousand_dependents_go_together() -> None:
             assert not cluster.store.list("configmaps", "default")
 
     asyncio.run(scenario())
+
+
+def definition(kind: str) -> Json:
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+        "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+    }
+
+
+def test_custom_resources_own_and_are_owned_from_the_moment_their_kind_exists() -> None:
+    async def scenario() -> None:
+        async with inside() as cluster:
+            missing = {"apiVersion": "example.com/v1", "kind": "Ghost", "name": "g", "uid": "1"}
+            await owned(cluster, "early", missing)
+            await pass_by(cluster)
+            assert cluster.look("ConfigMap", "early") is not None  # nobody can say yet that there is no such ghost
+            await cluster.create("CustomResourceDefinition", "ghosts.example.com", spec=definition("Ghost"))
+            await cluster.gone("ConfigMap", "early")
+            ghost = await cluster.create("Ghost", "g", spec="anything")
+            child = await cluster.create("Ghost", "h", metadata={"ownerReferences": [owner(ghost)]})
+            await owned(cluster, "leaf", owner(child))
+            await cluster.delete("Ghost", "g")
+            await cluster.gone("ConfigMap", "leaf")
+            assert cluster.look("Ghost", "h") is None
+
+    asyncio.run(scenario())
+
+
+def test_custom_resources_go_with_their_namespace_and_their_kind() -> None:
+    async def scenario() -> None:
+        async with inside() as cluster:
+            await cluster.create("CustomResourceDefinition", "ghosts.example.com", spec=definition("Ghost"))
+            await cluster.create("Namespace", "team")
+            await cluster.create("Ghost", "g", "team")
+            ghost = await cluster.create("Ghost", "h")
+            await owned(cluster, "child", owner(ghost))
+            await cluster.delete("Namespace", "team")
+            await cluster.gone("Namespace", "team")
+            assert not cluster.store.list("ghosts.example.com", "team")
+            await cluster.delete("CustomResourceDefinition", "ghosts.example.com")
+            await cluster.gone("CustomResourceDefinition", "ghosts.example.com")
+            await cluster.gone("ConfigMap", "child")
+
+    asyncio.run(scenario())
+
+
+def test_a_kind_that_is_no_longer_served_is_not_a_kind_whose_objects_are_gone() -> None:
+    async def scenario() -> None:
+        async with inside() as cluster:
+            spec = definition("Ghost")
+            await cluster.create("CustomResourceDefinition", "ghosts.example.com", spec=spec)
+            ghost = await cluster.create("Ghost", "g")
+            await owned(cluster, "child", owner(ghost))
+            second = {**spec["versions"][0], "name": "v2", "served": False, "storage": False}
+            for served in (False, True):
+                first = {**spec["versions"][0], "served": served}
+                await cluster.patch(
+                    "CustomResourceDefinition", "ghosts.example.com", {"spec": {"versions": [first, second]}}
+                )
+                await owned(
+                    cluster, f"passer-by-{int(served)}", owner(ghost, uid="0", kind="ConfigMap", apiVersion="v1")
+                )
+                await cluster.gone("ConfigMap", f"passer-by-{int(served)}")
+                assert cluster.look("ConfigMap", "child") is not None
+            await cluster.delete("Ghost", "g")
+            await cluster.gone("ConfigMap", "child")
+
+    asyncio.run(scenario())

@@ -114,7 +114,9 @@ class Feed:
                 self._definitions_changed.clear()
                 with contextlib.suppress(TimeoutError):
                     # The wait has an end because the registry may follow its definitions a moment later.
-                    await asyncio.wait_for(self._definitions_changed.wait(), 0.2)
+                    # Not wait_for: Python 3.11's swallows a cancellation that meets the event.
+                    async with asyncio.timeout(0.2):
+                        await self._definitions_changed.wait()
 
     async def _tell_when_synced(self, informer: Informer[Body]) -> None:
         await informer.synced.wait()
