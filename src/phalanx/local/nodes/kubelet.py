@@ -8,13 +8,12 @@ under way at a time, and a bounded number in all. Time in pods' lives runs `spee
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
-from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.errors import NotFound
 from phalanx.base.informer import Change, Informer
 from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.fit import Ledger, amounts, pod_requests
@@ -28,7 +27,6 @@ LONGEST_BACKOFF = 300.0
 MANAGER = "kubelet"
 
 Place = tuple[str, str]  # (namespace, name) of a pod
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +209,7 @@ class SimulatedKubelet:
             else:
                 await self._live(place, pod, run)
         except NotFound:
-            return
-        except Conflict as problem:
-            log.debug("pod %s/%s was replaced: %s", *place, problem.message)
+            return  # gone meanwhile; any other failure is tried again
 
     async def _admit(self, place: Place, pod: KubeletPod, node: Node) -> None:
         requests = pod_requests(pod)
@@ -309,9 +305,9 @@ class SimulatedKubelet:
                 self._wake(place, run.stop_at)
                 return
             await self._finish(place, pod, run, KILLED, now)
-        run.deleted = True
         node.ledger.give_back(run.uid)
         await self._client.delete(PODS, place[1], place[0], grace_seconds=0, uid=pod.metadata.uid)
+        run.deleted = True
 
     # -- time and writes ----------------------------------------------------------------------------------------
 
