@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 from phalanx.model.kinds import Column
+from phalanx.model.printing import cluster, groups, pods, storage, workloads
 from phalanx.model.printing.cells import AGE, NAME
 
 __all__ = ["columns_for"]
 
 _DEFAULT: tuple[Column, ...] = (NAME, AGE)
-_COLUMNS: dict[str, tuple[Column, ...]] = {}
+_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "pods": pods.POD,
+    "nodes": cluster.NODE,
+    "namespaces": cluster.NAMESPACE,
+    "events": cluster.EVENT,
+    "events.events.k8s.io": cluster.EVENT,
+    "resourcequotas": cluster.QUOTA,
+    "limitranges": cluster.DATED,
+    "configmaps": cluster.CONFIG_MAP,
+    "secrets": cluster.SECRET,
+    "services": cluster.SERVICE,
+    "podtemplates": workloads.POD_TEMPLATE,
+    "persistentvolumes": storage.VOLUME,
+    "persistentvolumeclaims": storage.CLAIM,
+    "storageclasses.storage.k8s.io": storage.STORAGE_CLASS,
+    "csinodes.storage.k8s.io": storage.CSI_NODE,
+    "csidrivers.storage.k8s.io": storage.CSI_DRIVER,
+    "csistoragecapacities.storage.k8s.io": storage.CSI_CAPACITY,
+    "resourceclaims.resource.k8s.io": storage.RESOURCE_CLAIM,
+    "resourceslices.resource.k8s.io": storage.RESOURCE_SLICE,
+    "deployments.apps": workloads.DEPLOYMENT,
+    "replicasets.apps": workloads.REPLICA_SET,
+    "statefulsets.apps": workloads.STATEFUL_SET,
+    "daemonsets.apps": workloads.DAEMON_SET,
+    "controllerrevisions.apps": workloads.CONTROLLER_REVISION,
+    "jobs.batch": workloads.JOB,
+    "cronjobs.batch": workloads.CRON_JOB,
+    "jobsets.jobset.x-k8s.io": workloads.JOB_SET,
+    "leaderworkersets.leaderworkerset.x-k8s.io": workloads.LEADER_WORKER_SET,
+    "leases.coordination.k8s.io": cluster.LEASE,
+    "poddisruptionbudgets.policy": cluster.PDB,
+    "priorityclasses.scheduling.k8s.io": groups.PRIORITY_CLASS,
+    "podgroups.scheduling.k8s.io": groups.POD_GROUP,
+    "compositepodgroups.scheduling.k8s.io": groups.COMPOSITE_POD_GROUP,
+    "customresourcedefinitions.apiextensions.k8s.io": cluster.DATED,
+    "roles.rbac.authorization.k8s.io": cluster.DATED,
+    "clusterroles.rbac.authorization.k8s.io": cluster.DATED,
+    "rolebindings.rbac.authorization.k8s.io": cluster.ROLE_BINDING,
+    "clusterrolebindings.rbac.authorization.k8s.io": cluster.ROLE_BINDING,
+}
 
 
 def columns_for(storage_key: str) -> tuple[Column, ...]:

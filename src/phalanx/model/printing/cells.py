@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.model.kinds import Column, Json
+from phalanx.model.selectors import BadSelector, from_selector
 
+Cell = Callable[[Json, float], Any]
 UNKNOWN = "<unknown>"
 NONE = "<none>"
 
@@ -79,3 +82,86 @@ NAME = Column(
     description="Name must be unique within a namespace.",
 )
 AGE = Column("Age", "string", age, description="How long ago the object was created.")
+
+
+def text(path: str, absent: Any = NONE) -> Cell:
+    """A cell that shows the value at a dotted path."""
+    parts = path.split(".")
+
+    def cell(obj: Json, now: float) -> Any:
+        found: Any = obj
+        for part in parts:
+            if not isinstance(found, dict):
+                return absent
+            found = found.get(part)
+        return absent if found is None or found == "" else found
+
+    return cell
+
+
+def number(path: str) -> Cell:
+    """A count; absent is zero."""
+    return text(path, 0)
+
+
+def column(title: str, value: Cell, *, wide: bool = False, type: str = "string", description: str = "") -> Column:
+    return Column(title, type, value, priority=1 if wide else 0, description=description)
+
+
+def count(title: str, path: str, *, wide: bool = False) -> Column:
+    return column(title, number(path), wide=wide, type="integer")
+
+
+def pairs(found: Json | None) -> str:
+    """Labels or selectors in one line."""
+    return ",".join(f"{key}={value}" for key, value in sorted((found or {}).items())) or NONE
+
+
+def selector_text(selector: Json | None) -> str:
+    """A LabelSelector in one line, as a query."""
+    if selector is None:
+        return NONE
+    try:
+        compiled = from_selector(selector)
+    except BadSelector:
+        return "<error>"
+    shown = []
+    for requirement in compiled.requirements:
+        if requirement.operator == "In" and len(requirement.values) == 1:
+            shown.append(f"{requirement.key}={requirement.values[0]}")
+        else:
+            shown.append(str(requirement))
+    return ",".join(shown) or NONE
+
+
+def _template_containers(obj: Json) -> list[Json]:
+    found = spec(obj)
+    job = spec(found.get("jobTemplate") or {})
+    template = job.get("template") or found.get("template") or obj.get("template") or {}
+    containers: list[Json] = spec(template).get("containers") or []
+    return containers
+
+
+def _containers(obj: Json, now: float) -> str:
+    return ",".join(item.get("name") or "" for item in _template_containers(obj))
+
+
+def _images(obj: Json, now: float) -> str:
+    return ",".join(item.get("image") or "" for item in _template_containers(obj))
+
+
+CONTAINERS = column("Containers", _containers, wide=True)
+IMAGES = column("Images", _images, wide=True)
+SELECTOR = column("Selector", lambda obj, now: selector_text(spec(obj).get("selector")), wide=True)
+
+
+def condition(obj: Json, kind: str) -> Json | None:
+    """The condition of a type, if there is one."""
+    for found in status(obj).get("conditions") or ():
+        if found.get("type") == kind:
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def holds(obj: Json, kind: str) -> bool:
+    return (condition(obj, kind) or {}).get("status") == "True"

@@ -30,8 +30,13 @@ def namespace(gates: Gates) -> Rules:
         if old is None:
             finalizers = spec.get("finalizers") or []
             spec["finalizers"] = finalizers if "kubernetes" in finalizers else [*finalizers, "kubernetes"]
-        elif "finalizers" in (old.get("spec") or {}):
-            spec["finalizers"] = old["spec"]["finalizers"]
+            return
+        held = (old.get("spec") or {}).get("finalizers") or []
+        ending = bool((old.get("metadata") or {}).get("deletionTimestamp"))
+        # Finalizers only go, and only from a namespace that is being deleted (the finalize subresource).
+        kept = [name for name in held if name in (spec.get("finalizers") or [])] if ending else held
+        if kept:
+            spec["finalizers"] = kept
         else:
             spec.pop("finalizers", None)
 

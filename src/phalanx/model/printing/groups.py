@@ -1,0 +1,45 @@
+"""The columns of groups: PodGroup, CompositePodGroup, PriorityClass. A Workload shows only its name and age."""
+
+from __future__ import annotations
+
+from phalanx.model.kinds import Column, Json
+from phalanx.model.printing.cells import AGE, NAME, column, condition, spec, text
+
+
+def _policy(obj: Json, now: float) -> str:
+    policy: Json = spec(obj).get("schedulingPolicy") or {}
+    if policy.get("gang") is not None:
+        return "Gang"
+    return "Basic" if policy.get("basic") is not None else ""
+
+
+def _status(obj: Json, now: float) -> str:
+    word = "Pending"
+    scheduled = condition(obj, "PodGroupInitiallyScheduled")
+    if scheduled is not None:
+        word = "Scheduled" if scheduled.get("status") == "True" else "Unschedulable"
+    target = condition(obj, "DisruptionTarget")
+    if target is not None:
+        word = target.get("reason") or word
+    return word
+
+
+_POLICY = column("Policy", _policy, description="Basic or Gang.")
+_WORKLOAD = column("Workload", text("spec.workloadRef.workloadName"), description="The Workload it was made from.")
+
+POD_GROUP: tuple[Column, ...] = (
+    NAME,
+    _POLICY,
+    _WORKLOAD,
+    column("Status", _status, description="Whether the group has been scheduled."),
+    AGE,
+)
+COMPOSITE_POD_GROUP: tuple[Column, ...] = (NAME, _POLICY, _WORKLOAD, AGE)
+
+PRIORITY_CLASS: tuple[Column, ...] = (
+    NAME,
+    column("Value", text("value", 0), type="integer"),
+    column("Global-Default", text("globalDefault", False), type="boolean"),
+    AGE,
+    column("PreemptionPolicy", text("preemptionPolicy", "")),
+)
