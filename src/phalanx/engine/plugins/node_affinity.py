@@ -62,7 +62,17 @@ class NodeAffinity:
         return True
 
     def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
-        return [Finding(rows, "node(s) didn't match Pod's node affinity/selector", unresolvable=True)]
+        """The profile's own demand is looked at first."""
+        enforced = np.zeros(columns.n, dtype=np.bool_)
+        if self._added is not None and self._added.required is not None:
+            enforced[:] = True
+            for term in self._added.required.node_selector_terms:
+                enforced &= ~matching(term, columns)
+        findings = [
+            Finding(rows[enforced[rows]], "node(s) didn't match scheduler-enforced node affinity", unresolvable=True),
+            Finding(rows[~enforced[rows]], "node(s) didn't match Pod's node affinity/selector", unresolvable=True),
+        ]
+        return [finding for finding in findings if len(finding.rows)]
 
     def scores(self, shape: Shape, columns: Columns) -> Floats | None:
         preferred = self._preferred(shape)

@@ -1,0 +1,231 @@
+"""For random clusters and pods the engine's masks, reasons and scores equal the reference's, plugin by plugin.
+
+Every example is a sequence of changes (nodes, pods and objects come, change and go; trials are made and undone), and
+after each the evaluation that followed the changes and one made from scratch are both compared with the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from differential import World
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import NAMES, namespaces, nodes, owners, plain, relating, spreading, storage, storing
+
+from phalanx.model.objects.pod import NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from phalanx.model.objects.pod import TopologySpreadConstraint as Constraint
+from phalanx.testing import builders as b
+from phalanx.testing.reference import PLUGINS, Plugin
+from phalanx.testing.reference.interpod import InterPodAffinity
+from phalanx.testing.reference.node_plugins import NodeAffinityPlugin, NodeResourcesBalancedAllocation, NodeResourcesFit
+from phalanx.testing.reference.spread import PodTopologySpread
+from phalanx.testing.reference.volumes import VolumeBinding
+
+Pods = Callable[[str], st.SearchStrategy[b.PodBuilder]]
+
+thorough = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def run(data: st.DataObject, pods: Pods, objects: st.SearchStrategy[Any] | None, world: World | None = None) -> None:
+    world = world or World()
+    for i in range(data.draw(st.integers(1, 5), label="nodes")):
+        node = data.draw(nodes())
+        world.see(b_rename(node, NAMES[i]))
+    if objects is not None:
+        for thing in data.draw(st.lists(objects, max_size=6), label="objects"):
+            world.see(thing)
+    for i in range(data.draw(st.integers(0, 5), label="placed")):
+        place(data, world, pods, f"p{i}")
+    candidates = [data.draw(pods("x")).build(), data.draw(pods("y")).build()]
+    candidates = [c for c in candidates if c.metadata.deletion_timestamp is None] or [b.pod("x").build()]
+    for candidate in candidates:
+        world.check(candidate)
+        world.see(candidate)
+    for _ in range(data.draw(st.integers(1, 5), label="changes")):
+        change(data, world, pods, objects)
+        world.check(data.draw(st.sampled_from(candidates)))
+    keys = st.sampled_from(sorted(world.pods))
+    moves = data.draw(st.lists(st.tuples(keys, st.integers(0, 4)), max_size=4), label="trial")
+    world.trial(moves, candidates)
+
+
+def b_rename(node: Any, name: str) -> Any:
+    import msgspec
+
+    labels = dict(node.metadata.labels)
+    if "kubernetes.io/hostname" in labels:
+        labels["kubernetes.io/hostname"] = name
+    meta = msgspec.structs.replace(node.metadata, name=name, uid=f"node:/{name}", labels=labels)
+    return msgspec.structs.replace(node, metadata=meta)
+
+
+def place(data: st.DataObject, world: World, pods: Pods, name: str) -> None:
+    where = data.draw(st.sampled_from(sorted(world.engine.columns.row_of) or NAMES))
+    world.see(data.draw(pods(name)).node(where).build())
+
+
+def change(data: st.DataObject, world: World, pods: Pods, objects: st.SearchStrategy[Any] | None) -> None:
+    match data.draw(st.integers(0, 6 if objects is None else 10), label="change"):
+        case 0 | 1:
+            name = data.draw(st.sampled_from(NAMES))
+            world.see(b_rename(data.draw(nodes()), name))
+        case 2:
+            known = sorted(world.engine.columns.row_of)
+            if known:
+                world.gone(b.node(data.draw(st.sampled_from(known))).build())
+        case 3 | 4:
+            place(data, world, pods, data.draw(st.sampled_from(["p0", "p5", "p6", "p7"])))
+        case 5 | 6:
+            bound = sorted(key for key, pod in world.pods.items() if pod.spec.node_name)
+            if bound:
+                world.gone(world.pods[data.draw(st.sampled_from(bound))])
+        case _:
+            assert objects is not None
+            thing = data.draw(objects)
+            if data.draw(st.integers(0, 3)) == 0:
+                world.gone(thing)
+            else:
+                world.see(thing)
+
+
+@thorough
+@given(st.data())
+def test_plugins_that_look_at_one_node(data: st.DataObject) -> None:
+    run(data, plain, None)
+
+
+@thorough
+@given(st.data())
+def test_topology_spreading(data: st.DataObject) -> None:
+    run(data, spreading, owners())
+
+
+@thorough
+@given(st.data())
+def test_pod_affinity_in_both_directions(data: st.DataObject) -> None:
+    run(data, relating, namespaces())
+
+
+@thorough
+@given(st.data())
+def test_volumes(data: st.DataObject) -> None:
+    run(data, storing, storage())
+
+
+@st.composite
+def everything(draw: st.DrawFn, name: str) -> b.PodBuilder:
+    """One pod with all kinds of rules at once."""
+    made = draw(plain(name))
+    for part in (spreading, relating, storing):
+        other = draw(part(name))
+        for field in ("affinity", "topologySpreadConstraints", "volumes"):
+            if field in other.spec:
+                if field == "affinity":
+                    made.spec.setdefault("affinity", {}).update(other.spec["affinity"])
+                else:
+                    made.spec.setdefault(field, []).extend(other.spec[field])
+    return made.ns("default")
+
+
+@thorough
+@given(st.data())
+def test_all_plugins_together(data: st.DataObject) -> None:
+    run(data, everything, st.one_of(owners(), namespaces(), storage()))
+
+
+ADDED = NodeSelector([NodeSelectorTerm([NodeSelectorRequirement("size", "Exists")])])
+VARIANTS: list[tuple[str, dict[str, Any], Plugin, Pods]] = [
+    (
+        "NodeResourcesFit",
+        {"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 3}]}},
+        NodeResourcesFit("MostAllocated", {"nvidia.com/gpu": 3}),
+        plain,
+    ),
+    (
+        "NodeResourcesFit",
+        {
+            "ignoredResources": ["nvidia.com/gpu"],
+            "scoringStrategy": {
+                "type": "RequestedToCapacityRatio",
+                "resources": [{"name": "cpu", "weight": 2}, {"name": "memory", "weight": 1}],
+                "requestedToCapacityRatio": {
+                    "shape": [{"utilization": 0, "score": 2}, {"utilization": 70, "score": 10}, {"utilization": 100}]
+                },
+            },
+        },
+        NodeResourcesFit(
+            "RequestedToCapacityRatio",
+            {"cpu": 2, "memory": 1},
+            [(0, 2), (70, 10), (100, 0)],
+            ignored=("nvidia.com/gpu",),
+        ),
+        plain,
+    ),
+    (
+        "NodeResourcesBalancedAllocation",
+        {"resources": [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]},
+        NodeResourcesBalancedAllocation(("cpu", "memory", "nvidia.com/gpu")),
+        plain,
+    ),
+    (
+        "NodeAffinity",
+        {
+            "addedAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "size", "operator": "Exists"}]}]
+                }
+            }
+        },
+        NodeAffinityPlugin(NodeAffinity(required=ADDED)),
+        plain,
+    ),
+    (
+        "PodTopologySpread",
+        {
+            "defaultingType": "List",
+            "defaultConstraints": [
+                {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"},
+                {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"},
+            ],
+        },
+        PodTopologySpread(
+            [
+                Constraint(max_skew=1, topology_key="rack"),
+                Constraint(max_skew=2, topology_key="topology.kubernetes.io/zone", when_unsatisfiable="ScheduleAnyway"),
+            ],
+            system_defaults=False,
+        ),
+        spreading,
+    ),
+    (
+        "InterPodAffinity",
+        {"hardPodAffinityWeight": 20, "ignorePreferredTermsOfExistingPods": True},
+        InterPodAffinity(20, True),
+        relating,
+    ),
+    (
+        "VolumeBinding",
+        {"shape": [{"utilization": 0}, {"utilization": 50, "score": 7}, {"utilization": 100, "score": 10}]},
+        VolumeBinding([(0, 0), (50, 7), (100, 10)]),
+        storing,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "plugin", "pods"), VARIANTS, ids=[f"{v[0]}-{i}" for i, v in enumerate(VARIANTS)]
+)
+@settings(thorough, max_examples=15)
+@given(data=st.data())
+def test_plugin_arguments(name: str, args: dict[str, Any], plugin: Plugin, pods: Pods, data: st.DataObject) -> None:
+    others = [plugin if known.name == name else known for known in PLUGINS]
+    objects = {"PodTopologySpread": owners(), "InterPodAffinity": namespaces(), "VolumeBinding": storage()}.get(name)
+    run(data, pods, objects, World(others, {name: args}))
