@@ -18,7 +18,9 @@ def deployment(name: str, replicas: int = 1, **labels: str) -> dict[str, object]
         "spec": {"containers": [{"name": "main", "image": "busybox"}, {"name": "side", "image": "busybox"}]},
     }
     spec = {"replicas": replicas, "selector": {"matchLabels": match}, "template": template}
-    metadata = {"name": name, "labels": labels}
+    metadata: dict[str, object] = {"name": name}
+    if labels:  # an empty map would be a change to apply every time
+        metadata["labels"] = labels
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
