@@ -18,13 +18,24 @@ from phalanx.engine.adapters import (
     PlainFilter,
     PluginFailure,
     RowFilter,
+    RowScore,
     make_filter,
     make_score,
     normaliser_of,
 )
 from phalanx.engine.columns import Columns
 from phalanx.engine.diagnosis import Diagnosis
-from phalanx.engine.framework import Bools, Code, Floats, Normaliser, ShapeFilter, ShapeScore, Status, VectorFilter
+from phalanx.engine.framework import (
+    Bools,
+    Code,
+    Depends,
+    Floats,
+    Normaliser,
+    ShapeFilter,
+    ShapeScore,
+    Status,
+    VectorFilter,
+)
 from phalanx.engine.journal import Change
 from phalanx.engine.objects import Objects
 from phalanx.engine.profile import Profile
@@ -59,6 +70,7 @@ class Evaluation:
         self.filters: list[tuple[Any, ShapeFilter]] = []
         self._plain: list[_Term] = []  # already 0..100
         self._normalised: list[_Term] = []
+        self._moved_by_pods: tuple[list[tuple[Any, ShapeFilter]], list[_Term], list[_Term]] = ([], [], [])
         self.feasible: Bools = np.zeros(0, dtype=np.bool_)  # (capacity,)
         self.total: Floats = np.zeros(0)  # (capacity,) weighted sum of scores, -inf where infeasible
         self._block: Floats = np.zeros(0)
@@ -103,6 +115,12 @@ class Evaluation:
             if score is not None:
                 term = _Term(plugin, score, weight, normaliser_of(plugin, score))
                 (self._plain if term.normaliser is None else self._normalised).append(term)
+        # What has to look again when pods came or went but no node changed.
+        self._moved_by_pods = (
+            [each for each in self.filters if _follows_pods(each[1])],
+            [term for term in self._plain if _follows_pods(term.tracker)],
+            [term for term in self._normalised if _follows_pods(term.tracker)],
+        )
         self._combine()
 
     def _combine(self) -> None:
@@ -158,31 +176,45 @@ class Evaluation:
         self._block = total.reshape(-1, self._width).max(axis=1)
 
     def _follow(self, changes: Sequence[Change]) -> None:
-        touched: dict[int, None] | None = {}
-        for plugin, tracker in self.filters:
-            rows = _guarded(plugin, tracker.update, changes)
-            if rows is None:
-                touched = None
-            elif touched is not None:
-                touched.update(dict.fromkeys(rows))
+        touched: set[int] = set()
+        everything = False
+        nodes = False
         for row, record, _ in changes:
-            if record is None and touched is not None:
-                touched[row] = None  # the node may have come or gone
-        moved = False  # a raw score that is normalised changed
-        for term in self._plain:
-            rows = _guarded(term.plugin, term.tracker.update, changes)
-            if rows is None:
-                touched = None
-            elif touched is not None:
-                touched.update(dict.fromkeys(rows))
-        for term in self._normalised:
-            rows = _guarded(term.plugin, term.tracker.update, changes)
-            moved = moved or rows is None or len(rows) > 0
-        if moved or touched is None or len(touched) > MANY_ROWS:
+            if record is None:
+                nodes = True
+                touched.add(row)  # the node may have come or gone
+        filters, plain, normalised = (
+            (self.filters, self._plain, self._normalised) if nodes else self._moved_by_pods
+        )  # fmt: skip
+        plugin: Any = None
+        try:
+            for plugin, tracker in filters:  # noqa: B007  (the except clause names it)
+                rows = tracker.update(changes)
+                if rows is None:
+                    everything = True
+                elif rows:
+                    touched.update(rows)
+            for term in plain:
+                plugin = term.plugin
+                rows = term.tracker.update(changes)
+                if rows is None:
+                    everything = True
+                elif rows:
+                    touched.update(rows)
+            for term in normalised:
+                plugin = term.plugin
+                rows = term.tracker.update(changes)
+                # Bounds may move with any raw score: recombine.
+                everything = everything or rows is None or len(rows) > 0
+        except PluginFailure:
+            raise
+        except Exception as problem:
+            raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+        if everything or len(touched) > MANY_ROWS:
             self._combine()
             return
         stale = False
-        for row in touched:
+        for row in sorted(touched):
             stale = self._look(row) or stale
         if not stale:
             return
@@ -286,6 +318,10 @@ class Evaluation:
                 if finding.unresolvable:
                     resolvable[finding.rows] = False
         return Diagnosis(columns.count, None, findings, resolvable, frozenset(plugins))
+
+
+def _follows_pods(tracker: Any) -> bool:
+    return not isinstance(tracker, RowFilter | RowScore) or bool(tracker.depends & int(Depends.USAGE))
 
 
 def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
