@@ -179,6 +179,27 @@ class State:
         if any(int(b.sum()) < counts[s] for b, s in zip(bounds, shapes, strict=True)):
             return None
         useful = np.flatnonzero(np.any(bounds, axis=0))
+        if len(useful) > CHOOSY:
+            few = self._shortlist(shapes, nodes, counts, bounds)
+            found = self._pack_on(few, shapes, nodes, counts, bounds) if len(few) <= CHOOSY else None
+            if found is not None:
+                return found
+        return self._pack_on(useful, shapes, nodes, counts, bounds)
+
+    def _shortlist(self, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int], bounds: list[Ints]) -> Ints:
+        """For each shape the nodes it would take if it were alone, tightest or best scored first."""
+        leftover = self._leftover(nodes)
+        picks = []
+        for shape, bound in zip(shapes, bounds, strict=True):
+            room = np.flatnonzero(bound)
+            score = self.problem.shapes[shape].score
+            value = leftover[room] if score is None else -score[nodes[room]]
+            picks.append(room[smallest(value, self.rank[nodes[room]], counts[shape])])
+        return np.unique(np.concatenate(picks))
+
+    def _pack_on(
+        self, useful: Ints, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int], bounds: list[Ints]
+    ) -> dict[int, tuple[Ints, Ints]] | None:
         nodes = nodes[useful]
         items = [self._item(s, counts[s], nodes, b[useful], shapes) for s, b in zip(shapes, bounds, strict=True)]
         free = self.free[:, nodes]

@@ -25,7 +25,8 @@ def place_uniform(problem: Problem) -> Outcome | None:
         column = problem.domains.get(leaf.key)
         domain = -1 if column is None else _domain(problem, leaf, shape, slots, need, total)
         if domain < 0:
-            return Outcome(Verdict.IMPOSSIBLE, 1)
+            # Satisfied by members that finished: nothing has to fit.
+            return Outcome(Verdict.IMPOSSIBLE, 1) if need else Outcome(Verdict.PLACED, 1, satisfied={id(leaf)})
         nodes = np.flatnonzero(column == domain)
         slots = slots[nodes]
     fits = int(slots.sum())

@@ -1,0 +1,79 @@
+"""Why a tree does not fit: the level, the best domain, what runs out there and what is ruled out."""
+
+from __future__ import annotations
+
+from small_problems import cluster
+
+from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, RuledOut, place
+
+
+def reason(problem: Problem) -> Certificate:
+    outcome = place(problem)
+    assert not outcome.placed and outcome.certificate is not None
+    return outcome.certificate
+
+
+def test_the_best_rack_and_its_scarcest_resource_are_named() -> None:
+    nodes: list[dict[str, object]] = [{"cpu": 90, "gpu": 5, "rack": "r7"}, {"cpu": 90, "gpu": 3, "rack": "r8"}]
+    nodes += [{"cpu": 90, "gpu": 8, "rack": f"x{i}"} for i in range(12)]
+    problem = cluster(
+        nodes,
+        Leaf("g", 8, ((0, 8),), key="rack"),
+        [{"cpu": 1, "gpu": 1}],
+        masks={0: [0, 1]},
+        reasons={0: [-1, -1, *[0] * 12]},
+        reason_names=("taint x",),
+    )
+    why = reason(problem)
+    assert (why.group, why.key, why.needed, why.fits, why.best, why.limiting) == ("g", "rack", 8, 5, "r7", "gpu")
+    assert why.ruled_out == (RuledOut("taint x", 12, 12),)
+    assert why.domains == 14
+
+
+def test_without_a_key_nodes_are_counted() -> None:
+    problem = cluster(
+        [{"cpu": 2}, {"cpu": 9}, {"cpu": 9}],
+        Leaf("g", 3, ((0, 3),)),
+        [{"cpu": 1}],
+        masks={0: [0]},
+        reasons={0: [-1, 1, 0]},
+        reason_names=("taint", "selector"),
+    )
+    why = reason(problem)
+    assert (why.fits, why.best, why.limiting) == (2, None, "cpu")
+    assert why.ruled_out == (RuledOut("selector", 1, 1), RuledOut("taint", 1, 1))
+
+
+def test_a_composite_names_the_child_that_fails() -> None:
+    nodes: list[dict[str, object]] = [
+        {"cpu": 4, "block": "a", "rack": "a1"},
+        {"cpu": 1, "block": "b", "rack": "b1"},
+    ]
+    small, big = Leaf("small", 1, ((0, 1),), key="rack"), Leaf("big", 6, ((0, 6),), key="rack")
+    why = reason(cluster(nodes, Composite("root", 2, (small, big), key="block"), [{"cpu": 1}]))
+    assert (why.group, why.composite, why.needed, why.fits, why.best) == ("root", True, 2, 1, "a")
+    assert why.inner is not None
+    assert (why.inner.group, why.inner.key, why.inner.fits, why.inner.best) == ("big", "rack", 4, "a1")
+
+
+def test_children_that_fit_alone_but_not_together_are_told_apart() -> None:
+    one, two = Leaf("one", 3, ((0, 3),)), Leaf("two", 2, ((0, 2),))
+    why = reason(cluster([{"cpu": 4}], Composite("root", 2, (one, two)), [{"cpu": 1}]))
+    assert why.together and why.inner is None and why.limiting == "cpu"
+
+
+def test_the_pinned_domain_is_named() -> None:
+    nodes: list[dict[str, object]] = [{"cpu": 9, "rack": "a"}, {"cpu": 1, "rack": "b"}]
+    why = reason(cluster(nodes, Leaf("g", 3, ((0, 2),), satisfied=1, key="rack", pinned=1), [{"cpu": 1}]))
+    assert (why.pinned, why.best, why.fits, why.needed) == ("b", "b", 1, 2)
+
+
+def test_too_few_members_are_no_matter_of_room() -> None:
+    why = reason(cluster([{"cpu": 9}], Leaf("g", 3, ((0, 2),)), [{"cpu": 1}]))
+    assert (why.needed, why.members) == (3, 2)
+
+
+def test_a_host_rule_can_be_what_limits() -> None:
+    why = reason(cluster([{"cpu": 9}, {"cpu": 9}], Leaf("g", 3, ((0, 3),)), [{"cpu": 1}], caps={0: 1}))
+    assert why.fits == 2
+    assert why.limiting is not None and "host port or anti-affinity" in why.limiting

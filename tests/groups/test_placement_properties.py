@@ -1,0 +1,73 @@
+"""The search against plain enumeration on tiny problems: it places exactly what can be placed, and always validly."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_problems import by_hand, cluster, faults, sitting_of
+
+from phalanx.engine.placement import Composite, Group, Leaf, Problem, Verdict, place
+
+KEYS = st.sampled_from((None, None, "rack", "block"))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    nodes: list[dict[str, object]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        node: dict[str, object] = {"cpu": draw(st.integers(0, 4)), "gpu": draw(st.integers(0, 2))}
+        if draw(st.integers(0, 5)):
+            node["rack"] = draw(st.sampled_from(("r0", "r1")))
+        if draw(st.integers(0, 5)):
+            node["block"] = draw(st.sampled_from(("b0", "b1")))
+        nodes.append(node)
+    shapes = [{"cpu": float(draw(st.integers(0, 3))), "gpu": float(draw(st.integers(0, 1)))} for _ in range(3)]
+    pods = 5
+
+    def leaf(name: str) -> Leaf:
+        nonlocal pods
+        demand = []
+        for shape in draw(st.permutations(range(3)))[: draw(st.integers(1, 2))]:
+            count = draw(st.integers(0, min(3, pods)))
+            pods -= count
+            if count:
+                demand.append((shape, count))
+        total = sum(c for _, c in demand)
+        satisfied = draw(st.sampled_from((0, 0, 0, 1)))
+        return Leaf(name, draw(st.integers(1, max(1, total + satisfied))), tuple(demand), satisfied, draw(KEYS))
+
+    def tree(depth: int, name: str) -> Group:
+        if depth == 0 or draw(st.booleans()):
+            return leaf(name)
+        children = tuple(tree(depth - 1, f"{name}{i}") for i in range(draw(st.integers(1, 3))))
+        return Composite(name, draw(st.integers(1, len(children))), children, draw(KEYS))
+
+    masks = {0: draw(st.lists(st.integers(0, len(nodes) - 1), unique=True))} if draw(st.booleans()) else None
+    caps = {1: 1} if draw(st.booleans()) else None
+    conflicts = frozenset({(0, 2)}) if draw(st.booleans()) else frozenset()
+    root = tree(2, "g")
+    return cluster(
+        [{"rack": "r9", "block": "b9", "cpu": 0, "gpu": 0}, *nodes],
+        root,
+        shapes,
+        masks=masks,
+        caps=caps,
+        conflicts=conflicts,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems())
+def test_places_whenever_enumeration_can_and_only_then(problem: Problem) -> None:
+    best = by_hand(problem)
+    outcome = place(problem)
+    if best is None:
+        assert outcome.verdict is not Verdict.PLACED
+        assert outcome.certificate is not None
+    else:
+        assert outcome.verdict is Verdict.PLACED
+        assert faults(problem, sitting_of(outcome)) == []
+        seated = sum(int(s.counts.sum()) for s in outcome.shares)
+        assert seated <= best
+        if isinstance(problem.root, Leaf) and problem.root.key is None:
+            assert seated == best, "in one piece of ground the extras are packed exactly"

@@ -1,0 +1,103 @@
+"""Placement quality: instances with known answers. Own small ones always; a whole folder where one is at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from quality_loader import instance_files, read, run
+
+G4 = {"allocatable": {"cpu": 46_000, "memory": 368_640, "nvidia.com/gpu": 4, "pods": 110}}
+C16 = {"allocatable": {"cpu": 15_500, "memory": 59_392, "pods": 110}}
+LEADER = {"requests": {"cpu": 24_000, "memory": 131_072, "nvidia.com/gpu": 2}}
+WORKER = {"requests": {"cpu": 10_000, "memory": 65_536, "nvidia.com/gpu": 1}}
+LOADER = {"requests": {"cpu": 6_000, "memory": 24_576}}
+
+
+def instance(nodes: list[dict[str, Any]], root: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "nodeTypes": {"g4": G4, "c16": C16},
+        "nodes": nodes,
+        "podTemplates": {"leader": LEADER, "worker": WORKER, "loader": LOADER, **more.get("templates", {})},
+        "running": {"pods": more.get("running", [])},
+        "workloads": [{"name": "w", "root": r} for r in (root, *more.get("later", ()))],
+    }
+
+
+def gang(name: str, *counts: tuple[str, int], key: str | None = None, minimum: int | None = None) -> dict[str, Any]:
+    pods = [[f"{name}-{t}-{i}", t] for t, n in counts for i in range(n)]
+    return {"name": name, "policy": {"gang": minimum or len(pods)}, "topologyKey": key, "pods": pods}
+
+
+def nodes(kind: str, count: int, start: int = 0, **labels: str) -> list[dict[str, Any]]:
+    return [{"name": f"{kind}-{start + i}", "type": kind, "labels": labels} for i in range(count)]
+
+
+MIXED = nodes("g4", 2) + nodes("c16", 1)
+APART = {"requests": {"cpu": 2_000, "memory": 4_096}, "labels": {"app": "s"}, "antiAffinity": [{"app": "s"}]}
+RACKS = [
+    *nodes("g4", 2, 0, rack="a", block="x"),
+    *nodes("g4", 1, 2, rack="b", block="x"),
+    *nodes("g4", 1, 3, rack="c", block="y"),
+]
+
+FEASIBLE = {
+    "loaders leave the cpu of gpu nodes to workers": instance(
+        MIXED, gang("g", ("loader", 4), ("leader", 1), ("worker", 5))
+    ),
+    "one replica per host": instance(MIXED, gang("g", ("apart", 3), ("worker", 2)), templates={"apart": APART}),
+    "two racks of one block": instance(
+        RACKS,
+        {
+            "name": "root",
+            "policy": {"gang": 2},
+            "topologyKey": "block",
+            "children": [gang("small", ("worker", 4), key="rack"), gang("large", ("worker", 8), key="rack")],
+        },
+    ),
+    "the next gang finds room too": instance(
+        RACKS, gang("first", ("worker", 3), key="rack"), later=[gang("second", ("worker", 8), key="rack")]
+    ),
+}
+INFEASIBLE = {
+    "enough gpus, not on enough nodes": instance(
+        nodes("g4", 3),
+        gang("g", ("leader", 4)),
+        running=[
+            {"name": f"r{i}", "node": f"g4-{i}", "requests": {"cpu": 1_000, "memory": 1, "nvidia.com/gpu": 1}}
+            for i in range(3)
+        ],
+    ),
+    "no rack of that size": instance(RACKS, gang("g", ("worker", 9), key="rack")),
+    "one host too few": instance(MIXED, gang("g", ("apart", 4)), templates={"apart": APART}),
+}
+
+
+@pytest.mark.parametrize("name", FEASIBLE)
+def test_what_can_be_placed_is_placed(name: str) -> None:
+    result = run(FEASIBLE[name])
+    assert result.violations == []
+    assert result.solved
+
+
+@pytest.mark.parametrize("name", INFEASIBLE)
+def test_what_cannot_be_placed_is_proved_so_and_nothing_binds(name: str) -> None:
+    result = run(INFEASIBLE[name])
+    assert result.verdicts == ["impossible"]
+    assert result.pods == 0 and result.violations == []
+
+
+@pytest.mark.parametrize("family", ["F1", "F2", "F3", "F4", "F5", "F6"])
+def test_every_single_instance_of_a_family_gets_its_answer(family: str) -> None:
+    files = instance_files(family)
+    if not files:
+        pytest.skip("no folder of quality instances beside the repository")
+    missed, wrong = [], []
+    for path in files:
+        given = read(path)
+        result = run(given)
+        if result.violations or (result.solved and not given["oracle"]["feasible"]):
+            wrong.append(path.name)
+        if given["oracle"]["feasible"] and not result.solved and len(given["workloads"]) == 1:
+            missed.append(path.name)
+    assert (missed, wrong) == ([], [])
