@@ -1,0 +1,336 @@
+"""CustomResourceDefinitions and their objects: served at once, pruned, defaulted, validated, gone with the definition."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from writing import JSON_PATCH, MERGE, STRATEGIC, World
+
+from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Invalid, MethodNotAllowed, UnsupportedMediaType
+from phalanx.local.api.custom_kind import json_path
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRONS = "/apis/stable.example.com/v1/namespaces/ns/crontabs"
+
+SPEC: dict[str, Any] = {
+    "type": "object",
+    "required": ["cron"],
+    "properties": {
+        "cron": {"type": "string", "pattern": r"^(\d+|\*)( (\d+|\*)){4}$"},
+        "image": {"type": "string", "default": "busybox", "minLength": 1, "maxLength": 20},
+        "replicas": {"type": "integer", "minimum": 1, "maximum": 10, "default": 1},
+        "policy": {"type": "string", "enum": ["Allow", "Forbid"]},
+        "port": {"x-kubernetes-int-or-string": True},
+        "note": {"type": "string", "nullable": True},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "limits": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "steps": {
+            "type": "array",
+            "maxItems": 3,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "run": {"type": "string", "default": "true"}},
+            },
+        },
+        "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+        "shape": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+            "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        },
+    },
+}
+
+
+def definition(**spec: Any) -> dict[str, Any]:
+    status = {"type": "object", "properties": {"replicas": {"type": "integer"}, "phase": {"type": "string"}}}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {
+            "openAPIV3Schema": {"type": "object", "properties": {"spec": copy.deepcopy(SPEC), "status": status}}
+        },
+        "subresources": {
+            "status": {},
+            "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+        },
+        "additionalPrinterColumns": [{"name": "Cron", "type": "string", "jsonPath": ".spec.cron"}],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "crontabs.stable.example.com"},
+        "spec": {
+            "group": "stable.example.com",
+            "names": {"plural": "crontabs", "kind": "CronTab", "shortNames": ["ct"]},
+            "scope": "Namespaced",
+            "versions": [version],
+            **spec,
+        },
+    }
+
+
+def cron(name: str = "a", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "stable.example.com/v1",
+        "kind": "CronTab",
+        "metadata": {"name": name},
+        "spec": {"cron": "* * * * *", **spec},
+    }
+
+
+@pytest.fixture
+def crons(world: World) -> World:
+    world.create(DEFINITIONS, definition())
+    return world
+
+
+def test_a_definition_is_established_and_served_at_once(world: World) -> None:
+    made = world.create(DEFINITIONS, definition())
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in made["status"]["conditions"]}
+    assert conditions == {"NamesAccepted": ("True", "NoConflicts"), "Established": ("True", "InitialNamesAccepted")}
+    assert made["status"]["storedVersions"] == ["v1"]
+    assert made["spec"]["names"]["singular"] == "crontab" and made["spec"]["names"]["listKind"] == "CronTabList"
+    kind = world.ctx.registry.by_path("stable.example.com", "v1", "crontabs")
+    assert kind is not None and kind.short_names == ("ct",) and kind.namespaced
+    assert [column.name for column in kind.columns] == ["Name", "Cron"]
+    assert kind.columns[1].value(cron(), 0.0) == "* * * * *"
+
+
+def test_objects_are_defaulted_and_pruned(crons: World) -> None:
+    body = cron(unknown=1, free={"any": {"thing": [1]}}, steps=[{"name": "x", "bad": 1}])
+    answer = crons.ask("create", CRONS, body)
+    assert set(answer.warnings) == {'unknown field "spec.unknown"', 'unknown field "spec.steps[0].bad"'}
+    made = crons.get(f"{CRONS}/a")
+    assert made["spec"] == {
+        "cron": "* * * * *",
+        "free": {"any": {"thing": [1]}},
+        "steps": [{"name": "x", "run": "true"}],
+        "image": "busybox",
+        "replicas": 1,
+    }
+    assert made["metadata"]["generation"] == 1
+    with pytest.raises(BadRequest, match='strict decoding error: unknown field "spec.unknown"'):
+        crons.create(CRONS, cron("b", unknown=1), fieldValidation="Strict")
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"cron": None}, "spec.cron"),
+        ({"cron": "sometimes"}, 'spec.cron: Invalid value: "sometimes": spec.cron in body should match \''),
+        (
+            {"replicas": 0},
+            "spec.replicas: Invalid value: 0: spec.replicas in body should be greater than or equal to 1",
+        ),
+        ({"replicas": 11}, "should be less than or equal to 10"),
+        ({"replicas": "2"}, 'spec.replicas in body must be of type integer: "string"'),
+        ({"replicas": True}, 'must be of type integer: "boolean"'),
+        ({"policy": "Maybe"}, 'spec.policy: Unsupported value: "Maybe": supported values: "Allow", "Forbid"'),
+        ({"image": ""}, "spec.image in body should be at least 1 chars long"),
+        ({"image": "x" * 21}, "spec.image: Too long: may not be more than 20 bytes"),
+        ({"port": 1.5}, "spec.port"),
+        ({"limits": {"a": "b"}}, "spec.limits.a"),
+        ({"steps": [{"name": "x"}, {"name": "x"}]}, 'spec.steps[1]: Duplicate value: {"name":"x"}'),
+        ({"steps": [{"run": "x"}]}, "spec.steps[0].name: Required value"),
+        ({"steps": [{"name": str(i)} for i in range(4)]}, "spec.steps: Too many: 4: must have at most 3 items"),
+        ({"tags": ["a", "a"]}, 'spec.tags[1]: Duplicate value: "a"'),
+        ({"shape": {"a": "1", "b": "2"}}, "must validate one and only one schema (oneOf). Found 2 valid alternatives"),
+        ({"shape": {}}, "Found none valid"),
+    ],
+)
+def test_objects_are_validated(crons: World, spec: Any, text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        crons.create(CRONS, cron(**spec))
+    assert text in caught.value.message
+    assert caught.value.message.startswith('CronTab.stable.example.com "a" is invalid: ')
+
+
+def test_what_the_schema_allows(crons: World) -> None:
+    crons.create(CRONS, cron(port="http", note=None, limits={"a": 1}, tags=["a", "b"], shape={"a": "1"}))
+    assert crons.get(f"{CRONS}/a")["spec"]["note"] is None
+    assert crons.patch(f"{CRONS}/a", {"spec": {"port": 80}})["spec"]["port"] == 80
+
+
+def test_a_required_part_is_missed(crons: World) -> None:
+    body = cron()
+    del body["spec"]["cron"]
+    with pytest.raises(Invalid, match=r"spec\.cron: Required value"):
+        crons.create(CRONS, body)
+
+
+def test_patch_languages_of_custom_objects(crons: World) -> None:
+    crons.create(CRONS, cron())
+    with pytest.raises(UnsupportedMediaType):
+        crons.patch(f"{CRONS}/a", {}, STRATEGIC)
+    crons.patch(f"{CRONS}/a", {"spec": {"replicas": 2}}, MERGE)
+    crons.patch(f"{CRONS}/a", [{"op": "add", "path": "/spec/tags", "value": ["x"]}], JSON_PATCH)
+    assert crons.get(f"{CRONS}/a")["spec"]["tags"] == ["x"]
+
+
+def test_custom_objects_can_be_applied_by_several(crons: World) -> None:
+    crons.apply(f"{CRONS}/a", cron(steps=[{"name": "one"}]), "me")
+    other = {"apiVersion": "stable.example.com/v1", "kind": "CronTab", "spec": {"steps": [{"name": "two"}]}}
+    both = crons.apply(f"{CRONS}/a", other, "you")
+    assert sorted(step["name"] for step in both["spec"]["steps"]) == ["one", "two"]
+    with pytest.raises(Conflict, match=r"\.spec\.cron"):
+        crons.apply(f"{CRONS}/a", {**other, "spec": {"cron": "1 * * * *"}}, "you")
+
+
+def test_status_and_scale_of_custom_objects(crons: World) -> None:
+    made = crons.create(CRONS, {**cron(), "status": {"phase": "Early"}})
+    assert "status" not in made
+    patched = crons.patch(f"{CRONS}/a/status", {"status": {"phase": "Ready", "replicas": 3}, "spec": {"replicas": 9}})
+    assert patched["status"] == {"phase": "Ready", "replicas": 3} and patched["spec"]["replicas"] == 1
+    assert patched["metadata"]["generation"] == 1
+    scaled = crons.patch(f"{CRONS}/a/scale", {"spec": {"replicas": 4}})
+    assert (scaled["spec"]["replicas"], scaled["status"]["replicas"]) == (4, 3)
+    assert crons.get(f"{CRONS}/a")["metadata"]["generation"] == 2
+    with pytest.raises(Invalid):
+        crons.patch(f"{CRONS}/a/scale", {"spec": {"replicas": 40}})
+
+
+def test_deleting_the_definition_deletes_its_objects(crons: World) -> None:
+    crons.create(CRONS, cron("a"))
+    held = cron("b")
+    held["metadata"]["finalizers"] = ["example.com/mine"]
+    crons.create(CRONS, held)
+    path = f"{DEFINITIONS}/crontabs.stable.example.com"
+    crons.delete(path)
+    assert crons.get(f"{CRONS}/a") is None
+    assert crons.get(path)["metadata"]["deletionTimestamp"], "it waits for what a finalizer holds"
+    with pytest.raises(MethodNotAllowed, match="terminating"):
+        crons.create(CRONS, cron("c"))
+    crons.patch(f"{CRONS}/b", {"metadata": {"finalizers": None}})
+    assert crons.get(path) is None
+    assert crons.ctx.registry.by_path("stable.example.com", "v1", "crontabs") is None
+
+
+def test_names_that_are_taken(crons: World) -> None:
+    other = definition()
+    other["metadata"]["name"] = "cts.stable.example.com"
+    other["spec"]["names"] = {"plural": "cts", "kind": "CronTab"}
+    made = crons.create(DEFINITIONS, other)
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in made["status"]["conditions"]}
+    assert conditions["NamesAccepted"] == ("False", "KindConflict") and conditions["Established"][0] == "False"
+    assert crons.ctx.registry.by_path("stable.example.com", "v1", "cts") is None
+
+
+def test_a_kind_of_our_own_stays_ours(world: World) -> None:
+    body = definition(group="jobset.x-k8s.io", names={"plural": "jobsets", "kind": "JobSet"})
+    body["metadata"]["name"] = "jobsets.jobset.x-k8s.io"
+    before = world.ctx.registry.by_path("jobset.x-k8s.io", "v1alpha2", "jobsets")
+    answer = world.ask("create", DEFINITIONS, body)
+    assert any("built into this server" in text for text in answer.warnings)
+    assert world.ctx.registry.by_path("jobset.x-k8s.io", "v1alpha2", "jobsets") is before is not None
+    world.delete(f"{DEFINITIONS}/jobsets.jobset.x-k8s.io")
+    assert world.ctx.registry.by_path("jobset.x-k8s.io", "v1alpha2", "jobsets") is before
+
+
+def test_rules_that_are_not_enforced_are_named(world: World) -> None:
+    body = definition()
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    schema["x-kubernetes-validations"] = [{"rule": "self.replicas < 5", "message": "no"}]
+    answer = world.ask("create", DEFINITIONS, body)
+    assert answer.code == 201 and "not enforced" in answer.warnings[0]
+    stored = world.get(f"{DEFINITIONS}/crontabs.stable.example.com")
+    assert "x-kubernetes-validations" in str(stored)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"scope": "Everywhere"}, "spec.scope: Unsupported value"),
+        ({"group": "nodots"}, "spec.group"),
+        ({"versions": []}, "spec.versions: Required value"),
+        ({"names": {"plural": "CronTabs", "kind": "CronTab"}}, "spec.names.plural"),
+        ({"names": {"plural": "others", "kind": "CronTab"}}, "must be spec.names.plural"),
+    ],
+)
+def test_bad_definitions(world: World, change: Any, text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        world.create(DEFINITIONS, definition(**change))
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ({}, "type: Required value: must not be empty for specified object fields"),
+        ({"type": "thing"}, 'Unsupported value: "thing"'),
+        ({"type": "array"}, "items: Required value"),
+        ({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "map"}, "x-kubernetes-list-map-keys"),
+        ({"type": "string", "pattern": "("}, "must be a valid regular expression"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "mutual exclusive"),
+        ({"type": "object", "anyOf": [{"type": "string"}]}, "must be empty to be structural"),
+    ],
+)
+def test_schemas_must_be_structural(world: World, part: Any, text: str) -> None:
+    body = definition()
+    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["extra"] = part
+    with pytest.raises(Invalid) as caught:
+        world.create(DEFINITIONS, body)
+    assert text in caught.value.message
+
+
+def test_a_changed_definition_changes_what_is_served(crons: World) -> None:
+    path = f"{DEFINITIONS}/crontabs.stable.example.com"
+    stored = crons.get(path)
+    second = {**copy.deepcopy(stored["spec"]["versions"][0]), "name": "v2", "storage": False}
+    stored["spec"]["versions"].append(second)
+    crons.update(path, stored)
+    crons.create(CRONS, cron())
+    other = CRONS.replace("/v1/", "/v2/")
+    patched = crons.patch(f"{other}/a", {"spec": {"replicas": 3}})
+    assert patched["apiVersion"] == "stable.example.com/v2"
+    assert crons.get(f"{CRONS}/a")["apiVersion"] == "stable.example.com/v1"
+    stored = crons.get(path)
+    stored["spec"]["versions"] = [{**stored["spec"]["versions"][1], "storage": True}]
+    with pytest.raises(Invalid, match=r"status\.storedVersions\[0\]"):
+        crons.update(path, stored)
+
+
+def test_definitions_are_served_again_after_a_restart(tmp_path: Path) -> None:
+    first = World(path=str(tmp_path / "db"))
+    first.create(DEFINITIONS, definition())
+    first.create(CRONS, cron())
+    first.close()
+    second = World(path=str(tmp_path / "db"))
+    assert second.get(f"{CRONS}/a")["spec"]["image"] == "busybox"
+    second.patch(f"{CRONS}/a", {"spec": {"replicas": 2}})
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (".a.b", [1]),
+        ("{.a.b}", [1]),
+        (".items[0].n", ["x"]),
+        (".items[*].n", ["x", "y"]),
+        ('.items[?(@.n=="y")].v', [2]),
+        (".dotted\\.key", ["d"]),
+        ("['dotted.key']", ["d"]),
+        (".nothing.here", []),
+        (".items[9]", []),
+        (".items[", []),
+    ],
+)
+def test_paths_of_printer_columns(path: str, found: list[Any]) -> None:
+    obj = {"a": {"b": 1}, "items": [{"n": "x", "v": 1}, {"n": "y", "v": 2}], "dotted.key": "d"}
+    assert json_path(path)(obj) == found
+
+
+def test_any_definition_is_served_or_refused(world: World) -> None:
+    for part in (None, [], 5, "x", {"properties": 5}, {"items": [1]}, {"required": "x"}, {"enum": 3}, {"type": ["a"]}):
+        body = definition()
+        body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = part
+        with pytest.raises(ApiProblem):
+            world.create(DEFINITIONS, body)

@@ -1,0 +1,287 @@
+"""Binding, eviction, scale, tokens and the questions about access."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from writing import DEPLOYMENTS, MERGE, PODS, STRATEGIC, World, deployment, pod
+
+from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+
+NODE = {"target": {"kind": "Node", "name": "n1"}}
+
+
+# -- binding ------------------------------------------------------------------------------------------------------
+
+
+def test_binding_gives_a_pod_its_node_once(world: World) -> None:
+    world.create(PODS, pod("p"))
+    answer = world.ask("create", f"{PODS}/p/binding", NODE)
+    assert answer.code == 201 and msgspec.json.decode(answer.body)["status"] == "Success"
+    bound = world.get(f"{PODS}/p")
+    assert bound["spec"]["nodeName"] == "n1"
+    (condition,) = [c for c in bound["status"]["conditions"] if c["type"] == "PodScheduled"]
+    assert condition["status"] == "True"
+    with pytest.raises(Conflict) as caught:
+        world.create(f"{PODS}/p/binding", {"target": {"name": "n2"}})
+    assert caught.value.message == (
+        'Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1"'
+    )
+
+
+def test_binding_replaces_an_earlier_verdict_and_nomination(world: World) -> None:
+    world.create(PODS, pod("p"))
+    verdict = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}
+    world.patch(f"{PODS}/p/status", {"status": {"conditions": [verdict], "nominatedNodeName": "n9"}}, STRATEGIC)
+    world.create(f"{PODS}/p/binding", NODE)
+    status = world.get(f"{PODS}/p")["status"]
+    assert [(c["type"], c["status"], "reason" in c) for c in status["conditions"]] == [("PodScheduled", "True", False)]
+    assert "nominatedNodeName" not in status
+
+
+def test_binding_carries_labels_and_annotations(world: World) -> None:
+    world.create(PODS, pod("p"))
+    metadata = {"labels": {"rack": "r1"}, "annotations": {"why": "because"}}
+    world.create(f"{PODS}/p/binding", {**NODE, "metadata": metadata})
+    bound = world.get(f"{PODS}/p")["metadata"]
+    assert bound["labels"] == {"app": "p", "rack": "r1"} and bound["annotations"] == {"why": "because"}
+
+
+def test_what_cannot_be_bound(world: World) -> None:
+    with pytest.raises(NotFound, match='pods "nobody" not found'):
+        world.create(f"{PODS}/nobody/binding", NODE)
+    world.create(PODS, pod("gated", schedulingGates=[{"name": "wait"}]))
+    with pytest.raises(Conflict, match=r"pod gated has non-empty \.spec\.schedulingGates"):
+        world.create(f"{PODS}/gated/binding", NODE)
+    held = pod("dying")
+    held["metadata"]["finalizers"] = ["example.com/a"]
+    world.create(PODS, held)
+    world.delete(f"{PODS}/dying")
+    with pytest.raises(Conflict, match="pod dying is being deleted, cannot be assigned to a host"):
+        world.create(f"{PODS}/dying/binding", NODE)
+    world.create(PODS, pod("p"))
+    for body in ({"target": {}}, {"target": {"kind": "Rack", "name": "r"}}):
+        with pytest.raises(Invalid, match=r"target\."):
+            world.create(f"{PODS}/p/binding", body)
+    with pytest.raises(BadRequest, match="name in URL does not match name in Binding object"):
+        world.create(f"{PODS}/p/binding", {**NODE, "metadata": {"name": "q"}})
+    with pytest.raises(Conflict, match="Precondition failed"):
+        world.create(f"{PODS}/p/binding", {**NODE, "metadata": {"name": "p", "uid": "other"}})
+
+
+def test_the_older_way_to_bind(world: World) -> None:
+    world.create(PODS, pod("p"))
+    world.create("/api/v1/namespaces/ns/bindings", {**NODE, "metadata": {"name": "p"}})
+    assert world.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
+
+
+def test_a_dry_binding_binds_nothing(world: World) -> None:
+    world.create(PODS, pod("p"))
+    world.create(f"{PODS}/p/binding", NODE, dryRun="All")
+    assert "nodeName" not in world.get(f"{PODS}/p")["spec"]
+
+
+# -- eviction -----------------------------------------------------------------------------------------------------
+
+BUDGETS = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets"
+
+
+def running(world: World, name: str, *, ready: bool = True) -> None:
+    body = pod(name)
+    body["metadata"]["labels"] = {"app": "web"}
+    world.create(PODS, body)
+    world.create(f"{PODS}/{name}/binding", NODE)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    world.patch(f"{PODS}/{name}/status", {"status": status}, STRATEGIC)
+
+
+def budget(world: World, name: str = "b", spec: Any = None, **status: Any) -> None:
+    body = {
+        "metadata": {"name": name},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}, **(spec or {})},
+    }
+    made = world.create(BUDGETS, body)
+    full = {
+        "observedGeneration": made["metadata"]["generation"],
+        "disruptionsAllowed": 0,
+        "currentHealthy": 2,
+        "desiredHealthy": 1,
+        "expectedPods": 2,
+        **status,
+    }
+    world.patch(f"{BUDGETS}/{name}/status", {"status": full})
+
+
+def evict(world: World, name: str, body: Any = None, **query: str) -> Any:
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}, **(body or {})}
+    return world.create(f"{PODS}/{name}/eviction", eviction, **query)
+
+
+def test_an_eviction_deletes_with_grace_and_says_why(world: World) -> None:
+    running(world, "p")
+    assert evict(world, "p")["status"] == "Success"
+    evicted = world.get(f"{PODS}/p")
+    assert evicted["metadata"]["deletionTimestamp"]
+    (condition,) = [c for c in evicted["status"]["conditions"] if c["type"] == "DisruptionTarget"]
+    assert (condition["reason"], condition["message"]) == ("EvictionByEvictionAPI", "Eviction API: evicting")
+
+
+def test_the_budget_pays_for_every_eviction(world: World) -> None:
+    for name in ("p", "q"):
+        running(world, name)
+    budget(world, disruptionsAllowed=1)
+    evict(world, "p")
+    status = world.get(f"{BUDGETS}/b")["status"]
+    assert status["disruptionsAllowed"] == 0 and list(status["disruptedPods"]) == ["p"]
+    with pytest.raises(TooManyRequests) as caught:
+        evict(world, "q")
+    assert caught.value.message == "Cannot evict pod as it would violate the pod's disruption budget."
+    assert caught.value.causes[0]["reason"] == "DisruptionBudget"
+    assert "deletionTimestamp" not in world.get(f"{PODS}/q")["metadata"]
+
+
+def test_a_budget_says_how_many_it_needs(world: World) -> None:
+    running(world, "p")
+    budget(world, currentHealthy=1, desiredHealthy=1)
+    with pytest.raises(TooManyRequests) as caught:
+        evict(world, "p")
+    assert caught.value.causes[0]["message"] == "The disruption budget b needs 1 healthy pods and has 1 currently"
+    assert caught.value.http_code == 429
+
+
+def test_a_budget_nobody_looked_at_yet_does_not_allow_anything(world: World) -> None:
+    running(world, "p")
+    budget(world, disruptionsAllowed=5, observedGeneration=0)
+    with pytest.raises(TooManyRequests) as caught:
+        evict(world, "p")
+    assert caught.value.causes[0]["message"] == "The disruption budget b is still being processed by the server."
+    assert caught.value.retry_after == 10
+
+
+def test_more_than_one_budget_is_not_supported(world: World) -> None:
+    running(world, "p")
+    budget(world, "b", disruptionsAllowed=5)
+    budget(world, "c", disruptionsAllowed=5)
+    with pytest.raises(ApiProblem, match="more than one PodDisruptionBudget") as caught:
+        evict(world, "p")
+    assert caught.value.http_code == 500
+
+
+def test_unready_pods_go_free_while_the_others_suffice(world: World) -> None:
+    running(world, "p", ready=False)
+    budget(world, disruptionsAllowed=0, currentHealthy=1, desiredHealthy=1)
+    evict(world, "p")
+    assert not world.get(f"{BUDGETS}/b")["status"].get("disruptedPods"), "nothing was paid"
+    running(world, "q", ready=False)
+    world.patch(f"{BUDGETS}/b/status", {"status": {"currentHealthy": 0}})
+    with pytest.raises(TooManyRequests):
+        evict(world, "q")
+
+
+def test_unready_pods_always_go_free_when_the_budget_says_so(world: World) -> None:
+    running(world, "p", ready=False)
+    budget(world, spec={"unhealthyPodEvictionPolicy": "AlwaysAllow"}, currentHealthy=0, desiredHealthy=3)
+    assert evict(world, "p")["status"] == "Success"
+
+
+def test_pods_that_run_nothing_need_no_budget(world: World) -> None:
+    body = pod("p")
+    body["metadata"]["labels"] = {"app": "web"}
+    world.create(PODS, body)
+    budget(world)
+    evict(world, "p")
+    assert world.get(f"{PODS}/p") is None
+
+
+def test_a_dry_eviction_asks_only(world: World) -> None:
+    running(world, "p")
+    budget(world, disruptionsAllowed=1)
+    evict(world, "p", dryRun="All")
+    assert world.get(f"{BUDGETS}/b")["status"]["disruptionsAllowed"] == 1
+    assert "deletionTimestamp" not in world.get(f"{PODS}/p")["metadata"]
+
+
+def test_bad_evictions(world: World) -> None:
+    with pytest.raises(NotFound):
+        evict(world, "nobody")
+    running(world, "p")
+    with pytest.raises(BadRequest, match="name in URL does not match name in Eviction object"):
+        world.create(f"{PODS}/p/eviction", {"metadata": {"name": "q"}})
+    with pytest.raises(Conflict):
+        evict(world, "p", {"deleteOptions": {"preconditions": {"uid": "other"}}})
+    budget(world, disruptionsAllowed=-1)
+    with pytest.raises(Forbidden, match="pdb disruptions allowed is negative"):
+        evict(world, "p")
+
+
+# -- scale --------------------------------------------------------------------------------------------------------
+
+
+def test_scale_changes_replicas_only(world: World) -> None:
+    world.create(DEPLOYMENTS, deployment(replicas=2))
+    scaled = world.patch(f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": 5}}, MERGE, fieldManager="kubectl-scale")
+    assert scaled["kind"] == "Scale" and scaled["apiVersion"] == "autoscaling/v1"
+    assert scaled["spec"] == {"replicas": 5} and scaled["status"]["selector"] == "app=web"
+    stored = world.get(f"{DEPLOYMENTS}/web")
+    assert stored["spec"]["replicas"] == 5 and stored["metadata"]["generation"] == 2
+    entry = next(e for e in stored["metadata"]["managedFields"] if e["manager"] == "kubectl-scale")
+    assert entry["subresource"] == "scale" and entry["fieldsV1"] == {"f:spec": {"f:replicas": {}}}
+
+
+def test_scale_by_update(world: World) -> None:
+    world.create(DEPLOYMENTS, deployment())
+    scale = {"metadata": {"name": "web"}, "spec": {"replicas": 0}}
+    world.update(f"{DEPLOYMENTS}/web/scale", scale)
+    assert world.get(f"{DEPLOYMENTS}/web")["spec"]["replicas"] == 0
+    scale["metadata"]["resourceVersion"] = "1"  # type: ignore[index]
+    with pytest.raises(Conflict):
+        world.update(f"{DEPLOYMENTS}/web/scale", scale)
+
+
+def test_bad_scales(world: World) -> None:
+    world.create(DEPLOYMENTS, deployment())
+    with pytest.raises(Invalid, match="spec.replicas: Invalid value: -1: must be greater than or equal to 0"):
+        world.patch(f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": -1}})
+    for body in ({"spec": {"replicas": "many"}}, {"spec": 3}):
+        with pytest.raises(BadRequest):
+            world.patch(f"{DEPLOYMENTS}/web/scale", body)
+    with pytest.raises(NotFound):
+        world.patch(f"{DEPLOYMENTS}/nobody/scale", {"spec": {"replicas": 1}})
+
+
+# -- tokens and reviews -------------------------------------------------------------------------------------------
+
+
+def test_a_service_account_gets_a_token(world: World) -> None:
+    accounts = "/api/v1/namespaces/ns/serviceaccounts"
+    world.create(accounts, {"metadata": {"name": "sa"}})
+    answer = world.create(f"{accounts}/sa/token", {"spec": {"expirationSeconds": 900}})
+    assert answer["kind"] == "TokenRequest" and len(answer["status"]["token"].split(".")) == 3
+    assert answer["status"]["expirationTimestamp"] == "2023-11-14T22:28:20Z"
+    with pytest.raises(NotFound):
+        world.create(f"{accounts}/nobody/token", {})
+    with pytest.raises(Invalid, match="may not specify a duration less than 10 minutes"):
+        world.create(f"{accounts}/sa/token", {"spec": {"expirationSeconds": 5}})
+
+
+@pytest.mark.parametrize(
+    ("path", "spec"),
+    [
+        ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"resourceAttributes": {"verb": "get"}}),
+        ("/apis/authorization.k8s.io/v1/subjectaccessreviews", {"user": "me"}),
+        ("/apis/authorization.k8s.io/v1/namespaces/ns/localsubjectaccessreviews", {"user": "me"}),
+    ],
+)
+def test_the_local_user_may_do_everything(world: World, path: str, spec: Any) -> None:
+    assert world.create(path, {"spec": spec})["status"]["allowed"] is True
+
+
+def test_who_am_i(world: World) -> None:
+    answer = world.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    assert answer["status"]["userInfo"]["username"] == "phalanx:admin"
+    rules = world.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"spec": {"namespace": "ns"}})
+    assert rules["status"]["resourceRules"][0]["verbs"] == ["*"]
+    token = world.create("/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "t"}})
+    assert token["status"]["authenticated"] is True
