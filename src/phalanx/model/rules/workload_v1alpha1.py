@@ -54,11 +54,12 @@ def _hidden(spec: Json) -> Json:
         return hidden
     if _COMPOSITES in spec:
         hidden[_COMPOSITES] = spec[_COMPOSITES]
+    shown = ("name", "schedulingPolicy")
     extras = {
-        str(index): {name: value for name, value in template.items() if name not in ("name", "schedulingPolicy")}
+        f"{index}/{template.get('name')}": {name: value for name, value in template.items() if name not in shown}
         for index, template in enumerate(spec.get(_LEAVES) or ())
     }
-    if extras := {index: fields for index, fields in extras.items() if fields}:
+    if extras := {place: fields for place, fields in extras.items() if fields}:
         hidden["extras"] = extras
     return hidden
 
@@ -149,9 +150,10 @@ def _bring_back(spec: Json, hidden: Json) -> None:
     if _COMPOSITES in hidden:
         spec[_COMPOSITES] = composites
     templates: list[Json] = spec.get(_LEAVES) or []
-    for index, fields in (hidden.get("extras") or {}).items():
-        if index.isdecimal() and int(index) < len(templates):
-            templates[int(index)].update(fields)
+    places = {f"{index}/{template.get('name')}": template for index, template in enumerate(templates)}
+    for place, fields in (hidden.get("extras") or {}).items():
+        if place in places:  # otherwise it was about a group that is gone
+            places[place].update(fields)
 
 
 def _group(template: Json) -> Json:
