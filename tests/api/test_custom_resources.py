@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions and their objects: served at once, pruned, defaulted, validated, gone with the definition."""
+"""Definitions of custom resources and their objects: served at once, pruned, defaulted, validated, gone together."""
 
 from __future__ import annotations
 
@@ -216,11 +216,14 @@ def test_deleting_the_definition_deletes_its_objects(crons: World) -> None:
 def test_names_that_are_taken(crons: World) -> None:
     other = definition()
     other["metadata"]["name"] = "cts.stable.example.com"
-    other["spec"]["names"] = {"plural": "cts", "kind": "CronTab"}
+    other["spec"]["names"] = {"plural": "cts", "kind": "CronTab", "singular": "other"}
     made = crons.create(DEFINITIONS, other)
     conditions = {c["type"]: (c["status"], c["reason"]) for c in made["status"]["conditions"]}
     assert conditions["NamesAccepted"] == ("False", "KindConflict") and conditions["Established"][0] == "False"
     assert crons.ctx.registry.by_path("stable.example.com", "v1", "cts") is None
+    # Once the other one is gone the names are free.
+    crons.delete(f"{DEFINITIONS}/crontabs.stable.example.com")
+    assert crons.ctx.registry.by_path("stable.example.com", "v1", "cts") is not None
 
 
 def test_a_kind_of_our_own_stays_ours(world: World) -> None:

@@ -222,9 +222,26 @@ class Changes:
         """The last state goes out with the revision of the deletion."""
         entry = await self.store.delete(key, _builder(obj), expect)
         self.custom.removed(key, obj)
+        if key[0] == DEFINITIONS:
+            await self._settle_definitions(obj["spec"]["group"])
         if self.custom.terminating(key[0]) is not None:
             await self.finish_definition(key[0])
         return entry
+
+    async def _settle_definitions(self, group: str) -> None:
+        """Names have become free: definitions that waited for them may be served now."""
+        kind = self.ctx.registry.by_storage_key(DEFINITIONS)
+        assert kind is not None
+        for entry in list(self.store.list(DEFINITIONS)):
+            latest = self.store.latest(entry.key)
+            if latest is None:
+                continue
+            obj: Json = decode(latest.value)
+            if obj["spec"]["group"] == group and self.custom.settle(obj):
+                try:
+                    await self.put(kind, latest.key, obj, latest.revision)
+                except RevisionMismatch:
+                    continue  # whoever wrote it settled it
 
     async def finish_definition(self, name: str) -> None:
         """A definition that is being deleted goes with the last of its objects."""

@@ -96,6 +96,14 @@ class CustomKinds:
             return None
         return definition
 
+    def settle(self, definition: Json) -> bool:
+        """Look again at a definition whose names were refused; whether its status changed."""
+        if _condition(definition, "NamesAccepted") == "True":
+            return False
+        before = definition.get("status") or {}
+        self._settle(definition, before)
+        return bool(definition["status"] != before)
+
     def kind(self, name: str) -> Kind | None:
         """The kind a definition serves; None when it serves none (never did, or the name is built in)."""
         return self._ctx.registry.by_storage_key(name) if name in self._served else None

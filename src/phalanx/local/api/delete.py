@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Any
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
-from phalanx.base.errors import BadRequest, NotFound
+from phalanx.base.errors import BadRequest, Conflict, NotFound
 from phalanx.local.api.change import Changes
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.options import invalid_options, write_options
@@ -68,19 +67,13 @@ class Deletes:
         options = read_options(request)
         kind = request.kind
         selection = Selection.of(kind, request.query)
-        items: list[Any] = []
-        for entry in list(self._changes.store.list(kind.storage_key, request.namespace)):
-            if not selection.matches(entry):
-                continue
-            _, namespace, name = entry.key
-            try:
-                obj, stored, _ = await self.delete_object(kind, namespace, name, replace(options, uid=entry.index.uid))
-            except Exception as problem:
-                if getattr(problem, "reason", "") in ("NotFound", "Conflict"):
-                    continue  # somebody else was quicker
-                raise
-            value = stored.value if stored is not None else encode(obj)
-            items.append(object_in(kind, request.version, value))
+        items: list[Json] = []
+        listed = self._changes.store.list(kind.storage_key, request.namespace)
+        chosen = [entry for entry in listed if selection.matches(entry)]
+        for start in range(0, len(chosen), _BATCH):
+            batch = chosen[start : start + _BATCH]
+            gone = await asyncio.gather(*(self._delete_chosen(kind, entry, options) for entry in batch))
+            items += [object_in(kind, request.version, value) for value in gone if value]
         body = {
             "kind": f"{kind.kind}List",
             "apiVersion": api_version(kind.group, request.version.name),
@@ -88,6 +81,15 @@ class Deletes:
             "items": items,
         }
         return Answer(200, encode(body))
+
+    async def _delete_chosen(self, kind: Kind, entry: Entry, options: DeleteOptions) -> bytes:
+        """One of a collection; empty when somebody else was quicker."""
+        _, namespace, name = entry.key
+        try:
+            obj, stored, _ = await self.delete_object(kind, namespace, name, replace(options, uid=entry.index.uid))
+        except (NotFound, Conflict):
+            return b""
+        return stored.value if stored is not None else encode(obj)
 
     async def delete_object(
         self, kind: Kind, namespace: str, name: str, options: DeleteOptions
