@@ -181,12 +181,13 @@ class RowScore:
         if not isinstance(scores, np.ndarray) or scores.shape != (columns.n,):
             raise PluginFailure(self.plugin.name, f"scores() must return {columns.n} numbers, got {_describe(scores)}")
         raw[: columns.n] = scores
-        seen = raw[: columns.n][columns.alive[: columns.n]]
-        if not np.isfinite(seen).all():
+        if columns.count < columns.n:
+            raw[: columns.n][~columns.alive[: columns.n]] = 0.0
+        low, high = (float(scores.min()), float(scores.max())) if columns.count == columns.n > 0 else _range(raw)
+        if not (low > -np.inf and high < np.inf):  # also when NaN
             raise PluginFailure(self.plugin.name, "scores() returned a score that is not a finite number")
-        if self.bounded and len(seen) and (seen.min() < 0 or seen.max() > MAX_SCORE):
+        if self.bounded and (low < 0 or high > MAX_SCORE):
             raise PluginFailure(self.plugin.name, f"scores() returned a score outside 0..{MAX_SCORE}")
-        raw[: columns.n][~columns.alive[: columns.n]] = 0.0
         return True
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
@@ -235,23 +236,41 @@ class PlainScore:
         self.raw[row] = value
 
 
+def _range(raw: Floats) -> tuple[float, float]:
+    return (float(raw.min()), float(raw.max())) if len(raw) else (0.0, 0.0)
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} with shape {value.shape}"
     return type(value).__name__
 
 
+_FILTERS: tuple[Any, ...] = (TrackingFilter, VectorFilter, NodeFilter)
+_SCORES: tuple[Any, ...] = (TrackingScore, VectorScore, NodeScore)
+_kinds: dict[tuple[type[Any], tuple[Any, ...]], Any] = {}
+
+
+def _kind(plugin: Any, protocols: tuple[Any, ...]) -> Any:
+    """The first protocol a plugin implements; asked once per class because asking is slow."""
+    key = (type(plugin), protocols)
+    if key not in _kinds:
+        _kinds[key] = next((protocol for protocol in protocols if isinstance(plugin, protocol)), None)
+    return _kinds[key]
+
+
 def make_filter(plugin: Any, shape: Shape, columns: Columns) -> ShapeFilter | None:
     """A tracker, built and current; None if the plugin leaves this shape alone."""
-    if isinstance(plugin, TrackingFilter):
-        tracker = plugin.track(shape, columns)
+    kind = _kind(plugin, _FILTERS)
+    if kind is TrackingFilter:
+        tracker: ShapeFilter | None = plugin.track(shape, columns)
         if tracker is not None:
             tracker.rebuild()
         return tracker
-    if isinstance(plugin, VectorFilter):
+    if kind is VectorFilter:
         row_filter = RowFilter(plugin, shape, columns)
         return row_filter if row_filter.start() else None
-    if isinstance(plugin, NodeFilter):
+    if kind is NodeFilter:
         plain = PlainFilter(plugin, shape, columns)
         plain.rebuild()
         return plain
@@ -260,15 +279,16 @@ def make_filter(plugin: Any, shape: Shape, columns: Columns) -> ShapeFilter | No
 
 def make_score(plugin: Any, shape: Shape, columns: Columns) -> ShapeScore | None:
     bounded = getattr(plugin, "normaliser", None) is None
-    if isinstance(plugin, TrackingScore):
-        tracker = plugin.track_score(shape, columns)
+    kind = _kind(plugin, _SCORES)
+    if kind is TrackingScore:
+        tracker: ShapeScore | None = plugin.track_score(shape, columns)
         if tracker is not None:
             tracker.rebuild()
         return tracker
-    if isinstance(plugin, VectorScore):
+    if kind is VectorScore:
         row_score = RowScore(plugin, shape, columns, bounded=bounded)
         return row_score if row_score.start() else None
-    if isinstance(plugin, NodeScore):
+    if kind is NodeScore:
         plain = PlainScore(plugin, shape, columns, bounded=bounded)
         plain.rebuild()
         return plain

@@ -20,14 +20,13 @@ from phalanx.engine.evaluations import Evaluations
 from phalanx.engine.framework import ClusterChange, Code, Emit, Finding, PostFilterResult, Status, Wake
 from phalanx.engine.nominations import Nominations
 from phalanx.engine.profile import Profile
-from phalanx.engine.queue import Bucket, Queue
+from phalanx.engine.queue import ROW_WAKES, Bucket, Queue
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import GroupRoots, Root
 from phalanx.engine.shapes import Shape, ShapeTable
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
-ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 
 
 @dataclass(slots=True)
@@ -327,7 +326,7 @@ class Cycle:
     ) -> None:
         """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that."""
         profile = evaluation.profile
-        wakes = ROW_WAKES
+        wakes = Wake.NOTHING
         cross = []
         for name in sorted(plugins):
             plugin = profile.plugins.get(name)
@@ -337,7 +336,8 @@ class Cycle:
             wakes |= getattr(plugin, "wakes_on", Wake.ANY)
         key = _bucket_key(record) if shared else ("root", root.key)
         interest = Interest(record.shape, profile, tuple(cross))
-        self.queue.wait(root, key, wakes, self.worth, self.now, message=message, waits_for=interest)
+        needs = record.shape.requests if profile.fit_is_strict else ()
+        self.queue.wait(root, key, wakes, self.worth, self.now, message=message, waits_for=interest, needs=needs)
 
     def worth(self, bucket: Bucket, change: ClusterChange) -> bool:
         """Whether a change can make the bucket's shape feasible. Must never be wrongly False."""

@@ -29,6 +29,7 @@ from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import GroupRoots, NoGroups
 from phalanx.engine.settings import EngineSettings
 from phalanx.engine.shapes import LabelInterest, ShapeTable
+from phalanx.engine.sieve import Sieve
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node
 
@@ -80,6 +81,7 @@ class Engine:
         self.profiles = self._make_profiles(plugins or {})
         sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)
         self.queue = Queue(
+            Sieve(self.columns),
             **({"sort_key": sort.sort_key} if sort is not None else {}),
             initial_backoff=self.settings.initial_backoff,
             max_backoff=self.settings.max_backoff,

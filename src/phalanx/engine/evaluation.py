@@ -132,8 +132,10 @@ class Evaluation:
         self.feasible = feasible
         self._width = min(BLOCK, capacity)
         for term in self._normalised:
-            raw = term.tracker.raw[: self.columns.n][self.columns.alive[: self.columns.n]]
-            term.constant = len(raw) > 0 and bool((raw == raw[0]).all())
+            raw = term.tracker.raw[: self.columns.n]
+            if self.columns.count < self.columns.n:
+                raw = raw[self.columns.alive[: self.columns.n]]
+            term.constant = len(raw) > 0 and term.set_feasible is None and bool((raw == raw[0]).all())
         self._tell_feasible()
         self._rescale(force=True)
         self._sum()
@@ -152,8 +154,10 @@ class Evaluation:
         for term in self._normalised:
             if term.constant and not force:
                 continue
-            raw = term.tracker.raw[self.feasible]
-            raw = raw[~np.isnan(raw)]  # NaN: not scored, becomes 0
+            raw = term.tracker.raw[:1] if term.constant else term.tracker.raw[self.feasible]
+            missing = np.isnan(raw)  # NaN: not scored, becomes 0
+            if missing.any():
+                raw = raw[~missing]
             assert term.normaliser is not None
             low, high = _guarded(term.plugin, term.normaliser.bounds, raw) if len(raw) else (0.0, 0.0)
             if force or (low, high) != (term.low, term.high):
@@ -161,7 +165,10 @@ class Evaluation:
                 scaled = _guarded(term.plugin, term.normaliser.scale, term.tracker.raw, low, high)
                 if not isinstance(scaled, np.ndarray) or scaled.shape != term.tracker.raw.shape:
                     raise PluginFailure(term.plugin.name, "normaliser.scale() must return an array like its input")
-                term.scaled = np.nan_to_num(scaled, nan=0.0) * term.weight
+                term.scaled = scaled * term.weight
+                unscored = np.isnan(term.scaled)
+                if unscored.any():
+                    term.scaled[unscored] = 0.0
                 changed = True
         return changed
 
@@ -234,7 +241,7 @@ class Evaluation:
         stale = False
         if feasible != self.feasible[row]:
             self.feasible[row] = feasible
-            stale = any(not term.constant or term.set_feasible is not None for term in self._normalised)
+            stale = any(not term.constant for term in self._normalised)
         if feasible:
             value = 0.0
             for term in self._plain:

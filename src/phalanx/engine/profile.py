@@ -41,6 +41,9 @@ class Profile:
         for at, use in enumerate(settings.plugins):
             self._add(at, use, settings, registry, handle)
         local = [plugin for plugin in self.filters if not isinstance(plugin, fw.TrackingFilter)]
+        # Whether a row without room for every request is certainly infeasible.
+        fit = next((plugin for plugin in self.filters if plugin.name == "NodeResourcesFit"), None)
+        self.fit_is_strict: bool = getattr(fit, "strict", False)
         self.row_filters = sorted(local, key=lambda plugin: plugin.name != "NodeResourcesFit")
 
     def _add(

@@ -14,8 +14,12 @@ from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.roots import Place, Root
+from phalanx.engine.sieve import Requests, Sieve
 
 SortKey = Callable[[int, float, int], tuple[Any, ...]]
+# Changes of one row; a bucket may ask to hear of them only if the row has room for what it needs.
+ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
+
 Worth = Callable[["Bucket", ClusterChange], bool]
 
 
@@ -26,7 +30,7 @@ def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
 class Bucket:
     """Roots that wait for the same thing."""
 
-    __slots__ = ("armed", "asleep", "deadline", "heap", "key", "message", "waits_for", "wakes", "worth")
+    __slots__ = ("armed", "asleep", "deadline", "heap", "key", "message", "needs", "waits_for", "wakes", "worth")
 
     def __init__(self, key: Hashable, wakes: Wake, worth: Worth | None, message: str, waits_for: Any) -> None:
         self.key = key
@@ -34,6 +38,7 @@ class Bucket:
         self.worth = worth  # finer question; None: every change of those kinds
         self.message = message  # what people were told
         self.waits_for = waits_for  # whatever `worth` needs
+        self.needs: Requests | None = None  # also roused by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, Root]] = []
         self.asleep = True
         self.deadline = 0.0  # woken then even without an event
@@ -52,12 +57,14 @@ class Bucket:
 class Queue:
     def __init__(
         self,
+        sieve: Sieve,
         sort_key: SortKey = by_priority,
         *,
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
         flush_after: float = 300.0,
     ) -> None:
+        self._sieve = sieve
         self._sort_key = sort_key
         self.initial_backoff = initial_backoff
         self.max_backoff = max_backoff
@@ -107,17 +114,19 @@ class Queue:
         *,
         message: str = "",
         waits_for: Any = None,
+        needs: Requests | None = None,
     ) -> Bucket:
-        """After a rejection: sleep in the bucket `key` until a change that is worth it."""
+        """After a rejection: sleep in the bucket `key` until a change that is worth it: one of the kinds in `wakes`,
+        or, if `needs` is given, any change of a row that has room for it."""
         self._leave(root)
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = Bucket(key, wakes, worth, message, waits_for)
-            self._index(bucket)
         else:
             self._unindex(bucket)
             bucket.wakes, bucket.worth, bucket.message, bucket.waits_for = wakes, worth, message, waits_for
-            self._index(bucket)
+        bucket.needs = needs
+        self._index(bucket)
         bucket.asleep = True
         bucket.deadline = now + self.flush_after
         self._arm(bucket)
@@ -193,6 +202,10 @@ class Queue:
             roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
             for bucket in roused:
                 self._rouse(bucket)
+        if change.row >= 0 and change.kind & ROW_WAKES:
+            for bucket in self._sieve.passing(change.row):
+                if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
+                    self._rouse(bucket)
         if self.gatekeepers:
             names = [name for name, wakes in self.gatekeepers.items() if wakes & change.kind]
             for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
@@ -284,10 +297,13 @@ class Queue:
     def _index(self, bucket: Bucket) -> None:
         for bit in _bits(bucket.wakes):
             self._asleep[bit][bucket.key] = bucket
+        if bucket.needs is not None:
+            self._sieve.add(bucket, bucket.needs)
 
     def _unindex(self, bucket: Bucket) -> None:
         for bit in _bits(bucket.wakes):
             self._asleep[bit].pop(bucket.key, None)
+        self._sieve.remove(bucket)
 
 
 @cache

@@ -47,6 +47,11 @@ class NodeResourcesFit:
             self._ignores = lambda name: "/" in name and (name in ignored or name.split("/")[0] in groups)
         self._of_shape: dict[Shape, list[tuple[int, float, float]]] = {}
 
+    @property
+    def strict(self) -> bool:
+        """Whether every request counts: nothing is ignored."""
+        return self._ignores is None
+
     # ---- filter
 
     def _requests(self, shape: Shape, columns: Columns) -> Sequence[tuple[int, float]]:
