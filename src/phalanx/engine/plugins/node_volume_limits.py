@@ -56,7 +56,8 @@ class LimitsFilter(VolumeFilter):
                 verdicts.append(Verdict(missing, f"{driver} CSI driver is not installed on the node", False))
         full: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
         for driver in drivers:
-            full |= self._full(driver, {a for a in new if a[0] == driver}, limits[driver])
+            if np.isfinite(limits[driver]).any():
+                full |= self._full(driver, {a for a in new if a[0] == driver}, limits[driver])
         verdicts.append(Verdict(full & open_rows, FULL, False))
         return verdicts
 

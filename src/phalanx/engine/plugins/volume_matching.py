@@ -80,6 +80,8 @@ class Matching:
 
     def scores(self, shape: Sequence[tuple[int, int]]) -> Floats:
         """(capacity,) 0..100: the mean over storage classes of the shape's value at their utilization."""
+        if not self.static and not any(pools for _, _, pools, _ in self.provisioned):
+            return np.zeros(self.capacity)
         asked: dict[str, Ints] = {}  # by storage class
         offered: dict[str, Ints] = {}
         present: dict[str, Bools] = {}
