@@ -19,7 +19,7 @@ from phalanx.engine.placement.slots import count_slots
 CELLS_PER_EXPANSION = 4096  # one expansion of the search budget pays for this many table cells
 MAX_STATES = 250_000
 MAX_GRID = 200_000
-MAX_CLASS_CELLS = 4_000_000  # memory: one class of nodes keeps a source per filling and state
+MAX_CLASS_CELLS = 2_000_000  # memory: one class of nodes keeps a source per filling and state
 
 
 class TooLarge(Exception):
@@ -31,7 +31,7 @@ class Fillings:
     """Undominated ways to fill one class of node; the last column belongs to the last item."""
 
     counts: Ints  # (P, I)
-    sources: NDArray[np.int64]  # (P, T) state reached from, for every state
+    sources: NDArray[np.int32]  # (P, T) state reached from, for every state
 
 
 def _undominated(rows: Ints) -> Ints:
@@ -61,6 +61,17 @@ def _fillings(free: Floats, items: list[Item], bounds: Ints) -> Ints:
     for rival in items[-1].rivals:
         last[grid[:, rival] > 0] = 0
     return _undominated(np.column_stack([grid, last]))
+
+
+def _sources(counts: Ints, dims: tuple[int, ...], strides: Ints) -> NDArray[np.int32]:
+    """(P, T) the state before a node took counts (P, K). Axis by axis: the last step alone is full size."""
+    sources = np.zeros((len(counts), *(1 for _ in dims)), dtype=np.int32)
+    for axis, size in enumerate(dims):
+        before = np.maximum(np.arange(size)[None, :] - counts[:, axis : axis + 1], 0) * strides[axis]
+        shape = [len(counts), *(1 for _ in dims)]
+        shape[axis + 1] = size
+        sources = sources + before.astype(np.int32).reshape(shape)
+    return sources.reshape(len(counts), -1)
 
 
 class Table:
@@ -122,10 +133,7 @@ class Table:
             counts = _fillings(free, self.items, bounds)
             if len(counts) * self.states > MAX_CLASS_CELLS:
                 raise TooLarge
-            before = np.maximum(self._axes[None, :, :] - counts[:, :-1, None], 0)  # (P, I-1, T)
-            sources = (
-                np.tensordot(before, self._strides, axes=([1], [0])) if self.dims else np.zeros((len(counts), 1), int)
-            )
+            sources = _sources(counts[:, :-1], self.dims, self._strides)
             known[signature] = len(self.classes)
             self.classes.append(Fillings(counts, sources))
         return known[signature]

@@ -5,7 +5,7 @@ Works on small local arrays (a domain, a cluster); which pods may go where is al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, permutations
 
@@ -14,6 +14,7 @@ import numpy as np
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 
+NODES_PER_EXPANSION = 512
 CHOOSY = 256  # nodes up to which the best of several packings is looked for, not just the first
 COMMON = 0.9  # share of nodes that must have a resource to make it a plain one
 PLAIN_WORTH = 0.5  # of room without accelerators, against room with them
@@ -161,11 +162,19 @@ def usable_room(area: Area, items: list[Item], placed: Ints) -> float:
     return float(node_worth(area, left).sum())
 
 
-def pack(area: Area, items: list[Item], passes: int = 24, *, choosy: bool = True) -> Ints | None:
-    """Of several best-fit passes the one that leaves most usable room, or None if all of them fail."""
+def pack(
+    area: Area, items: list[Item], passes: int = 24, *, choosy: bool = True, spend: Callable[[int], None] | None = None
+) -> Ints | None:
+    """Of several best-fit passes the one that leaves most usable room, or None if all of them fail.
+
+    spend is told about the passes, weighed by the number of nodes.
+    """
     best: tuple[float, Ints] | None = None
+    price = 1 + area.free.shape[1] // NODES_PER_EXPANSION
     choosy = choosy and area.free.shape[1] <= CHOOSY and len(items) > 1
     for number, order in enumerate(_orders(area, items, passes)):
+        if spend is not None and number:
+            spend(price)  # the first order is part of the step that asked
         for rule in (0, 1, 2, 3):
             placed = one_pass(area, items, order, rule)
             if placed is not None:

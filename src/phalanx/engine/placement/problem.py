@@ -16,7 +16,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-DEFAULT_BUDGET = 20_000
+DEFAULT_BUDGET = 5_000
 
 
 @dataclass(slots=True, eq=False)

@@ -218,7 +218,7 @@ class State:
                 return solve_best(area, items)
             except TooLarge:
                 pass
-        return pack(area, items)
+        return pack(area, items, spend=self.budget.spend)
 
     def _neighbours(self, nodes: Ints) -> list[Seat]:
         """Seats that share nodes with the area, directly or through one another."""
@@ -301,7 +301,7 @@ class State:
         if task in self._proofs:
             return self._proofs[task]
         area = make_area(free, self.rank[union])
-        placed = pack(area, items, choosy=False) if greedy else None
+        placed = pack(area, items, choosy=False, spend=self.budget.spend) if greedy else None
         if placed is None:
             try:
                 placed, spent = solve(area, items, self.budget.left)
