@@ -216,6 +216,39 @@ def test_stopping_ends_watches_cleanly(start_cluster: Callable[..., LocalCluster
         assert watch.next() is None
 
 
+def test_requests_are_counted_in_the_metrics(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/limitranges"
+    server.get(path)
+    server.ask("GET", f"{path}/nope")
+    lines = server.ask("GET", "/metrics").body.decode().splitlines()
+    ours = [line for line in lines if 'resource="limitranges"' in line and line.startswith("apiserver_request_total")]
+    assert any('verb="list"' in line and 'code="200"' in line for line in ours)
+    assert any('verb="get"' in line and 'code="404"' in line for line in ours)
+    assert server.ask("GET", "/metrics", token="wrong").code == 401
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/a%2Fb/pods",
+        "/api/v1/pods?labelSelector=%FF%FE",
+        "/api/v1/%00",
+        "//api//v1//pods",
+        "/api/v1/pods?limit=-1",
+        "/api/v1/pods?limit=9e9",
+    ],
+)
+def test_odd_paths_and_queries_get_an_answer(server: LocalCluster, path: str) -> None:
+    reply = server.ask("GET", path)
+    assert reply.code in (200, 400, 404) and reply.json["kind"]
+
+
+def test_bytes_that_are_no_path_are_refused(server: LocalCluster) -> None:
+    with raw(server) as sock:
+        sock.sendall(b"GET /api/v1/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert read_all(sock).startswith(b"HTTP/1.1 400")
+
+
 def test_no_secret_reaches_the_log(server: LocalCluster, namespace: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     server.ask("GET", "/api/v1/pods", token="guess")

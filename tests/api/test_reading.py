@@ -234,3 +234,15 @@ def test_the_scale_of_a_deployment(server: LocalCluster, namespace: str) -> None
 
 def test_a_status_reads_like_its_object(server: LocalCluster, pods: str) -> None:
     assert server.get(f"{pods}/p0/status") == server.get(f"{pods}/p0")
+
+
+def test_long_lists_are_whole_in_every_form(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    expected = [f"c{number:03}" for number in range(300)]
+    for name in expected:
+        server.create(path, {"metadata": {"name": name}})
+    assert names(server.get(path)) == expected
+    assert names(server.get(path, accept=PARTIAL_LIST)) == expected
+    assert [row["cells"][0] for row in server.get(path, accept=TABLE)["rows"]] == expected
+    with server.watch(path) as watch:
+        assert [obj["metadata"]["name"] for _, obj in watch.take(300)] == expected

@@ -43,7 +43,7 @@ def _core() -> Iterator[Kind]:
                 generation=False, verbs=("create", "delete", "get", "list", "patch", "update", "watch"))  # fmt: skip
     yield _kind("Node", namespaced=False, short_names=("no",), subresources=_STATUS, generation=False)
     yield _kind("Pod", short_names=("po",), categories=("all",),
-                subresources=frozenset({"status", "binding", "eviction"}))  # fmt: skip
+                subresources=frozenset({"status", "binding", "eviction", "log"}))  # fmt: skip
     yield _kind("ConfigMap", short_names=("cm",), generation=False)
     yield _kind("Secret", generation=False)
     yield _kind("Service", short_names=("svc",), categories=("all",), subresources=_STATUS, generation=False,

@@ -14,6 +14,7 @@ from phalanx.local.api.auth import is_open
 from phalanx.local.api.discovery import Discovery
 from phalanx.local.api.handler import Api
 from phalanx.local.api.limits import Limits, too_large
+from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.openapi_routes import openapi_answer
 from phalanx.local.api.request import Answer, Request, User
@@ -48,7 +49,8 @@ class App:
         self._api, self._auth = api, auth
         self._openapi, self._discovery = OpenApi(api.ctx.registry), Discovery(api.ctx)
         self._limits = limits or Limits()
-        self._extras = dict(extras or {})  # exact paths served beside the API: /metrics
+        self._metrics = ApiMetrics(api.ctx)
+        self._extras: dict[str, Extra] = {"/metrics": self._metrics.answer, **(extras or {})}  # exact paths
         self._streams: set[asyncio.Task[Any]] = set()
         self.ready = False
         self.address = ""  # host:port that clients use
@@ -103,7 +105,13 @@ class App:
                 raise too_large(self._limits.body_bytes)
         if method in WITH_BODY:
             request.body = await self._body(receive)
-        return await self._api.handle(request)
+        try:
+            answer = await self._api.handle(request)
+        except ApiProblem as problem:
+            self._metrics.count(request, problem.http_code)
+            raise
+        self._metrics.count(request, answer.code)
+        return answer
 
     async def _body(self, receive: Receive) -> bytes:
         """The protocol cuts off clients that send too slowly; here only the size is watched."""

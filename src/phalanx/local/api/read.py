@@ -94,14 +94,14 @@ class Reader:
             rest = filter(selection.matches, rest)
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
         if limit:
-            page = list(islice(rest, limit))
+            page: Sequence[Entry] = list(islice(rest, limit))
             if page and next(rest, None) is not None:
                 _, namespace, name = page[-1].key
                 metadata["continue"] = Continue(revision, namespace, name).token()
                 if selection.everything:
                     metadata["remainingItemCount"] = len(entries) - start - limit
         elif start == 0 and selection.everything:
-            page = entries if isinstance(entries, list) else list(entries)
+            page = entries
         else:
             page = list(rest)
         return self._render(request, form, page, metadata)
@@ -144,7 +144,8 @@ class Reader:
         if form.shape == "table":
             include = request.query.get("includeObject", "")
             maker = TableMaker(kind, version, form.meta_version, include, self._ctx.clock.now())
-            return Answer(body=maker.table((entry.value for entry in page), metadata))
+            rows = maker.pieces([entry.value for entry in page], metadata, CHUNK_ITEMS)
+            return Answer(chunks=rows) if len(page) > CHUNK_ITEMS else Answer(body=b"".join(rows))
         if form.shape == "metadata":
             group_version, list_kind = f"meta.k8s.io/{form.meta_version}", "PartialObjectMetadataList"
             view: View = lambda value: partial(value, form.meta_version)  # noqa: E731
