@@ -34,7 +34,7 @@ class Owner(msgspec.Struct, rename="camel", frozen=True, gc=False):
     block_owner_deletion: bool | None = None
 
 
-class Meta(msgspec.Struct, rename="camel", frozen=True):
+class Meta(msgspec.Struct, rename="camel", frozen=True, gc=False):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -59,7 +59,7 @@ class Meta(msgspec.Struct, rename="camel", frozen=True):
         return self.deleting and self.has(FOREGROUND)
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(msgspec.Struct, frozen=True, gc=False):
     metadata: Meta
 
 

@@ -28,19 +28,19 @@ FINISHED = ("Succeeded", "Failed")
 Place = tuple[str, str, str]  # (kind key, namespace, name)
 
 
-class _Group(msgspec.Struct, rename="camel", frozen=True):
+class _Group(msgspec.Struct, rename="camel", frozen=True, gc=False):
     pod_group_name: str | None = None
 
 
-class _PodSpec(msgspec.Struct, rename="camel", frozen=True):
+class _PodSpec(msgspec.Struct, rename="camel", frozen=True, gc=False):
     scheduling_group: _Group | None = None
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _Status(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
 
 
-class _GroupSpec(msgspec.Struct, rename="camel", frozen=True):
+class _GroupSpec(msgspec.Struct, rename="camel", frozen=True, gc=False):
     parent_composite_pod_group_name: str | None = None
 
 

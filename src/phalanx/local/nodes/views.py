@@ -1,4 +1,7 @@
-"""What the simulated kubelet reads of pods and nodes. Leaner than the model's views: it keeps one per pod it runs."""
+"""What the simulated kubelet reads of pods and nodes. Leaner than the model's views: it keeps one per pod it runs.
+
+Decoded JSON has no cycles, so these are kept out of the cyclic garbage collector (gc=False).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ FAIL = "simulation.phalanx.dev/fail"
 FINISHED = ("Succeeded", "Failed")
 
 
-class Meta(Struct, frozen=True):
+class Meta(Struct, frozen=True, gc=False):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -22,7 +25,7 @@ class Meta(Struct, frozen=True):
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Spec(Struct, frozen=True):
+class Spec(Struct, frozen=True, gc=False):
     node_name: str = ""
     containers: list[Container] = msgspec.field(default_factory=list)
     init_containers: list[Container] | None = None
@@ -33,23 +36,23 @@ class Spec(Struct, frozen=True):
     host_network: bool = False
 
 
-class ContainerStatus(Struct, frozen=True):
+class ContainerStatus(Struct, frozen=True, gc=False):
     restart_count: int = 0
 
 
-class Condition(Struct, frozen=True):
+class Condition(Struct, frozen=True, gc=False):
     type: str = ""
     status: str = ""
 
 
-class Status(Struct, frozen=True):
+class Status(Struct, frozen=True, gc=False):
     phase: str = ""
     start_time: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     conditions: list[Condition] | None = None
 
 
-class KubeletPod(Struct, frozen=True):
+class KubeletPod(Struct, frozen=True, gc=False):
     metadata: Meta = Meta()
     spec: Spec = Spec()
     status: Status = Status()
@@ -67,18 +70,18 @@ class KubeletPod(Struct, frozen=True):
         return max((status.restart_count for status in self.status.container_statuses or ()), default=0)
 
 
-class Address(Struct, frozen=True):
+class Address(Struct, frozen=True, gc=False):
     type: str = ""
     address: str = ""
 
 
-class NodeStatus(Struct, frozen=True):
+class NodeStatus(Struct, frozen=True, gc=False):
     allocatable: Resources = msgspec.field(default_factory=dict)
     addresses: list[Address] | None = None
     conditions: list[Condition] | None = None
 
 
-class KubeletNode(Struct, frozen=True):
+class KubeletNode(Struct, frozen=True, gc=False):
     metadata: Meta = Meta()
     status: NodeStatus = NodeStatus()
 
