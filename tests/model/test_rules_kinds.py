@@ -399,3 +399,10 @@ def test_leader_worker_set() -> None:
     assert changed(LWS, obj, "spec", "replicas", to=-1) == [
         "spec.replicas: Invalid value: -1: must be greater than or equal to 0"
     ]
+
+
+def test_a_new_volume_can_be_used() -> None:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    volume, errors = born("persistentvolumes", {"spec": spec})
+    assert errors == []
+    assert volume["status"] == {"phase": "Available"} and volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"

@@ -46,11 +46,12 @@ def persistent_volume(gates: Gates) -> Rules:
         fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "volumeMode")
         return create(new) + fixed
 
+    # Elsewhere a controller moves a new volume from Pending to Available at once; here its creation does.
     return assemble(
         default=default,
         create=create,
         update=update,
-        first_status=lambda obj: {"phase": "Pending"},
+        first_status=lambda obj: {"phase": "Available"},
         namespaced=False,
     )
 

@@ -175,7 +175,8 @@ class _Templates(Parts):
         found = new.get(_COMPOSITES)
         if not self.gates("CompositePodGroup") and found and not same(found, before.get(_COMPOSITES)):
             self.errors.append(forbidden(path))
-            return
+            if not self.update:
+                return
         self.frozen_list(path, found, before.get(_COMPOSITES), MAX_TEMPLATES, self.composite)
 
 
