@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from writing import CONFIGS, DEPLOYMENTS, JSON_PATCH, PODS, STRATEGIC, World, config, deployment, pod
 
@@ -237,6 +238,27 @@ def test_kubectl_moves_its_client_side_entries_with_a_json_patch(world: World) -
     applied = world.apply(f"{CONFIGS}/c", conf(b="2"), "kubectl")
     assert applied["data"] == {"b": "2"}
     assert list(owners(applied)) == [("kubectl", "Apply")]
+
+
+def test_kubectl_may_go_on_server_side_where_it_left_off_client_side(world: World) -> None:
+    def annotated(replicas: int, image: str) -> dict[str, Any]:
+        body = deployment(replicas=replicas)
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = image
+        text = msgspec.json.encode(body).decode()
+        body["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": text}
+        return body
+
+    world.create(DEPLOYMENTS, annotated(2, "nginx"), fieldManager="kubectl-client-side-apply")
+    new = annotated(3, "nginx:2")
+    del new["metadata"]["annotations"]
+    with pytest.raises(Conflict):
+        world.apply(f"{DEPLOYMENTS}/web", new, "somebody")
+    applied = world.apply(f"{DEPLOYMENTS}/web", new, "kubectl")
+    assert applied["spec"]["replicas"] == 3
+    # What somebody changed since is still a conflict.
+    world.patch(f"{DEPLOYMENTS}/web", {"spec": {"replicas": 9}}, fieldManager="autoscaler")
+    with pytest.raises(Conflict, match="autoscaler"):
+        world.apply(f"{DEPLOYMENTS}/web", new, "kubectl")
 
 
 def test_only_so_many_updaters_are_remembered(world: World) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from phalanx.base.errors import BadRequest, Conflict
 from phalanx.local.api.fieldset import Fields, difference, intersection, members, path_text, union
 from phalanx.local.api.managed_fields import (
@@ -25,6 +27,8 @@ from phalanx.local.api.patch_merge import clone
 from phalanx.model.kinds import Json, Kind
 
 BEFORE_FIRST_APPLY = "before-first-apply"
+KUBECTL = "kubectl"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Applier:
@@ -61,6 +65,8 @@ class Applier:
         if not force:
             calm = without_new_zeros(live, result)
             wished = changed if calm == result else self._fields.differences(kind, live, calm, subresource)[0]
+            if manager == KUBECTL:
+                wished = difference(wished, self._applied_by_kubectl(kind, walker, live))
             refuse_disputes(others, wished)
         for other in others:
             other.fields = difference(difference(other.fields, changed), removed)
@@ -79,6 +85,27 @@ class Applier:
         fields = self._fields.content(kind, live)
         time = metadata.get("creationTimestamp") or now
         return [Manager(BEFORE_FIRST_APPLY, UPDATE, live["apiVersion"], time, fields)] if fields else []
+
+    def _applied_by_kubectl(self, kind: Kind, walker: Walker, live: Json) -> Fields:
+        """Fields that `kubectl apply` set from the client side and nobody changed since.
+
+        `kubectl apply --server-side` on such an object is the same user going on, not a conflict.
+        """
+        text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+        if not isinstance(text, str):
+            return {}
+        try:
+            last = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return {}
+        if not isinstance(last, dict) or last.get("apiVersion") != live["apiVersion"]:
+            return {}
+        if not isinstance(last.get("metadata", {}), dict):
+            return {}
+        wanted = tracked(kind, last, "")
+        changed: Fields = {}
+        walker.compare(tracked(kind, live, ""), wanted, changed, {})
+        return difference(walker.applied(wanted), changed)
 
     def _overlay(self, live: Json, merged: Json, kind: Kind, subresource: str) -> Json:
         """Put the tracked part back among the rest of the live object."""
