@@ -70,6 +70,7 @@ class _Explainer:
             best=self._name(leaf, domain),
             limiting=self._limiting(leaf, inside),
             ruled_out=self._ruled_out(leaf, nodes, ids if leaf.key is not None else np.arange(len(nodes))),
+            together=fits >= leaf.need,
             pinned=self._name(leaf, leaf.pinned),
             members=leaf.total,
         )

@@ -46,10 +46,10 @@ class Certificate:
     best: str | None  # name of the best domain
     limiting: str | None  # resource or rule that ends first in the best domain
     ruled_out: tuple[RuledOut, ...] = ()
-    together: bool = False  # every child fits alone, they do not fit side by side
+    together: bool = False  # every one of them fits alone, they do not fit side by side
     pinned: str | None = None  # the domain that running members dictate
     inner: Certificate | None = None  # the child that fails first in the best domain
-    members: int = 0  # pods that asked, when that is fewer than needed
+    members: int = 0  # pods or child groups there are to place
 
 
 @dataclass(slots=True, eq=False)

@@ -6,6 +6,7 @@ from itertools import islice
 
 import numpy as np
 
+from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.explain import explain
 from phalanx.engine.placement.outcome import Outcome, Share, Verdict
 from phalanx.engine.placement.problem import Composite, Group, Leaf, Problem, done, groups, leaves
@@ -26,6 +27,12 @@ def place(problem: Problem, *, explained: bool = True) -> Outcome:
     if explained and not quick.placed:
         quick.certificate = explain(problem)
     return quick
+
+
+def hopeless(problem: Problem) -> bool:
+    """Counting alone shows that the tree cannot fit. Asked with the capacity that the greatest preemption could free,
+    a yes means UnschedulableAndUnresolvable."""
+    return not Bounds(State(problem, Budget(0)), False).possible(problem.root, 0)
 
 
 def _search(problem: Problem) -> Outcome:
