@@ -1,0 +1,22 @@
+"""Preemption: the cheapest plan to make room for a group, and what happens while it is carried out."""
+
+from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost, cost_of
+from phalanx.engine.preemption.plan import plan
+from phalanx.engine.preemption.problem import DEFAULT_BUDGET, PreemptionProblem, Units
+from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan, Victim
+
+__all__ = [
+    "DEFAULT_BUDGET",
+    "NOBODY",
+    "ORDER",
+    "Answer",
+    "Cost",
+    "GaveUp",
+    "Hopeless",
+    "Plan",
+    "PreemptionProblem",
+    "Units",
+    "Victim",
+    "cost_of",
+    "plan",
+]

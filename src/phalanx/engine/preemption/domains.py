@@ -1,0 +1,242 @@
+"""Which domain for which group: complete choices in order of what they must cost at least.
+
+Best first: the next choice handed out is never more promising than the one before it. Equal groups under one parent
+are interchangeable, so only one order of them is looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from phalanx.engine.placement.problem import Composite, Group, Ints, Leaf, Problem, done
+from phalanx.engine.preemption.covering import Cluster, Item
+
+MAX_SUBSETS = 70
+
+
+@dataclass(slots=True, frozen=True)
+class Seat:
+    """A leaf in a node set."""
+
+    leaf: int
+    area: int
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Choice:
+    bound: float
+    seats: tuple[Seat, ...]
+
+
+class Domains:
+    """`price` gives the least cost of seating a list of seats, None if that is impossible."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.leaves: list[Leaf] = []
+        self._leaf_number: dict[int, int] = {}
+        self.areas: list[Ints] = [np.arange(problem.node_count)]
+        self._area_ids: dict[tuple[int, str, int], int] = {}
+        self._split: dict[tuple[int, str], list[int]] = {}
+        self._kinds: dict[int, tuple[object, ...]] = {}
+
+    def number(self, leaf: Leaf) -> int:
+        if id(leaf) not in self._leaf_number:
+            self._leaf_number[id(leaf)] = len(self.leaves)
+            self.leaves.append(leaf)
+        return self._leaf_number[id(leaf)]
+
+    def kind(self, group: Group) -> tuple[object, ...]:
+        """Equal for groups that no placement can tell apart."""
+        if id(group) not in self._kinds:
+            if isinstance(group, Leaf):
+                what: tuple[object, ...] = (group.need, group.demand, group.key, group.pinned)
+            else:
+                what = (group.minimum, tuple(self.kind(c) for c in group.children), group.key, group.pinned)
+            self._kinds[id(group)] = what
+        return self._kinds[id(group)]
+
+    def inside(self, group: Group, parent: int) -> list[int]:
+        """Node sets the group may live in, in domain order."""
+        if group.key is None:
+            return [parent]
+        if (parent, group.key) not in self._split:
+            column = self.problem.domains.get(group.key)
+            nodes = self.areas[parent]
+            found: list[int] = []
+            if column is not None:
+                for domain in np.unique(column[nodes][column[nodes] >= 0]):
+                    handle = (parent, group.key, int(domain))
+                    self._area_ids[handle] = len(self.areas)
+                    found.append(len(self.areas))
+                    self.areas.append(nodes[column[nodes] == domain])
+            self._split[parent, group.key] = found
+        if group.pinned >= 0:
+            area = self._area_ids.get((parent, group.key, group.pinned))
+            return [] if area is None else [area]
+        return self._split[parent, group.key]
+
+    def area_of(self, area: int) -> tuple[str, int] | None:
+        """(key, domain) that the area was made from."""
+        for (_, key, domain), handle in self._area_ids.items():
+            if handle == area:
+                return key, domain
+        return None
+
+    # ---- clusters ------------------------------------------------------------------------------------------
+
+    def clusters(self, seats: tuple[Seat, ...]) -> list[tuple[tuple[Seat, ...], Cluster]]:
+        """Seats with overlapping node sets together, each as one covering task."""
+        groups: list[tuple[list[Seat], set[int]]] = []
+        for seat in seats:
+            mine = {seat.area}
+            members = [seat]
+            rest = []
+            for others, areas in groups:
+                if any(self._overlap(seat.area, a) for a in areas):
+                    members = others + members
+                    mine |= areas
+                else:
+                    rest.append((others, areas))
+            groups = [*rest, (members, mine)]
+        return [(tuple(members), self._cluster(members)) for members, _ in groups]
+
+    def _overlap(self, a: int, b: int) -> bool:
+        return a == b or bool(np.intersect1d(self.areas[a], self.areas[b], assume_unique=True).size)
+
+    def _cluster(self, seats: list[Seat]) -> Cluster:
+        areas = sorted({s.area for s in seats})
+        nodes = self.areas[areas[0]] if len(areas) == 1 else np.unique(np.concatenate([self.areas[a] for a in areas]))
+        plain: dict[tuple[int, int], int] = {}  # (shape, area) -> members, where it is known which
+        mixed: list[tuple[Seat, Leaf]] = []
+        for seat in seats:
+            leaf = self.leaves[seat.leaf]
+            if leaf.need >= leaf.total:
+                for shape, count in leaf.demand:
+                    plain[shape, seat.area] = plain.get((shape, seat.area), 0) + count
+            elif len(leaf.demand) == 1:
+                shape = leaf.demand[0][0]
+                plain[shape, seat.area] = plain.get((shape, seat.area), 0) + leaf.need
+            else:
+                mixed.append((seat, leaf))
+        items: list[Item] = []
+        claims: list[tuple[tuple[int, ...], int]] = []
+
+        def add(shape: int, area: int, most: int) -> int:
+            inside = None if len(areas) == 1 else np.isin(nodes, self.areas[area])
+            items.append(Item(shape, most, inside))
+            return len(items) - 1
+
+        for (shape, area), count in plain.items():
+            if count:
+                claims.append(((add(shape, area, count),), count))
+        for seat, leaf in mixed:
+            numbers = tuple(add(shape, seat.area, min(count, leaf.need)) for shape, count in leaf.demand if count)
+            claims.append((numbers, leaf.need))
+        rivals = set()
+        for a, x in enumerate(items):
+            for b in range(a + 1, len(items)):
+                y = items[b]
+                same = x.shape == y.shape and self.problem.shapes[x.shape].cap is not None
+                if (min(x.shape, y.shape), max(x.shape, y.shape)) in self.problem.conflicts or same:
+                    rivals.add((a, b))
+        return Cluster(nodes, tuple(items), tuple(claims), frozenset(rivals))
+
+
+PriceOf = Callable[[tuple[Seat, ...]], float | None]
+Pending = tuple[Group, int, int]  # group, node set of its parent, least area it may take (equal siblings are ordered)
+
+
+class Choices:
+    """Best-first enumeration of complete choices."""
+
+    def __init__(self, domains: Domains, price: PriceOf, limit: int) -> None:
+        self.domains = domains
+        self.price = price
+        self.limit = limit
+        self.steps = 0
+        self.cut = False  # the limit ended the enumeration
+        self.floor = 0.0  # no choice left costs less
+
+    def run(self, root: Group) -> Iterator[Choice]:
+        ticket = 0
+        heap: list[tuple[float, int, int, tuple[Pending, ...], tuple[Seat, ...]]] = [(0.0, 0, 0, ((root, 0, -1),), ())]
+        while heap:
+            bound, _, _, todo, seats = heapq.heappop(heap)
+            self.floor = bound
+            if not todo:
+                yield Choice(bound, seats)
+                continue
+            if self.steps >= self.limit:
+                self.cut = True
+                return
+            self.steps += 1
+            for more, seat in self._expand(todo[0]):
+                chosen = seats
+                value = bound
+                if seat is not None:
+                    chosen = (*seats, seat)
+                    priced = self.price(chosen)
+                    if priced is None:
+                        continue
+                    value = max(bound, priced)
+                ticket += 1
+                rest = self._with_floor(todo, seat) if seat is not None else todo[1:]
+                heapq.heappush(heap, (value, -len(chosen), ticket, (*more, *rest), chosen))
+        self.floor = float("inf")
+
+    def _with_floor(self, todo: tuple[Pending, ...], seat: Seat) -> tuple[Pending, ...]:
+        """An equal sibling that follows takes the same or a later domain."""
+        group, parent, _ = todo[0]
+        rest = todo[1:]
+        if rest and rest[0][1] == parent and self.domains.kind(rest[0][0]) == self.domains.kind(group):
+            return ((rest[0][0], parent, seat.area), *rest[1:])
+        return rest
+
+    def _expand(self, task: Pending) -> Iterator[tuple[tuple[Pending, ...], Seat | None]]:
+        group, parent, least = task
+        domains = self.domains
+        if isinstance(group, Leaf):
+            if group.need == 0:
+                yield (), None
+                return
+            if group.total < group.need:
+                return
+            for area in domains.inside(group, parent):
+                if area >= least:
+                    yield (), Seat(domains.number(group), area)
+            return
+        pending = [c for c in group.children if not done(c)]
+        missing = group.minimum - (len(group.children) - len(pending))
+        if missing <= 0:
+            yield (), None
+            return
+        if len(pending) < missing:
+            return
+        subsets = self._subsets(group, pending, missing)
+        for area in domains.inside(group, parent):
+            for subset in subsets:
+                yield tuple((child, area, -1) for child in subset), None
+
+    def _subsets(self, group: Composite, pending: list[Group], missing: int) -> list[tuple[Group, ...]]:
+        kinds: dict[tuple[object, ...], int] = {}
+        for child in pending:
+            kinds.setdefault(self.domains.kind(child), len(kinds))
+        ordered = sorted(pending, key=lambda c: kinds[self.domains.kind(c)])
+        seen: set[tuple[int, ...]] = set()
+        found: list[tuple[Group, ...]] = []
+        for subset in combinations(ordered, missing):
+            shape = tuple(kinds[self.domains.kind(c)] for c in subset)
+            if shape in seen:
+                continue
+            seen.add(shape)
+            found.append(subset)
+            if len(found) >= MAX_SUBSETS:
+                self.cut = True
+                break
+        return found

@@ -1,0 +1,273 @@
+"""The way in: a PreemptionProblem becomes a Plan, a proof that there is none, or an admission that the budget ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from phalanx.engine.placement.outcome import Outcome, Verdict
+from phalanx.engine.preemption.branching import Branching, Effort
+from phalanx.engine.preemption.cost import ORDER, Cost, Prices, cost_of
+from phalanx.engine.preemption.covering import Cluster
+from phalanx.engine.preemption.domains import Choices, Domains, Seat
+from phalanx.engine.preemption.fitting import Fitting
+from phalanx.engine.preemption.freeing import Freeing, Situation, TooLarge
+from phalanx.engine.preemption.polish import polish
+from phalanx.engine.preemption.problem import PreemptionProblem
+from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan, Victim
+
+NOBODY_LOWER = "No preemption victims found for incoming preemptor"
+NOT_ENOUGH = "evicting everything of lower priority would not make room"
+MAX_CHOICES = 4_000  # steps of the enumeration of domains
+INFINITE = float("inf")
+
+
+@dataclass(slots=True)
+class Solved:
+    evicted: frozenset[int]
+    value: float  # whole price
+    bound: float  # no plan within the threshold is cheaper
+
+
+def plan(problem: PreemptionProblem) -> Answer:
+    return Planner(problem).run()
+
+
+class Planner:
+    def __init__(self, problem: PreemptionProblem) -> None:
+        self.problem = problem
+        self.order = problem.order or ORDER
+        self.fitting = Fitting(problem)
+        self.prices = Prices(problem.units, self.order)
+        self.domains = Domains(problem.placement)
+        self.used = 0
+        self._solved: dict[int, Solved | None] = {}
+
+    def run(self) -> Answer:
+        units = self.problem.units
+        free = self.fitting.outcome(())
+        if free.placed:
+            return Plan(self.problem, (), free, Cost(), Cost(), True, free.expansions)
+        if not len(units):
+            return Hopeless(NOBODY_LOWER, free.expansions, free)
+        levels = [int(p) for p in np.unique(units.priority)]
+        everything = self._at(levels[-1])
+        if everything.verdict is Verdict.IMPOSSIBLE:
+            return Hopeless(
+                "evicting everything of lower priority would not make room", everything.expansions, everything
+            )
+        low = 0 if not everything.placed else self._lowest(levels, lambda k: self._at(levels[k]).placed)
+        at = self._threshold(levels, low)
+        if at is None:
+            return GaveUp(self.used)
+        level, solved = at
+        return self._finish(levels, low, level, solved)
+
+    def _at(self, level: int) -> Outcome:
+        return self.fitting.outcome([int(u) for u in np.flatnonzero(self.problem.units.priority <= level)])
+
+    @staticmethod
+    def _lowest(levels: list[int], good: Callable[[int], bool]) -> int:
+        """Position of the first level that is good; levels only get better, and the last one is."""
+        low, high = 0, len(levels) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if good(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # ---- which priorities to touch ------------------------------------------------------------------------
+
+    def _threshold(self, levels: list[int], low: int) -> tuple[int, Solved] | None:
+        """The lowest level at which what matters more than priority is as cheap as it gets."""
+        before = self._before()
+        first = self.solve(levels[low])
+        if first is None:
+            low, first = next(((k, s) for k in range(low + 1, len(levels)) if (s := self.solve(levels[k]))), (-1, None))
+            if first is None:
+                return None
+        cheap = self._part(first, before)
+        if low == len(levels) - 1 or not any(cheap) or not {"budgets", "pods"} & set(before):
+            return low, first
+        last = self.solve(levels[-1])
+        if last is None or self._part(last, before) >= cheap:
+            return low, first
+        least = self._part(last, before)
+
+        def good(k: int) -> bool:
+            found = self.solve(levels[k])
+            return found is not None and self._part(found, before) <= least
+
+        at = self._lowest(levels, lambda k: k >= low and good(k))
+        found = self.solve(levels[at])
+        return (at, found) if found is not None else (low, first)
+
+    def _part(self, solved: Solved, names: tuple[str, ...]) -> tuple[float, ...]:
+        cost = cost_of(self.problem.units, solved.evicted)
+        return tuple(getattr(cost, name) for name in names if name in ("budgets", "pods"))
+
+    # ---- whom to evict within a threshold ------------------------------------------------------------------
+
+    def solve(self, threshold: int) -> Solved | None:
+        if threshold not in self._solved:
+            self._solved[threshold] = self._solve(threshold)
+        return self._solved[threshold]
+
+    def _solve(self, threshold: int) -> Solved | None:
+        freeing = Freeing(self.problem, self.prices, threshold)
+        effort = Effort(self.problem.budget)
+        branching = Branching(freeing, effort)
+        now = Situation(freeing, frozenset(), frozenset())
+        memo: dict[tuple[Seat, ...], list[tuple[object, Cluster]]] = {}
+        too_large = False
+
+        def clusters(seats: tuple[Seat, ...]) -> list[tuple[object, Cluster]]:
+            if seats not in memo:
+                memo[seats] = [(self._name(part), cluster) for part, cluster in self.domains.clusters(seats)]
+            return memo[seats]
+
+        def price(seats: tuple[Seat, ...]) -> float | None:
+            nonlocal too_large
+            total = 0.0
+            for name, cluster in clusters(seats):
+                try:
+                    found = branching.cover(name, cluster, now)
+                except TooLarge:
+                    too_large = True
+                    continue
+                if found is None:
+                    return None
+                total += found.price
+            return total
+
+        best: list[frozenset[int]] = []
+        value = INFINITE
+        bound = INFINITE
+
+        def better(evicted: frozenset[int]) -> float:
+            nonlocal value
+            value = self.prices.whole(cost_of(self.problem.units, evicted))
+            best[:] = [evicted]
+            return value
+
+        choices = Choices(self.domains, price, MAX_CHOICES)
+        for choice in choices.run(self.problem.placement.root):
+            if np.floor(choice.bound + 1e-6) >= value:
+                bound = min(bound, value)
+                break
+            if effort.over:
+                bound = min(bound, choice.bound)
+                break
+            part = Effort(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
+            branching.effort = part
+            branching.run(clusters(choice.seats), value, better)
+            effort.used = part.used
+            if part.truncated:
+                bound = min(bound, choice.bound)
+        if choices.cut:
+            bound = min(bound, choices.floor)
+        self.used += effort.used
+        if not best:
+            fallback = self._fallback(freeing, branching)
+            if fallback is None:
+                return None
+            better(fallback)
+        bound = min(bound, value)
+        if too_large or freeing.truncated:
+            bound = 0.0
+        return Solved(best[0], value, float(np.floor(bound + 1e-6)))
+
+    def _name(self, seats: tuple[Seat, ...]) -> object:
+        """Equal leaves are the same to a covering."""
+        return tuple(sorted((self.domains.kind(self.domains.leaves[s.leaf])[:2], s.area) for s in seats))
+
+    def _fallback(self, freeing: Freeing, branching: Branching) -> frozenset[int] | None:
+        """Place on everything evictable gone, then put back whom that placement does not need."""
+        units = self.problem.units
+        everybody = frozenset(int(u) for u in np.flatnonzero(units.priority <= freeing.threshold))
+        outcome = self.fitting.outcome(everybody)
+        if not outcome.placed:
+            return None
+        placed: dict[int, list[tuple[int, int]]] = {}
+        for share in outcome.shares:
+            for node, count in zip(share.nodes, share.counts, strict=True):
+                placed.setdefault(int(node), []).append((share.shape, int(count)))
+        used = np.zeros(self.problem.placement.node_count, dtype=bool)
+        used[list(placed)] = True
+        near = {int(u) for u in units.part_unit[used[units.part_node]]}
+        return branching.spare(everybody & near, placed)
+
+    # ---- the plan ------------------------------------------------------------------------------------------
+
+    def _finish(self, levels: list[int], low: int, level: int, solved: Solved) -> Answer:
+        units = self.problem.units
+        evicted = self.fitting.spare(solved.evicted)
+        evicted = polish(self.problem, self.fitting, self.order, evicted)
+        outcome = self.fitting.outcome(evicted)
+        if not outcome.placed:
+            return GaveUp(self.used)
+        cost = cost_of(units, evicted)
+        lower, optimal = self._proof(levels, low, level, solved, cost)
+        victims = tuple(
+            Victim(u, units.names[u], int(units.pods[u]), int(units.priority[u]), self._why(u, outcome))
+            for u in sorted(evicted)
+        )
+        return Plan(self.problem, victims, outcome, cost, lower, optimal, self.used + self.fitting.calls)
+
+    def _proof(self, levels: list[int], low: int, level: int, solved: Solved, cost: Cost) -> tuple[Cost, bool]:
+        """A lexicographic lower bound, and whether the cost attains it (gangs and work are left out)."""
+        before = [name for name in self._before() if name in ("budgets", "pods")]
+        top = self._solved.get(levels[-1]) or solved
+        least = self._bound(top, cost)
+        first = all(getattr(least, name) == getattr(cost, name) for name in before)
+        if level == low:
+            second = level == 0 or self._at(levels[low - 1]).verdict is Verdict.IMPOSSIBLE
+        else:
+            under = self._solved.get(levels[level - 1])
+            known = self._bound(under, cost) if under is not None else Cost()
+            second = any(getattr(known, name) > getattr(cost, name) for name in before)
+        here = self._bound(solved, cost)
+        if not first:
+            return Cost(**{name: min(getattr(least, name), getattr(cost, name)) for name in before}), False
+        if not second:
+            return Cost(priority=levels[0], **{name: getattr(cost, name) for name in before}), False
+        lower = Cost(min(here.budgets, cost.budgets), cost.priority, min(here.pods, cost.pods))
+        return lower, (lower.budgets, lower.pods) == (cost.budgets, cost.pods)
+
+    def _before(self) -> tuple[str, ...]:
+        return self.order[: self.order.index("priority")] if "priority" in self.order else self.order
+
+    def _bound(self, solved: Solved, cost: Cost) -> Cost:
+        """What no set of units within the solved threshold undercuts. Of the two parts only the first that differs
+        from the cost says anything."""
+        budgets, pods = self.prices.split(solved.bound)
+        if self.order.index("budgets") < self.order.index("pods"):
+            return Cost(budgets, pods=pods if budgets == cost.budgets else 0)
+        return Cost(budgets if pods == cost.pods else 0, pods=pods)
+
+    def _why(self, unit: int, outcome: Outcome) -> str:
+        """Where its room is needed."""
+        units, placement = self.problem.units, self.problem.placement
+        members: dict[int, int] = {}
+        for share in outcome.shares:
+            for node, count in zip(share.nodes, share.counts, strict=True):
+                members[int(node)] = members.get(int(node), 0) + int(count)
+        words = []
+        for part in self.fitting.parts_of(unit):
+            node = int(units.part_node[part])
+            if node in members:
+                name = self.problem.node_names[node] if self.problem.node_names else f"node {node}"
+                what = ", ".join(
+                    f"{units.part_request[r, part]:g} {placement.resources[r]}"
+                    for r in range(len(placement.resources))
+                    if units.part_request[r, part] and placement.resources[r] != "pods"
+                )
+                words.append(f"{name} ({what or 'its place'}) for {members[node]} of the group")
+        if not words:
+            return "the group fits nowhere while it runs"
+        more = f" and {len(words) - 3} more nodes" if len(words) > 3 else ""
+        return "its room is needed on " + "; ".join(words[:3]) + more
