@@ -7,6 +7,7 @@ from typing import Any
 from engine_run import Run, binds
 
 from phalanx.engine import decisions as d
+from phalanx.engine.events import CONFLICT, Outcome
 from phalanx.testing.builders import (
     csi_driver,
     csi_node,
@@ -115,6 +116,19 @@ def test_a_provisioner_that_gives_up_sends_the_pod_back():
     assert 'binding volumes: provisioning failed for PVC "data"' in run.messages("p")
     again = [w for w in writes(run.step(60)) if isinstance(w, d.ProvisionVolume)]
     assert [w.name for w in again] == ["data"]
+
+
+def test_a_volume_that_somebody_else_took_sends_the_pod_back():
+    run = cluster().see(storage_class("local").wait(), pv("v").storage_class("local"), pv("w").storage_class("local"))
+    run.see(pvc("data").storage_class("local"), pod("p").pvc("data"))
+    [first] = writes(run.engine.step(run.now, 100))
+    assert isinstance(first, d.BindVolume)
+    run.engine.apply(Outcome(first.id, CONFLICT, "the object has been modified"))
+    run.see(pv("v").storage_class("local").claimed_by("theirs"))
+    run.step()
+    [second] = writes(run.step(60))
+    assert (first.name, second.name) == ("v", "w")
+    assert run.messages("p") == ["binding volumes: v: the object has been modified"]
 
 
 def test_waiting_for_volumes_ends_after_the_bind_timeout():

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.columns import Columns
-from phalanx.engine.journal import Change
 from phalanx.engine.objects import Objects
 from phalanx.engine.records import PodRecord
 from phalanx.engine.shapes import LabelInterest
@@ -119,6 +118,7 @@ class PodIndex:
         self.version = 0  # +1 when classes were made anew: whoever remembers classes must start over
         self._position = -1
         self._epoch = -1
+        self._limit = _MANY
         self._classes: dict[tuple[str, bool, tuple[tuple[str, str], ...]], LabelClass] = {}
         self._rule_sets: dict[bytes, RuleSet] = {}
         self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
@@ -135,9 +135,11 @@ class PodIndex:
     def sync(self) -> None:
         """Bring the rows of all classes and rule sets up to date."""
         log = self.columns.log
-        changes = log.since(self._position) if self._position >= 0 and self._epoch == self.interest.epoch else None
-        if changes is None or len(self._classes) > _MANY:
-            self._rebuild()
+        if self._epoch != self.interest.epoch or len(self._classes) + len(self._rules_of_shape) > self._limit:
+            self._start_over()
+        changes = log.since(self._position) if self._position >= 0 else None
+        if changes is None:
+            self._recount()
         else:
             for row, record, sign in changes:
                 if record is not None:
@@ -148,14 +150,25 @@ class PodIndex:
         """Whether classes remembered at `version` are still the ones in use."""
         return version == self.version and self._epoch == self.interest.epoch
 
-    def _rebuild(self) -> None:
+    def _start_over(self) -> None:
+        """Make the classes anew: the interest grew, or most of them are of pods long gone."""
         self._classes.clear()
         self._rule_sets.clear()
         self._rules_of_shape.clear()
         self._epoch = self.interest.epoch
         self.version += 1
-        for row, pods in enumerate(self.columns.pods):
-            for record in pods.values():
+        self._recount()
+        self._position = self.columns.log.position
+        self._limit = max(_MANY, 2 * (len(self._classes) + len(self._rules_of_shape)))
+
+    def _recount(self) -> None:
+        """Where all pods are, from the columns; the classes stay the ones they were."""
+        for pods in self._classes.values():
+            pods.rows = {}
+        for rules in self._rule_sets.values():
+            rules.rows = {}
+        for row, records in enumerate(self.columns.pods):
+            for record in records.values():
                 self._count(record, row, 1)
 
     def _count(self, record: PodRecord, row: int, sign: int) -> None:
@@ -224,10 +237,3 @@ def per_row(rows: Mapping[int, int], capacity: int) -> npt.NDArray[np.int64]:
     if rows:
         counts[np.fromiter(rows.keys(), np.int64, len(rows))] = np.fromiter(rows.values(), np.int64, len(rows))
     return counts
-
-
-def placed(changes: Iterable[Change]) -> Iterable[tuple[int, PodRecord, int]]:
-    """The changes that are about pods."""
-    for row, record, sign in changes:
-        if record is not None:
-            yield row, record, sign

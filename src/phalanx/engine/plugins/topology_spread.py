@@ -169,7 +169,7 @@ class SpreadFilter:
             self.rebuild()
             return None
         touched = False
-        for row, record, sign in changes:
+        for row, record, sign in changes if self._domains else ():
             if record is None or record.namespace != self.shape.namespace:
                 continue
             pods = self.index.class_of(record)

@@ -15,6 +15,7 @@ import numpy as np
 from phalanx.engine import decisions as d
 from phalanx.engine.columns import Columns
 from phalanx.engine.config_args import VolumeBindingArgs
+from phalanx.engine.events import Outcome
 from phalanx.engine.framework import Code, Emit, Floats, Handle, Status, Wake
 from phalanx.engine.journal import Change
 from phalanx.engine.plugins.volume_matching import (
@@ -26,7 +27,6 @@ from phalanx.engine.plugins.volume_matching import (
     waits_for_consumer,
 )
 from phalanx.engine.plugins.volume_state import (
-    BIND_COMPLETED,
     SELECTED_NODE,
     ClaimKey,
     Verdict,
@@ -51,6 +51,8 @@ class Promise:
     volumes: list[tuple[str, ClaimKey]] = field(default_factory=list)  # volume -> claim
     provisioned: list[ClaimKey] = field(default_factory=list)
     asked: bool = False  # the writes were emitted
+    writes: set[int] = field(default_factory=set)  # their decision ids, while unanswered
+    problem: str = ""  # why a write failed
     selected: set[ClaimKey] = field(default_factory=set)  # claims seen with our node on them
 
 
@@ -155,11 +157,19 @@ class VolumeBinding(VolumePlugin):
         self.state.forget((volume for volume, _ in promise.volumes), promise.provisioned)
         return None
 
+    def outcome(self, decision: d.Decision, event: Outcome) -> None:
+        """A write that failed ends the wait: what it was based on is no longer so."""
+        for promise in self._promises.values():
+            if decision.id in promise.writes:
+                promise.writes.discard(decision.id)
+                if event.problem:
+                    promise.problem = f"binding volumes: {decision.name}: {event.message or event.problem}"
+
     def _ask(self, promise: Promise, node: str, emit: Emit) -> None:
         for name, key in promise.volumes:
             volume, claim = self.state.volume(name), self.state.claim(key)
             if volume is not None and claim is not None:
-                emit(
+                made = emit(
                     d.BindVolume,
                     namespace="",
                     name=name,
@@ -168,13 +178,17 @@ class VolumeBinding(VolumePlugin):
                     claim_name=key[1],
                     claim_uid=claim.metadata.uid,
                 )
+                promise.writes.add(made)
         for key in promise.provisioned:
             claim = self.state.claim(key)
             if claim is not None:
-                emit(d.ProvisionVolume, namespace=key[0], name=key[1], uid=claim.metadata.uid, node=node)
+                made = emit(d.ProvisionVolume, namespace=key[0], name=key[1], uid=claim.metadata.uid, node=node)
+                promise.writes.add(made)
 
     def _broken(self, promise: Promise, node: str) -> str:
         """Why the bindings under way can no longer come about."""
+        if promise.problem:
+            return promise.problem
         row = self.state.columns.row_of.get(node, -1)
         for name, key in promise.volumes:
             volume, claim = self.state.volume(name), self.state.claim(key)
@@ -242,6 +256,3 @@ class BindingScore:
             return ()
         self.rebuild()
         return None
-
-
-__all__ = ["BIND_COMPLETED", "BindingFilter", "BindingScore", "VolumeBinding"]
