@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from writing import JSON_PATCH, MERGE, STRATEGIC, World
 
 from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Invalid, MethodNotAllowed, UnsupportedMediaType
 from phalanx.local.api.custom_kind import json_path
+from phalanx.local.api.structural import validate as schema_errors
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CRONS = "/apis/stable.example.com/v1/namespaces/ns/crontabs"
@@ -329,6 +332,50 @@ def test_definitions_are_served_again_after_a_restart(tmp_path: Path) -> None:
 def test_paths_of_printer_columns(path: str, found: list[Any]) -> None:
     obj = {"a": {"b": 1}, "items": [{"n": "x", "v": 1}, {"n": "y", "v": 2}], "dotted.key": "d"}
     assert json_path(path)(obj) == found
+
+
+def test_a_default_must_fit_its_schema(world: World) -> None:
+    body = definition()
+    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["replicas"][
+        "default"
+    ] = 0
+    with pytest.raises(Invalid, match="default in body should be greater than or equal to 1"):
+        world.create(DEFINITIONS, body)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*SPEC["properties"], "name", "run", "a", "metadata"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+_SHARED: list[World] = []
+
+
+@given(st.sampled_from(["create", "update", MERGE, "application/apply-patch+yaml"]), anything, anything)
+@settings(max_examples=200, deadline=None)
+def test_whatever_comes_in_as_a_custom_object(how: str, spec: Any, status: Any) -> None:
+    if not _SHARED:
+        _SHARED.append(World())
+        _SHARED[0].create(DEFINITIONS, definition())
+        _SHARED[0].create(CRONS, cron("fuzz"))
+    world = _SHARED[0]
+    body = {**cron("fuzz"), "spec": spec, "status": status}
+    try:
+        if how == "create":
+            world.ask("create", CRONS, {**body, "metadata": {"generateName": "f-"}})
+        elif how == "update":
+            current = world.get(f"{CRONS}/fuzz")["metadata"]
+            world.ask("update", f"{CRONS}/fuzz", {**body, "metadata": current})
+        else:
+            world.ask("patch", f"{CRONS}/fuzz", body, how, fieldManager="f")
+    except ApiProblem as problem:
+        assert problem.http_code in (400, 409, 422)
+    stored = world.get(f"{CRONS}/fuzz")
+    if "spec" in stored:  # the definition does not demand one
+        assert not schema_errors(stored["spec"], SPEC, "spec"), "what is stored fits its schema"
 
 
 def test_any_definition_is_served_or_refused(world: World) -> None:

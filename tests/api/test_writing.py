@@ -251,6 +251,41 @@ def test_versions_of_one_object(world: World) -> None:
     assert world.get(f"{old}/w")["apiVersion"] == "scheduling.k8s.io/v1beta1", "stored once, in the storage version"
 
 
+ALPHA = "/apis/scheduling.k8s.io/v1alpha1/namespaces/ns/workloads"
+BETA = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/workloads"
+
+
+def old_workload(count: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1alpha1",
+        "kind": "Workload",
+        "metadata": {"name": "w"},
+        "spec": {"podGroups": [{"name": "workers", "policy": {"gang": {"minCount": count}}}]},
+    }
+
+
+def test_the_first_version_of_workload_is_a_view_of_the_present_one(world: World) -> None:
+    made = world.create(ALPHA, old_workload(4))
+    assert made["apiVersion"] == "scheduling.k8s.io/v1alpha1"
+    assert made["spec"]["podGroups"][0]["policy"]["gang"]["minCount"] == 4
+    stored = world.get(f"{BETA}/w")
+    assert stored["spec"]["podGroupTemplates"][0]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+    labelled = world.patch(f"{ALPHA}/w", {"metadata": {"labels": {"a": "b"}}})
+    assert labelled["spec"] == made["spec"]
+
+
+def test_the_first_version_of_workload_can_be_applied(world: World) -> None:
+    first = world.apply(f"{ALPHA}/w", old_workload(4))
+    assert world.apply(f"{ALPHA}/w", old_workload(4)) == first
+    with pytest.raises(Conflict):
+        body = {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "Workload",
+            "spec": {"podGroupTemplates": [{"name": "workers", "schedulingPolicy": {"gang": {"minCount": 5}}}]},
+        }
+        world.apply(f"{BETA}/w", body, "somebody else")
+
+
 def test_a_patch_pinned_to_a_revision(world: World) -> None:
     made = world.create(CONFIGS, config("c"))
     revision = made["metadata"]["resourceVersion"]

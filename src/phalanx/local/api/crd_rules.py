@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.local.api.structural import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, compiled
+from phalanx.local.api.structural import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, compiled, validate
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, immutable, invalid, not_supported, required
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.names import dns_1035_label, dns_label, dns_subdomain
@@ -149,6 +149,8 @@ def structural_errors(schema: Json, path: str, depth: int = 0) -> list[FieldErro
     if schema.get("pattern") and compiled(schema["pattern"]) is None:
         errors.append(invalid(f"{path}.pattern", schema["pattern"], "must be a valid regular expression"))
     errors += _list_errors(schema, kind, path)
+    if schema.get("default") is not None and not errors:
+        errors += validate(schema["default"], schema, f"{path}.default")
     for name, part in (schema.get("properties") or {}).items():
         errors += structural_errors(part, f"{path}.properties[{name}]", depth + 1)
     if isinstance(schema.get("additionalProperties"), dict):

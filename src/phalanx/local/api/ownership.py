@@ -258,6 +258,8 @@ def _walker(schema: Type, *, atomic: bool) -> Walker:
     key = (id(schema), atomic)
     found = _WALKERS.get(key)
     if found is None or found.schema is not schema:
+        if len(_WALKERS) > 50_000:  # definitions of custom resources come and go
+            _WALKERS.clear()
         found = _WALKERS[key] = Walker(schema, atomic=atomic)
     return found
 

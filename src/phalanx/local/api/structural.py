@@ -214,12 +214,19 @@ def _number(value: float, schema: Json, path: str) -> list[FieldError]:
         word = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
         errors.append(invalid(path, value, f"{path} in body should be {word} {_plain(high)}"))
     step = schema.get("multipleOf")
-    if step and abs(value / step - round(value / step)) > 1e-9:
+    if step and not _is_multiple(value, step):
         errors.append(invalid(path, value, f"{path} in body should be a multiple of {_plain(step)}"))
     bounds = _RANGES.get(schema.get("format") or "")
     if bounds and not bounds[0] <= value <= bounds[1]:
         errors.append(invalid(path, value, f"{path} in body must be of type {schema['format']}"))
     return errors
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    try:
+        return abs(value / step - round(value / step)) <= 1e-9
+    except OverflowError:  # an integer beyond all floats
+        return isinstance(value, int) and float(step).is_integer() and value % int(step) == 0
 
 
 def _plain(value: float) -> str:
