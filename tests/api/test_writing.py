@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,6 +204,26 @@ def test_the_name_in_the_body_must_be_that_of_the_path(world: World) -> None:
     del made["metadata"]["name"]
     with pytest.raises(BadRequest, match="name must be provided"):
         world.update(f"{CONFIGS}/c", made)
+
+
+def test_nothing_is_vouched_for_before_it_is_durable(tmp_path: Path) -> None:
+    """A write that changes nothing, right behind one still on its way to the disk, waits for that one."""
+    world = World(path=str(tmp_path / "db"))
+    world.create(CONFIGS, config("c", a="1"))
+
+    async def race() -> list[int]:
+        change = asyncio.ensure_future(
+            world.writer.handle(world.request("patch", f"{CONFIGS}/c", {"data": {"a": "2"}}, MERGE))
+        )
+        await asyncio.sleep(0)  # the change is submitted, not durable
+        answer = await world.writer.handle(world.request("patch", f"{CONFIGS}/c", {"data": {"a": "2"}}, MERGE))
+        known = world.store.revision
+        await change
+        return [int(msgspec.json.decode(answer.body)["metadata"]["resourceVersion"]), known]
+
+    told, durable = world.run(race())
+    assert told <= durable
+    world.close()
 
 
 def test_updating_what_is_not_there(world: World) -> None:

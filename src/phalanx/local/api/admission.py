@@ -6,7 +6,6 @@ that admission costs next to nothing per pod.
 
 from __future__ import annotations
 
-from phalanx.base.errors import Forbidden
 from phalanx.local.api.context import Context
 from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, not_found
@@ -105,6 +104,3 @@ def _pod_defaults(pod: Json) -> None:
 
 def _tolerates(toleration: Json, key: str) -> bool:
     return toleration.get("key") in (key, "", None) and toleration.get("effect") in ("NoExecute", "", None)
-
-
-__all__ = ["COMPOSITE_FINALIZER", "IMMORTAL_NAMESPACES", "POD_GROUP_FINALIZER", "Admission", "Forbidden"]

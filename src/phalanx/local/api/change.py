@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import ApiProblem, BadRequest
 from phalanx.local.api.admission import Admission
-from phalanx.local.api.body import Body, read_object
+from phalanx.local.api.body import read_object
 from phalanx.local.api.context import Context
 from phalanx.local.api.crd import FINALIZER as CLEANUP
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
@@ -34,6 +35,7 @@ from phalanx.model.rules import meta
 
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
+_DURABLE_POLL = 0.001  # seconds, about the time a commit takes
 # Upstream lets the status subresource of these touch labels and annotations too (kubelets do).
 _STATUS_KEEPS_METADATA = frozenset({"pods", "nodes"})
 
@@ -123,6 +125,8 @@ class Changes:
         body = read_object(request, options)
         kind = request.kind
         if request.subresource == "" and kind.create_on_update and self.latest(request) is None:
+            self.check_preconditions(kind, request.name, {"uid": body.obj["metadata"].get("uid")}, {"uid": ""})
+            body.obj["metadata"].pop("resourceVersion", None)
             obj, entry = await self.create_object(request, options, body.obj)
             return self.answer(request, obj, entry, 201, body.warnings)
         metadata = body.obj["metadata"]
@@ -132,8 +136,14 @@ class Changes:
                 request.name,
                 [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")],
             )
-        pinned = metadata.get("resourceVersion") or ""
-        obj, entry = await self.change(request, options, lambda _: body.obj, pinned=bool(pinned))
+        pinned = bool(metadata.get("resourceVersion"))
+        fresh = [body.obj]
+
+        def replacement(_: Json) -> Json:
+            # The pipeline edits in place, so another try starts from the bytes again.
+            return fresh.pop() if fresh else read_object(request, options).obj
+
+        obj, entry = await self.change(request, options, replacement, pinned=pinned)
         return self.answer(request, obj, entry, 200, body.warnings + self.custom.warnings(kind, obj))
 
     async def change(
@@ -186,6 +196,7 @@ class Changes:
         if validate is not None:
             self.reject(kind, request.name, validate(new, old))
         if new == old:
+            await self.durable(entry)
             return old, entry
         if options.dry_run:
             return new, None
@@ -212,6 +223,16 @@ class Changes:
 
     def latest(self, request: Request) -> Entry | None:
         return self.store.latest((request.kind.storage_key, request.namespace, request.name))
+
+    async def durable(self, entry: Entry) -> None:
+        """Wait until a state we are about to vouch for is on the disk; RevisionMismatch when it never gets there.
+
+        Only a write that changes nothing right behind one that is still under way comes here and finds it is not.
+        """
+        while self.store.revision < entry.revision:
+            if self.store.latest(entry.key) is not entry:
+                raise RevisionMismatch(entry.key, self.store.latest(entry.key))
+            await asyncio.sleep(_DURABLE_POLL)
 
     async def put(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
         entry = await self.store.put(key, _builder(obj), expect)
@@ -330,6 +351,3 @@ def released(new: Json, old: Json) -> bool:
         return False
     spec: Any = new.get("spec")
     return not (new.get("kind") == "Namespace" and isinstance(spec, dict) and spec.get("finalizers"))
-
-
-__all__ = ["Body", "Changes", "Mutate", "keep_status", "released", "status_only"]

@@ -11,6 +11,7 @@ from typing import Any
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import MethodNotAllowed
 from phalanx.local.api.context import Context
+from phalanx.local.api.crd_rules import definition_errors
 from phalanx.local.api.custom_kind import kind_of, served_names
 from phalanx.local.api.problems import invalid
 from phalanx.local.api.structural import has_rules
@@ -130,8 +131,6 @@ class CustomKinds:
             self._ctx.registry.add(kind)
 
     def _check(self, kind: Kind, obj: Json, old: Json | None) -> None:
-        from phalanx.local.api.crd_rules import definition_errors
-
         errors = definition_errors(obj, old)
         if errors:
             raise invalid(kind, obj["metadata"].get("name") or "", errors)

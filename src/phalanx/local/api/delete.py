@@ -149,6 +149,7 @@ class Deletes:
         elif kind.storage_key == "pods" or held:
             _shorten(metadata, grace, options)
         if obj == before:
+            await self._changes.durable(entry)
             return obj, entry, False
         if options.dry_run:
             return obj, None, False
