@@ -197,6 +197,14 @@ def test_an_answer_nobody_can_give_is_406(server: LocalCluster, pods: str) -> No
     assert server.ask("GET", pods, accept="text/html,*/*").code == 200
 
 
+def test_writes_answer_in_the_form_that_was_asked_for(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    created = server.create(path, pod("a"), accept=PARTIAL)
+    assert created["kind"] == "PartialObjectMetadata" and created["metadata"]["uid"] and "spec" not in created
+    assert server.ask("POST", path, pod("b"), accept="application/vnd.kubernetes.protobuf").code == 406
+    assert server.ask("GET", f"{path}/b").code == 404
+
+
 def test_yaml_is_answered_when_asked_for(server: LocalCluster, pods: str) -> None:
     import yaml
 

@@ -9,6 +9,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,10 @@ def test_plain_http_only_when_asked_and_only_on_loopback(tmp_path: Path) -> None
         assert url.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(f"{url}/api/v1/namespaces/default", timeout=10) as reply:
             assert reply.status == 200
+        for header in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            page = urllib.request.Request(f"{url}/api/v1/namespaces/default", headers=header)
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(page, timeout=10)
     refused = phalanx("apiserver", "--data", str(tmp_path), "--listen", "0.0.0.0:0", "--plain-http")
     assert refused.returncode == 2 and "loopback" in refused.stderr
 

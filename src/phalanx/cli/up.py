@@ -21,6 +21,8 @@ from phalanx.cli.options import server_options
 )
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
 @click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
+# Scripts that need an empty cluster say so, whatever people may get to see one day when they do not.
+@click.option("--no-demo", is_flag=True, hidden=True, expose_value=False, help="Create no sample objects.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
 @click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration of the scheduler.")
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")

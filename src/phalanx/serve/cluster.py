@@ -52,6 +52,7 @@ class Cluster:
     async def start(self) -> None:
         """Returns when everything answers. Raises ConfigProblem; nothing runs then."""
         await self.server.start()
+        self.server.ready = False  # /readyz speaks for all parts
         try:
             for part in self._parts:
                 self._group.add(part(self.server))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
-from phalanx.base.errors import Unauthorized
+from phalanx.base.errors import Forbidden, Unauthorized
 from phalanx.local.api.files import write_private
 from phalanx.local.api.request import User
 
 _SCHEME = b"bearer "
+_LOOPBACK_HOST = re.compile(rb"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/healthz", "/version"))
 
 
@@ -35,9 +37,16 @@ class Authenticator:
 
 
 class Anonymous:
-    """Plain HTTP on loopback without credentials: only when asked for explicitly."""
+    """Plain HTTP on loopback without credentials: only when asked for explicitly.
+
+    A web page in a browser on this machine could reach such a server, under its own name or a borrowed one; browsers
+    always say so in Origin or Host.
+    """
 
     def user(self, headers: Iterable[tuple[bytes, bytes]]) -> User:
+        for name, value in headers:
+            if name == b"origin" or (name == b"host" and not _LOOPBACK_HOST.fullmatch(value)):
+                raise Forbidden("without a token this server answers only clients of this machine, and no web pages")
         return User()
 
 

@@ -7,9 +7,11 @@ from typing import Protocol
 
 from phalanx.base.errors import MethodNotAllowed
 from phalanx.local.api.context import Context
+from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.read import Reader
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import NOT_ALLOWED
+from phalanx.local.api.view import partial, to_yaml
 from phalanx.local.api.watch import WatchHandler
 
 
@@ -39,4 +41,10 @@ class Api:
             return await self._reader.handle(request)
         if self._writer is None:
             raise MethodNotAllowed(NOT_ALLOWED, group=request.kind.group, kind=request.kind.plural)
-        return await self._writer.handle(request)
+        form = negotiate(request.accept)
+        answer = await self._writer.handle(request)
+        if form.shape == "metadata" and not answer.body.startswith(b'{"kind":"Status"'):
+            answer.body = partial(answer.body, form.meta_version)
+        if form.yaml:
+            answer.body, answer.content_type = to_yaml(answer.body), form.content_type
+        return answer
