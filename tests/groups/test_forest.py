@@ -91,8 +91,9 @@ def test_quorum_counts_known_members_and_names_what_is_missing() -> None:
     assert quorum.message == (
         "waiting for minCount pods from a gang to appear in scheduling queue: PodGroup g has 2 of 3 pods, 1 missing"
     )
+    assert not forest.ready(pg("g"))
     assert forest.put_pod(pod("c", "g")) == (pg("g"),)
-    assert forest.quorum(pg("g")).ready
+    assert forest.quorum(pg("g")).ready and forest.ready(pg("g"))
     forest.put_pod_group(pod_group("g", gang=4))
     assert not forest.quorum(pg("g")).ready
 

@@ -141,8 +141,12 @@ class GroupForest:
     def leaves(self, root: GroupKey) -> Iterator[Group]:
         return (group for group in self.tree(root) if not group.composite)
 
+    def ready(self, root: GroupKey) -> bool:
+        """Is an attempt worth it? Known members against minimums, recursively. Costs nothing: ask after every event."""
+        return self._groups[root].ready
+
     def quorum(self, root: GroupKey) -> Quorum:
-        """Is a first attempt worth it? Known members against minimums, recursively."""
+        """The same with the groups that are short, for a message. Costs the tree while it is not ready."""
         group = self._groups[root]
         if group.ready:
             return Quorum(root, True)
