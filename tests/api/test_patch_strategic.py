@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -144,6 +145,19 @@ def test_node_taints_are_replaced_and_pod_containers_merged() -> None:
     patch = {"spec": {"containers": [{"name": "b", "image": "2"}]}}
     patched = strategic_patch(pod, patch, tables.record("core/v1.Pod"))
     assert patched["spec"]["containers"] == [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]
+
+
+def test_long_lists_do_not_stop_the_server() -> None:
+    many = [str(i) for i in range(50_000)]
+    started = time.perf_counter()
+    patch = {"tags": many[::2], "$setElementOrder/tags": many, "$deleteFromPrimitiveList/tags": many[1::2]}
+    assert strategic_patch({"tags": list(reversed(many))}, patch, ROOT)["tags"] == many[::2]
+    keyed_patch = {
+        "items": [{"name": name, "value": 1} for name in many] + [{"$patch": "delete", "name": f"x{i}"} for i in many],
+        "$setElementOrder/items": [{"name": name} for name in many],
+    }
+    assert len(strategic_patch({"items": [{"name": f"x{i}"} for i in many]}, keyed_patch, ROOT)["items"]) == 50_000
+    assert time.perf_counter() - started < 20, "quadratic work would take minutes"
 
 
 # -- laws ---------------------------------------------------------------------------------------------------------

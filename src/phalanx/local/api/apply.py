@@ -5,6 +5,7 @@ Works in the storage version, on plain JSON, for any type of `model.schema`. Rai
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -185,25 +186,25 @@ def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any
     wanted = {walker.key(item): item for item in config}
     out: list[Any] = []
     placed: set[str | None] = set()
-    rest = list(live)
+    rest = deque((walker.key(item), item) for item in live)
     for item in config:
         key = walker.key(item)
         if key in there:
-            while rest and walker.key(rest[0]) != key:
-                first = rest[0]
-                if walker.key(first) in wanted:
-                    if walker.key(first) in placed:
-                        rest.pop(0)
+            while rest and rest[0][0] != key:
+                first = rest[0][0]
+                if first in wanted:
+                    if first in placed:
+                        rest.popleft()
                         continue
                     break  # the configuration wants it later: what follows it stays with it
-                out.append(clone(rest.pop(0)))
-            if rest and walker.key(rest[0]) == key:
-                rest.pop(0)
+                out.append(clone(rest.popleft()[1]))
+            if rest and rest[0][0] == key:
+                rest.popleft()
             out.append(merge(inner, there[key], item))
         else:
             out.append(clone(item))
         placed.add(key)
-    out += [clone(item) for item in rest if walker.key(item) not in wanted or walker.key(item) not in placed]
+    out += [clone(item) for key, item in rest if key not in wanted]
     return out
 
 

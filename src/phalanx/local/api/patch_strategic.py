@@ -112,8 +112,14 @@ def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, do
     for value in [*patch, *(order or []), *doomed]:
         if isinstance(value, dict | list):
             raise bad_request("invalid patch format of primitive list: only scalars are allowed")
-    kept = [value for value in old if value not in doomed]
-    merged = kept + [value for i, value in enumerate(patch) if value not in kept and value not in patch[:i]]
+    # Sets throughout: lists of a 3 MiB body may be long, and the server serves others meanwhile.
+    gone = {_told_apart(value) for value in doomed}
+    merged = [value for value in old if not _plain(value) or _told_apart(value) not in gone]
+    there = {_told_apart(value) for value in merged if _plain(value)}
+    for value in patch:
+        if _told_apart(value) not in there:
+            there.add(_told_apart(value))
+            merged.append(value)
     if order is None:
         return merged
     _check_order(patch, order)
@@ -129,7 +135,7 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
             raise rejected_patch(f"map: {_shown(item)} does not contain declared merge key: {key}")
         return value
 
-    merged = list(old)
+    dead: set[Any] = set()
     changes: list[dict[str, Any]] = []
     replace = False
     for item in patch:
@@ -141,14 +147,16 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
             if len(item) > 1:
                 changes.append({name: value for name, value in item.items() if name != DIRECTIVE})
         elif directive == "delete":
-            dead = key_of(item)
-            merged = [there for there in merged if not (isinstance(there, dict) and there.get(key) == dead)]
+            dead.add(key_of(item))
         elif directive in (None, "merge"):
             changes.append(item)
         else:
             raise bad_request(f"unknown patch type found in patch: {directive!r}")
-    if replace:
-        merged = []
+    merged = [] if replace else list(old)
+    if dead:
+        merged = [
+            there for there in merged if not (isinstance(there, dict) and _plain(there.get(key)) and there[key] in dead)
+        ]
     place = {there[key]: i for i, there in enumerate(merged) if isinstance(there, dict) and _plain(there.get(key))}
     for item in changes:
         name = key_of(item)
@@ -170,16 +178,22 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
     return _reorder(merged, lookup, keys, [lookup(item) for item in old])
 
 
+def _told_apart(value: Any) -> tuple[bool, Any]:
+    """JSON's true is not 1, though Python's is."""
+    return (isinstance(value, bool), value)
+
+
 def _plain(value: Any) -> bool:
     return value is not None and not isinstance(value, dict | list)
 
 
 def _check_order(given: list[Any], order: list[Any]) -> None:
+    places = {_told_apart(value): i for i, value in reversed(list(enumerate(order)))}
     position = -1
     for value in given:
-        if value not in order:
+        found = places.get(_told_apart(value))
+        if found is None:
             raise bad_request(f"The value {_shown(value)} of the patch list is not in its $setElementOrder list")
-        found = order.index(value)
         if found < position:
             raise bad_request("The order in patch list doesn't match $setElementOrder list")
         position = found
@@ -195,14 +209,17 @@ def _reorder(items: list[Any], key_of: Any, order: list[Any], before: list[Any])
     )
     others = [i for i, k in enumerate(keys) if not (_plain(k) and k in rank)]
     result: list[Any] = []
+    next_other = 0
     for _, i in named:
-        while others:
-            mine, theirs = was.get(_hashable(keys[others[0]])), was.get(_hashable(keys[i]))
+        while next_other < len(others):
+            other = others[next_other]
+            mine, theirs = was.get(_hashable(keys[other])), was.get(_hashable(keys[i]))
             if mine is None or theirs is None or mine > theirs:
                 break
-            result.append(items[others.pop(0)])
+            result.append(items[other])
+            next_other += 1
         result.append(items[i])
-    return result + [items[i] for i in others]
+    return result + [items[i] for i in others[next_other:]]
 
 
 def _hashable(value: Any) -> Any:
