@@ -155,3 +155,20 @@ def test_a_clock_that_jumps_back_is_ignored():
     due = run.engine.next_wake()
     run.engine.apply(TimePassed(1.0))
     assert run.engine.now == run.now and run.engine.next_wake() == due
+
+
+def test_among_many_waiting_shapes_only_those_that_now_fit_are_tried(evaluations):
+    run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu(f"{2000 + i}m") for i in range(300)))
+    run.step()
+    evaluations.clear()
+    run.see(node("m").cpu("2100m"))
+    run.engine.step(run.now, 1000)
+    assert len(evaluations) == 101
+
+
+def test_a_gated_pod_says_so():
+    run = Run().see(node("n"), pod("p").gate("g"))
+    made = run.step()
+    assert [(each.reason, each.message) for each in made] == [
+        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+    ]

@@ -382,8 +382,8 @@ class Cycle:
         if old:
             self.queue.wake(ClusterChange(Wake.NOMINATION, self.columns.row_of.get(old, -1), record))
 
-    def say(self, record: PodRecord, reason: str, message: str) -> None:
-        """PodScheduled=False with an event, unless that is what was said last."""
+    def say(self, record: PodRecord, reason: str, message: str, *, event: bool = True) -> None:
+        """PodScheduled=False, with an event, unless that is what was said last."""
         said = f"{reason}: {message}"
         if record.said == said:
             return
@@ -397,6 +397,8 @@ class Cycle:
             message=message,
             observed_generation=record.generation,
         )
+        if not event:
+            return
         self.emit(
             d.RecordEvent,
             namespace=record.namespace,

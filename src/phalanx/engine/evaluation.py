@@ -283,18 +283,33 @@ class Evaluation:
         slots = np.full(n, float(2**31))
         for rid, amount in shape.requests:
             np.minimum(slots, np.floor((columns.alloc[rid, :n] - columns.used[rid, :n]) / amount), out=slots)
-        cap = 1 if shape.host_ports else None
-        for plugin, _ in self.filters:
-            per_node = getattr(plugin, "max_per_node", None)
-            limit = per_node(shape) if per_node is not None else None
-            if limit is not None:
-                cap = limit if cap is None else min(cap, limit)
+        cap = self.cap()
         if cap is not None:
             np.minimum(slots, cap, out=slots)
         slots[~self.feasible[:n]] = 0.0
         self._slots = np.maximum(slots, 0.0).astype(np.int64)
         self._slots_position = self._position
         return self._slots
+
+    def cap(self) -> int | None:
+        """Most pods of this shape one node may take, whatever its capacity; None: no such rule."""
+        cap = 1 if self.shape.host_ports else None
+        for plugin, _ in self.filters:
+            per_node = getattr(plugin, "max_per_node", None)
+            limit = per_node(self.shape) if per_node is not None else None
+            if limit is not None:
+                cap = limit if cap is None else min(cap, limit)
+        return cap
+
+    def preferences(self) -> Floats | None:
+        """(n,) what the pod's own soft wishes say about nodes (affinity, taints, spreading); None: nothing. How full
+        a node is plays no part: a group chooses that for itself."""
+        total: Floats | None = None
+        for term in self._normalised:
+            if not term.constant and term.low != term.high:
+                share = term.scaled[: self.columns.n]
+                total = share.copy() if total is None else total + share
+        return total
 
     def pre_filter(self) -> Status | None:
         """The first rejection before any node is looked at."""

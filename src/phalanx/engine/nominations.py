@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from phalanx.engine.records import PodRecord
 
@@ -38,6 +38,12 @@ class Nominations:
                 del self._by_node[node]
             self.version += 1
         return node
+
+    def all(self) -> Iterator[tuple[str, PodRecord]]:
+        """Every promise: (node, pod)."""
+        for node, pods in self._by_node.items():
+            for record in pods.values():
+                yield node, record
 
     def on(self, node: str) -> Sequence[PodRecord]:
         return list(self._by_node.get(node, {}).values())

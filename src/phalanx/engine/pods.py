@@ -14,6 +14,7 @@ from phalanx.engine.roots import GroupRoots, Root
 from phalanx.engine.shapes import ShapeTable
 from phalanx.model.objects import Pod
 
+GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -157,6 +158,9 @@ class Pods:
                     self.queue.back_off(root, self.cycle.now)
                     return
                 if status is not None and status.code != 0:
+                    if record.pod is not None and record.pod.spec.scheduling_gates:
+                        # kube-apiserver writes this itself; where it is there already nothing is sent.
+                        self.cycle.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
                     self.queue.gate(root, plugin.name, status.message)
                     return
         self.queue.activate(root)
