@@ -11,6 +11,13 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 
+def root_cause(problem: BaseException) -> BaseException:
+    """What a task group died of, without the groups around it."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
+
+
 class Component(Protocol):
     """A part of the control plane that runs in this process."""
 
@@ -45,6 +52,7 @@ class Loop:
         self._name, self._run, self._ready, self._stop = name, run, ready, stop
         self._task: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
+        self._stopping = False
 
     @property
     def name(self) -> str:
@@ -68,16 +76,22 @@ class Loop:
 
     async def _work(self) -> None:
         assert self._failed is not None
+        problem: BaseException
         try:
             await self._run()
+            if self._stopping:
+                return
+            problem = RuntimeError(f"{self._name} ended by itself")
         except asyncio.CancelledError:
             raise
-        except BaseException as problem:
+        except BaseException as raised:
             log.exception("%s died", self._name)
-            if not self._failed.done():
-                self._failed.set_exception(problem)
+            problem = root_cause(raised)
+        if not self._failed.done():
+            self._failed.set_exception(problem)
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._stop is not None:
             await self._stop()
         if self._task is not None:

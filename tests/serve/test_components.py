@@ -1,0 +1,86 @@
+"""Parts start in order, stop the other way round, and are missed when they die."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.serve.component import Group, Loop
+
+
+class Recorded:
+    failed = None
+
+    def __init__(self, name: str, journal: list[str], problem: Exception | None = None) -> None:
+        self.name, self._journal, self._problem = name, journal, problem
+
+    async def start(self) -> None:
+        self._journal.append(f"start {self.name}")
+        if self._problem is not None:
+            raise self._problem
+
+    async def stop(self) -> None:
+        self._journal.append(f"stop {self.name}")
+        if self.name == "rude":
+            raise RuntimeError("will not stop")
+
+
+def test_parts_stop_in_the_order_opposite_to_their_start() -> None:
+    journal: list[str] = []
+
+    async def live() -> None:
+        group = Group([Recorded(name, journal) for name in ("a", "rude", "c")])
+        await group.start()
+        await group.stop()
+
+    asyncio.run(live())
+    assert journal == ["start a", "start rude", "start c", "stop c", "stop rude", "stop a"]
+
+
+def test_what_had_started_stops_when_a_later_part_cannot() -> None:
+    journal: list[str] = []
+
+    async def live() -> None:
+        wrong = ConfigProblem("--x", "is wrong")
+        await Group([Recorded("a", journal), Recorded("b", journal, wrong), Recorded("c", journal)]).start()
+
+    with pytest.raises(ConfigProblem):
+        asyncio.run(live())
+    assert journal == ["start a", "start b", "stop b", "stop a"]
+
+
+async def _dies() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_raise())
+
+
+async def _raise() -> None:
+    raise ValueError("the reason")
+
+
+async def _ends() -> None:
+    return
+
+
+@pytest.mark.parametrize(("run", "said"), [(_dies, "the reason"), (_ends, "ended by itself")])
+def test_a_part_that_dies_is_noticed_with_its_reason(run, said: str) -> None:
+    async def live() -> None:
+        group = Group([Loop("part", run)])
+        await group.start()
+        try:
+            await group.until_failure()
+        finally:
+            await group.stop()
+
+    with pytest.raises((ValueError, RuntimeError), match=said):
+        asyncio.run(asyncio.wait_for(live(), 10))
+
+
+def test_a_part_that_dies_before_it_is_ready_fails_the_start() -> None:
+    async def live() -> None:
+        await Group([Loop("part", _dies, ready=asyncio.Event().wait)]).start()
+
+    with pytest.raises(ValueError, match="the reason"):
+        asyncio.run(asyncio.wait_for(live(), 10))
