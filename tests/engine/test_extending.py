@@ -10,7 +10,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
 from phalanx.engine.adapters import ByMax
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework import Code, Depends, Finding, Status, Wake
+from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Wake
 from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing.builders import node, pod
 
@@ -238,3 +238,33 @@ def test_two_profiles_schedule_their_own_pods_differently():
     run.see(node("n1").cpu("4"), node("n2").cpu("4"), pod("x").cpu("1").mem("1Gi").node("n1"))
     run.see(pod("a").cpu("1").mem("1Gi").scheduler("most"), pod("b").cpu("1").mem("1Gi").scheduler("least"))
     assert binds(run.step()) == {"a": "n1", "b": "n2"}
+
+
+class Landlord:
+    """PostFilter: promises a node once a pod of lower priority is there."""
+
+    name = "Mine"
+    helps_after = Wake.POD_PLACED
+
+    def __init__(self):
+        self.asked = 0
+
+    def helps(self, shape, priority, change):
+        return change.record.priority < priority
+
+    def post_filter(self, record, diagnosis, emit):
+        self.asked += 1
+        assert diagnosis.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+        return PostFilterResult(Status(Code.UNSCHEDULABLE), message="preemption: nobody to evict.", hopeless=True)
+
+
+def test_a_post_filter_adds_its_words_and_is_asked_again_when_it_may_help():
+    plugin = Landlord()
+    run = with_plugin(plugin).see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").priority(5) for i in range(3)))
+    run.step()
+    assert plugin.asked == 1
+    assert run.messages("p2") == ["0/1 nodes are available: 1 Insufficient cpu. preemption: nobody to evict."]
+    run.see(pod("same").cpu("100m").priority(5)).step()
+    assert plugin.asked == 1
+    run.see(pod("low").cpu("100m")).step()
+    assert plugin.asked == 2

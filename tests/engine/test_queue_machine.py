@@ -35,13 +35,16 @@ class Cluster(RuleBasedStateMachine):
         name=NODE_NAMES,
         cpu=st.sampled_from(["0", "1", "2", "4", "-1"]),
         disk=st.sampled_from(["", "ssd", "hdd"]),
+        zone=st.sampled_from(["", "z1", "z2"]),
         tainted=st.booleans(),
         cordoned=st.booleans(),
     )
-    def node_seen(self, name, cpu, disk, tainted, cordoned):
+    def node_seen(self, name, cpu, disk, zone, tainted, cordoned):
         built = node(name).cpu(cpu).pods(5)
         if disk:
             built.label("disk", disk)
+        if zone:
+            built.label("zone", zone)
         if tainted:
             built.taint("k", "v")
         self.nodes[name] = built.unschedulable(cordoned).build()
@@ -60,9 +63,12 @@ class Cluster(RuleBasedStateMachine):
         tolerant=st.booleans(),
         gated=st.booleans(),
         port=st.booleans(),
-        nominated=st.one_of(st.just(""), NODE_NAMES),
+        nominated=st.one_of(st.just(""), st.just(""), NODE_NAMES),
+        app=st.sampled_from(["", "a", "b"]),
+        company=st.sampled_from(["", "", "", "with", "without", "spread"]),
+        key=st.sampled_from(["kubernetes.io/hostname", "zone"]),
     )
-    def pod_made(self, name, cpu, priority, disk, tolerant, gated, port, nominated):
+    def pod_made(self, name, cpu, priority, disk, tolerant, gated, port, nominated, app, company, key):
         if name in self.pods:
             return
         self.uids += 1
@@ -77,6 +83,14 @@ class Cluster(RuleBasedStateMachine):
             built.port(80)
         if nominated:
             built.nominated(nominated)
+        if app:
+            built.label("app", app)
+        if company == "with":
+            built.affinity(key, {"app": "a"})
+        elif company == "without":
+            built.anti_affinity(key, {"app": "a"})
+        elif company == "spread":
+            built.spread(key, {"app": "b"})
         self.pods[name] = built.build()
         self.engine.apply(PodChanged(self.pods[name]))
 
@@ -84,6 +98,14 @@ class Cluster(RuleBasedStateMachine):
     def gates_removed(self, name):
         if name in self.pods:
             self._change(name, scheduling_gates=None)
+
+    @rule(name=POD_NAMES, app=st.sampled_from(["a", "b", "c"]))
+    def relabelled(self, name, app):
+        if name in self.pods:
+            found = self.pods[name]
+            meta = msgspec.structs.replace(found.metadata, labels={"app": app})
+            self.pods[name] = msgspec.structs.replace(found, metadata=meta)
+            self.engine.apply(PodChanged(self.pods[name]))
 
     @rule(name=POD_NAMES)
     def seen_again(self, name):

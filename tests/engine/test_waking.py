@@ -172,3 +172,10 @@ def test_a_gated_pod_says_so():
     assert [(each.reason, each.message) for each in made] == [
         ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
     ]
+
+
+def test_a_pod_that_waits_for_company_wakes_when_we_place_that_company():
+    run = Run().see(node("n"), pod("guest").affinity("kubernetes.io/hostname", {"app": "host"}))
+    assert binds(run.step()) == {}
+    run.see(pod("host").label("app", "host"))
+    assert list(binds(run.step())) == ["host", "guest"]

@@ -46,7 +46,9 @@ class Interest:
 
     shape: Shape
     profile: Profile
+    priority: int
     cross: tuple[Any, ...]  # rejecting plugins whose verdicts reach beyond one row
+    helpers: tuple[Any, ...]  # PostFilter plugins that want to be asked again after some changes
 
 
 class Cycle:
@@ -189,6 +191,7 @@ class Cycle:
         promised = self.nominations.clear(record)
         if promised and promised != record.node_name:
             self.queue.wake(ClusterChange(Wake.NOMINATION, self.columns.row_of.get(promised, -1), record))
+        self.queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
         self.root_of[record.key] = root
         root.records.pop(record.key, None)
         if not root.records:
@@ -335,7 +338,10 @@ class Cycle:
             cross.append(plugin)
             wakes |= getattr(plugin, "wakes_on", Wake.ANY)
         key = _bucket_key(record) if shared else ("root", root.key)
-        interest = Interest(record.shape, profile, tuple(cross))
+        helpers = [plugin for plugin in profile.post_filters if getattr(plugin, "helps_after", Wake.NOTHING)]
+        for plugin in helpers:
+            wakes |= plugin.helps_after
+        interest = Interest(record.shape, profile, record.priority, tuple(cross), tuple(helpers))
         needs = record.shape.requests if profile.fit_is_strict else ()
         self.queue.wait(root, key, wakes, self.worth, self.now, message=message, waits_for=interest, needs=needs)
 
@@ -347,6 +353,9 @@ class Cycle:
                 hint = getattr(plugin, "worth", None)
                 if hint is None or hint(interest.shape, change):
                     return True
+        for plugin in interest.helpers:
+            if change.kind & plugin.helps_after and plugin.helps(interest.shape, interest.priority, change):
+                return True
         if change.row >= 0 and change.kind & ROW_WAKES:
             return allows(interest.profile, interest.shape, self.columns, change.row)
         return False

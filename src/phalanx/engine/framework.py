@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -105,8 +105,7 @@ class Wake(enum.IntFlag):
     ANY = 1023
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterChange:
+class ClusterChange(NamedTuple):
     """Something happened that might help somebody."""
 
     kind: Wake
@@ -379,6 +378,9 @@ class PostFilter(Protocol):
     def post_filter(self, record: PodRecord, diagnosis: Diagnosis, emit: Emit) -> PostFilterResult:
         """May emit Evict decisions. The first plugin that returns SUCCESS ends the round."""
         ...
+
+    # Optional: helps_after: Wake and helps(shape, priority, change: ClusterChange) -> bool. Changes after which the
+    # plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority arrived).
 
 
 # ---- whoever wants to hear of objects

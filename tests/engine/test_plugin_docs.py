@@ -1,0 +1,42 @@
+"""The example of docs/plugins.md, run as written: installed as a package, switched on by configuration."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from engine_run import Run, binds
+
+from phalanx.engine.engine import Engine
+from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.testing.builders import node, pod
+
+DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package that offers the documented plugin by entry point."""
+    text = DOCS.read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (entry,) = re.findall(r"```toml\n\[project\.entry-points\.\"(.*?)\"\]\n(.*?)```", text, re.S)
+    (tmp_path / "rents.py").write_text(code)
+    info = tmp_path / "rents-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rents\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{entry[0]}]\n{entry[1].replace(chr(34), '')}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("rents", None)
+
+
+def test_the_documented_plugin_works_as_documented(installed):
+    uses = (*(PluginUse(name) for name in DEFAULT_PLUGINS), PluginUse("MaxRent"))
+    run = Run(Engine(EngineSettings(profiles=(ProfileSettings(plugins=uses, args={"MaxRent": {"default": 50}}),))))
+    run.see(node("a").label("rent", "60"), node("b").label("rent", "90"), node("c").cpu("1"))
+    run.see(pod("rich").cpu("2").annotate("example.com/max-rent", "70"), pod("poor").cpu("2"))
+    assert binds(run.step()) == {"rich": "a"}
+    (sentence,) = re.findall(r"^`(0/3 nodes are available.*)`$", DOCS.read_text(), re.M)
+    assert run.messages("poor") == [sentence]
