@@ -173,15 +173,17 @@ class Cycle:
         profile = self.profiles[record.scheduler_name]
         self.assume(root, record, row)
         if profile.reserve or profile.permit or profile.pre_bind:
-            status = self._reserve(profile, record, row)
+            status = self.reserve(record, row)
             if status is None:
                 status = self._advance(root, record, row, "permit", 0.0)
             if status is not None:
                 self.refuse(root, record, status)
                 return False
             return True
-        self._bind(profile, record)
-        return True
+        status = self._bind(profile, record)
+        if status is not None:
+            self.refuse(root, record, status)
+        return status is None
 
     def assume(self, root: Root, record: PodRecord, row: int) -> None:
         """Count a pod on a node although the API server does not know yet."""
@@ -198,19 +200,31 @@ class Cycle:
             self.queue.remove(root)
         self.groups.placed(record)
 
-    def _reserve(self, profile: Profile, record: PodRecord, row: int) -> Status | None:
-        for plugin in profile.reserve:
-            status = _ask(plugin, plugin.reserve, record, row)
+    def reserve(self, record: PodRecord, row: int) -> Status | None:
+        for plugin in self.profiles[record.scheduler_name].reserve:
+            status = ask(plugin, plugin.reserve, record, row)
             if status is not None:
                 return status
         return None
+
+    def permit(self, record: PodRecord, row: int) -> Status | None:
+        """The first plugin that refuses or says wait; None: go on."""
+        for plugin in self.profiles[record.scheduler_name].permit:
+            status = ask(plugin, plugin.permit, record, row)
+            if status is not None:
+                return status
+        return None
+
+    def advance(self, root: Root, record: PodRecord, row: int) -> Status | None:
+        """PreBind and Bind of a pod that is reserved and permitted; a Status if a plugin refused."""
+        return self._advance(root, record, row, "preBind", 0.0)
 
     def _advance(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> Status | None:
         """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
         profile = self.profiles[record.scheduler_name]
         if stage == "permit":
             for plugin in profile.permit:
-                status = _ask(plugin, plugin.permit, record, row)
+                status = ask(plugin, plugin.permit, record, row)
                 if status is None:
                     continue
                 if status.code is Code.WAIT:
@@ -220,7 +234,7 @@ class Cycle:
                 return status
             deadline = 0.0
         for plugin in profile.pre_bind:
-            status = _ask(plugin, plugin.pre_bind, record, row, self.emit)
+            status = ask(plugin, plugin.pre_bind, record, row, self.emit)
             if status is None:
                 continue
             if status.code is Code.WAIT:
@@ -229,14 +243,18 @@ class Cycle:
                 return None
             return status
         self.holding.pop(record.key, None)
-        self._bind(profile, record)
-        return None
+        return self._bind(profile, record)
 
-    def _bind(self, profile: Profile, record: PodRecord) -> None:
+    def _bind(self, profile: Profile, record: PodRecord) -> Status | None:
         for plugin in profile.bind:
-            record.bind = plugin.bind(record, record.node_name, self.emit)
+            try:
+                record.bind = int(plugin.bind(record, record.node_name, self.emit))
+            except Exception as problem:
+                text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
+                return Status(Code.ERROR, (text,), plugin.name)
             if record.bind:
-                return
+                return None
+        return Status(Code.ERROR, ("no plugin of the profile binds pods",))
 
     def poll(self) -> None:
         """Ask again the plugins that said wait; give up on those that waited too long."""
@@ -254,6 +272,7 @@ class Cycle:
     def bound(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind."""
         record.bind = 0
+        self.groups.bound(record)
         self.emit(
             d.RecordEvent,
             namespace=record.namespace,
@@ -346,15 +365,17 @@ class Cycle:
         self.queue.wait(root, key, wakes, self.worth, self.now, message=message, waits_for=interest, needs=needs)
 
     def worth(self, bucket: Bucket, change: ClusterChange) -> bool:
-        """Whether a change can make the bucket's shape feasible. Must never be wrongly False."""
-        interest: Interest = bucket.waits_for
+        return self.helps(bucket.waits_for, change)
+
+    def helps(self, interest: Interest, change: ClusterChange) -> bool:
+        """Whether a change can make a shape feasible. Must never be wrongly False."""
         for plugin in interest.cross:
             if change.kind & getattr(plugin, "wakes_on", Wake.ANY):
                 hint = getattr(plugin, "worth", None)
-                if hint is None or hint(interest.shape, change):
+                if hint is None or _perhaps(hint, interest.shape, change):
                     return True
         for plugin in interest.helpers:
-            if change.kind & plugin.helps_after and plugin.helps(interest.shape, interest.priority, change):
+            if change.kind & plugin.helps_after and _perhaps(plugin.helps, interest.shape, interest.priority, change):
                 return True
         if change.row >= 0 and change.kind & ROW_WAKES:
             return allows(interest.profile, interest.shape, self.columns, change.row)
@@ -424,6 +445,14 @@ def _bucket_key(record: PodRecord) -> tuple[Any, ...]:
     return ("shape", record.shape.id, record.priority, record.preemption_policy)
 
 
+def _perhaps(hint: Any, *args: Any) -> bool:
+    """A hint that fails is no reason to let a pod sleep."""
+    try:
+        return bool(hint(*args))
+    except Exception:
+        return True
+
+
 def _call(plugin: Any, call: Any, *args: Any) -> Any:
     try:
         return call(*args)
@@ -433,15 +462,15 @@ def _call(plugin: Any, call: Any, *args: Any) -> Any:
         raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
 
 
-def _ask(plugin: Any, call: Any, *args: Any) -> Status | None:
-    """A plugin's answer after a node was chosen: None for success; a failure becomes a Status."""
+def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
+    """A plugin's answer about one pod: None for success; a failure or nonsense becomes a Status with its name."""
     try:
         status = call(*args)
     except Exception as problem:
         text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
         return Status(Code.ERROR, (text,), plugin.name)
-    if status is None or status.code is Code.SUCCESS:
+    if status is None:
         return None
     if not isinstance(status, Status):
         return Status(Code.ERROR, (f"plugin {plugin.name}: answered {type(status).__name__}",), plugin.name)
-    return status
+    return None if status.code is Code.SUCCESS else status

@@ -17,9 +17,10 @@ class _Decision(msgspec.Struct, frozen=True, tag_field="decision", omit_defaults
 
 
 class Bind(_Decision, frozen=True, tag="Bind"):
-    """POST pods/NAME/binding."""
+    """POST pods/NAME/binding. `annotations` are put on the pod by the same write."""
 
     node: str = ""
+    annotations: dict[str, str] = {}
 
 
 class Nominate(_Decision, frozen=True, tag="Nominate"):

@@ -7,6 +7,7 @@ for decision in engine.step(now): perform(decision); engine.apply(Outcome(decisi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,12 +27,12 @@ from phalanx.engine.pods import Pods
 from phalanx.engine.profile import Profile, third_party
 from phalanx.engine.queue import Queue
 from phalanx.engine.records import PodRecord
-from phalanx.engine.roots import GroupRoots, NoGroups
+from phalanx.engine.roots import GroupRoots, NoGroups, Root
 from phalanx.engine.settings import EngineSettings
 from phalanx.engine.shapes import LabelInterest, ShapeTable
 from phalanx.engine.sieve import Sieve
 from phalanx.model.gates import Gates
-from phalanx.model.objects import Node
+from phalanx.model.objects import Node, Pod
 
 _WAKE_OF_KIND = {
     "PersistentVolume": Wake.STORAGE,
@@ -76,6 +77,7 @@ class Engine:
         self.shapes.on_evict.append(self.evaluations.forget)
         self.nominations = Nominations()
         self._last_id = 0
+        self.faults: deque[str] = deque(maxlen=100)  # of plugins, where no pod could be told; for logs
         self._out: list[Decision] = []
         self._awaited: dict[int, Decision] = {}
         self.profiles = self._make_profiles(plugins or {})
@@ -99,20 +101,24 @@ class Engine:
             self.groups,
         )
         self.pods = Pods(self.cycle, self.shapes, self.groups)
+        if groups is None and self.gates("GenericWorkload") and self.gates("GangScheduling"):
+            from phalanx.engine.groups.roots import Groups  # imports the cycle, which knows roots only as a protocol
+
+            groups = Groups
         if groups is not None:
             self.groups = self.cycle.groups = self.pods.groups = groups(self)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
         ]
-        self.queue.readmit = self.pods.admit
+        self.queue.readmit = self._readmit
         for profile in self.profiles.values():
             profile.handle.cycle = self.cycle
             for plugin in profile.pre_enqueue:
                 if getattr(plugin, "gate_wakes", Wake.NOTHING):
                     self.queue.gatekeepers[plugin.name] = plugin.gate_wakes
         self._apply: dict[type[Any], Callable[[Any], None]] = {
-            e.PodChanged: lambda event: self.pods.changed(event.object),
+            e.PodChanged: lambda event: self._pod_changed(event.object),
             e.NodeChanged: lambda event: self._node_changed(event.object),
             e.Gone: self._gone,
             e.Outcome: self._outcome,
@@ -132,6 +138,12 @@ class Engine:
             self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
         return profiles
 
+    def _readmit(self, root: Root) -> None:
+        if root.kind == "Pod":
+            self.pods.admit(root)
+        else:
+            self.groups.admit(root)
+
     # ---- in
 
     def apply(self, event: Event) -> None:
@@ -145,6 +157,10 @@ class Engine:
     def _time(self, now: float) -> None:
         if now > self.now:  # a clock that jumps back must not undo backoffs
             self.now = self.cycle.now = now
+
+    def _pod_changed(self, pod: Pod) -> None:
+        self.groups.saw(pod)
+        self.pods.changed(pod)
 
     def _node_changed(self, node: Node) -> None:
         name = node.metadata.name
@@ -185,6 +201,7 @@ class Engine:
     def _gone(self, event: e.Gone) -> None:
         if event.kind == "Pod":
             self.pods.gone(event.namespace, event.name, event.uid)
+            self.groups.lost(event.namespace, event.name)
         elif event.kind == "Node":
             self._node_gone(event.name, event.uid)
         else:
@@ -194,18 +211,27 @@ class Engine:
 
     def _tell(self, kind: str, old: Any | None, new: Any | None) -> None:
         for plugin in self._observers:
-            plugin.observe(kind, old, new)
+            try:
+                plugin.observe(kind, old, new)
+            except Exception as problem:
+                self._fault(plugin, problem)
         self.groups.observe(kind, old, new)
         wake = _WAKE_OF_KIND.get(kind)
         if wake is not None:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
+
+    def _fault(self, plugin: Any, problem: Exception) -> None:
+        self.faults.append(f"plugin {plugin.name}: {type(problem).__name__}: {problem}")
 
     def _outcome(self, event: e.Outcome) -> None:
         decision = self._awaited.pop(event.decision, None)
         if decision is None:
             return  # answered before, or of a kind nobody waits for
         for plugin in self._listeners:
-            plugin.outcome(decision, event)
+            try:
+                plugin.outcome(decision, event)
+            except Exception as problem:
+                self._fault(plugin, problem)
         key = f"{decision.namespace}/{decision.name}"
         if isinstance(decision, d.Nominate) and self.pods.nominating.get(key) == decision.id:
             del self.pods.nominating[key]
@@ -244,6 +270,7 @@ class Engine:
         self._time(now)
         cycle, queue = self.cycle, self.queue
         queue.flush(self.now)
+        self.groups.settle()
         if cycle.holding:
             cycle.poll()
         for _ in range(limit):
@@ -270,7 +297,7 @@ class Engine:
 
     def next_wake(self) -> float | None:
         """When `step` should be called again if no event comes; a time not after `now` means at once."""
-        if self._out or self.queue.has_active():
+        if self._out or self.groups.busy or self.queue.has_active():
             return self.now
         times = [held.deadline for held in self.cycle.holding.values()]
         due = self.queue.next_time()

@@ -48,7 +48,9 @@ NEVER = float("-inf")
 class _Term:
     """One score plugin's share of the total."""
 
-    __slots__ = ("constant", "high", "low", "normaliser", "plugin", "scaled", "set_feasible", "tracker", "weight")
+    __slots__ = (
+        "constant", "high", "low", "normaliser", "plugin", "sample", "scaled", "set_feasible", "tracker", "weight",
+    )  # fmt: skip
 
     def __init__(self, plugin: Any, tracker: ShapeScore, weight: int, normaliser: Normaliser | None) -> None:
         self.plugin = plugin
@@ -58,6 +60,7 @@ class _Term:
         self.set_feasible = getattr(tracker, "set_feasible", None)
         self.low = self.high = 0.0
         self.constant = False  # every node has the same raw score: bounds cannot move
+        self.sample: Floats = np.zeros(0)  # that score, once
         self.scaled: Floats = np.zeros(0)  # weight * normalised score
 
 
@@ -136,6 +139,7 @@ class Evaluation:
             if self.columns.count < self.columns.n:
                 raw = raw[self.columns.alive[: self.columns.n]]
             term.constant = len(raw) > 0 and term.set_feasible is None and bool((raw == raw[0]).all())
+            term.sample = raw[:1]  # of a row in use: free rows keep a 0
         self._tell_feasible()
         self._rescale(force=True)
         self._sum()
@@ -154,7 +158,7 @@ class Evaluation:
         for term in self._normalised:
             if term.constant and not force:
                 continue
-            raw = term.tracker.raw[:1] if term.constant else term.tracker.raw[self.feasible]
+            raw = term.sample if term.constant else term.tracker.raw[self.feasible]
             missing = np.isnan(raw)  # NaN: not scored, becomes 0
             if missing.any():
                 raw = raw[~missing]

@@ -6,10 +6,15 @@ import enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.engine.records import PodRecord
+from phalanx.model.objects import Pod
 
 if TYPE_CHECKING:
     from phalanx.engine.cycle import Cycle
     from phalanx.engine.queue import Bucket
+
+
+# Annotation on every pod bound as part of a group, written with its Binding.
+BOUND_IN_GROUP = "scheduling.phalanx.dev/bound-in-group"
 
 
 class Place(enum.Enum):
@@ -81,6 +86,31 @@ class GroupRoots(Protocol):
         """A claimed pod is assumed or bound."""
         ...
 
+    def bound(self, record: PodRecord) -> None:
+        """The API server acknowledged a pod's Bind."""
+        ...
+
+    def saw(self, pod: Pod) -> None:
+        """Every version of every pod, before a record is made of it."""
+        ...
+
+    def lost(self, namespace: str, name: str) -> None:
+        """A pod object is gone, and its record too."""
+        ...
+
+    def admit(self, root: Root) -> None:
+        """Judge a held root again: active, or held with its reason."""
+        ...
+
+    def settle(self) -> None:
+        """Before roots are popped: act on what was noted since the last time."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """`settle` has something to do."""
+        ...
+
     def gone(self, record: PodRecord, *, finished: bool) -> None:
         """A claimed pod was deleted, or `finished` (Succeeded, Failed: it may still satisfy its gang)."""
         ...
@@ -107,6 +137,18 @@ class NoGroups:
     def pending(self, record: PodRecord) -> None: ...
 
     def placed(self, record: PodRecord) -> None: ...
+
+    def bound(self, record: PodRecord) -> None: ...
+
+    def saw(self, pod: Pod) -> None: ...
+
+    def lost(self, namespace: str, name: str) -> None: ...
+
+    def admit(self, root: Root) -> None: ...
+
+    def settle(self) -> None: ...
+
+    busy = False
 
     def gone(self, record: PodRecord, *, finished: bool) -> None: ...
 

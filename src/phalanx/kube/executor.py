@@ -119,7 +119,12 @@ class Executor:
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": bind.name, "namespace": bind.namespace, "uid": bind.uid},
+            "metadata": {
+                "name": bind.name,
+                "namespace": bind.namespace,
+                "uid": bind.uid,
+                **({"annotations": bind.annotations} if bind.annotations else {}),
+            },
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
         }
         for attempt in range(BIND_ATTEMPTS):

@@ -8,13 +8,25 @@ from typing import Any
 from phalanx.engine import decisions
 from phalanx.engine.framework import Emit, Handle
 from phalanx.engine.records import PodRecord
+from phalanx.engine.roots import BOUND_IN_GROUP
 
 
 class DefaultBinder:
     name = "DefaultBinder"
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
-        pass
+        self._handle = handle
 
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
-        return emit(decisions.Bind, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
+        cycle = self._handle.cycle
+        # The mark tells a later scheduler process that this member was placed by us as part of its group.
+        grouped = cycle is not None and cycle.groups.claims(record)
+        marks = {BOUND_IN_GROUP: self._handle.scheduler_name} if grouped else {}
+        return emit(
+            decisions.Bind,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            node=node,
+            annotations=marks,
+        )

@@ -1,0 +1,280 @@
+"""One attempt of one group root: build, search, check, then all of it or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.engine import decisions as d
+from phalanx.engine.adapters import PluginFailure
+from phalanx.engine.cycle import SCHEDULER_ERROR, UNSCHEDULABLE, Interest
+from phalanx.engine.framework import ClusterChange, Code, Status, Wake
+from phalanx.engine.groups import words
+from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.groups.commits import broken, releasable
+from phalanx.engine.groups.trial import Assignment, Greedy, holds
+from phalanx.engine.placement import Outcome, Verdict, place
+from phalanx.engine.placement.explain import explain
+from phalanx.engine.queue import Bucket
+from phalanx.engine.records import PodRecord
+from phalanx.engine.roots import Root
+from phalanx.engine.shapes import Shape
+from phalanx.model.groups import Group, GroupKey
+
+if TYPE_CHECKING:
+    from phalanx.engine.groups.roots import Groups
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a root could not be placed."""
+
+    message: str  # of the root group
+    built: Built
+    outcome: Outcome | None = None  # None: only leftovers were tried
+
+
+class Attempt:
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._cycle = groups.cycle
+        self._columns = groups.cycle.columns
+        self.failures: dict[str, Failure] = {}  # root key -> the last failure, for `why`
+
+    def run(self, root: Root, group: Group) -> None:
+        """Leaves the root in a place of the queue, or without pods."""
+        try:
+            settings = self._groups._engine.settings
+            built = build(self._cycle, group, self._groups.waiting_pods, settings.search_budget, root.priority)
+            self._try(root, group, built)
+        except (PluginFailure, Unplaceable) as problem:
+            self._error(root, group, str(problem))
+
+    def _try(self, root: Root, group: Group, built: Built) -> None:
+        outcome = place(built.problem, explained=False)
+        if not outcome.placed:
+            self._failed(root, group, built, outcome)
+            return
+        assignment = self._seats(built, outcome)
+        satisfied = [built.group_of[part] for part in built.group_of if part in outcome.satisfied]
+        if assignment and built.coupled and not holds(self._cycle, assignment):
+            greedy = Greedy(self._cycle, built)
+            found = greedy.run()
+            if found is None:
+                self._refuse(root, group, Failure(words.coupled(group), built))
+                return
+            assignment = found
+            satisfied = [built.group_of[part] for part in built.group_of if part in greedy.satisfied]
+        if not assignment:
+            # Enough runs already; what is left over does not fit.
+            self._refuse(root, group, Failure(words.leftovers(group), built))
+            return
+        self._commit(root, group, built, assignment, satisfied)
+
+    # ---- success
+
+    def _seats(self, built: Built, outcome: Outcome) -> Assignment:
+        """From counts to pods: those with a promise on a chosen node first, the rest in queue order."""
+        seats: Assignment = []
+        left: dict[int, dict[int, list[PodRecord]]] = {}
+        number = {shape: i for i, shape in enumerate(built.shapes)}
+        for part, records in built.pending.items():
+            by_shape = left[part] = {}
+            for record in records:
+                by_shape.setdefault(number[record.shape], []).append(record)
+        for share in outcome.shares:
+            waiting = left[id(share.leaf)][share.shape]
+            rows = {int(row): int(count) for row, count in zip(share.nodes, share.counts, strict=True)}
+            rest = []
+            for record in waiting:
+                row = self._columns.row_of.get(record.nominated, -1) if record.nominated else -1
+                if rows.get(row, 0) > 0:
+                    rows[row] -= 1
+                    seats.append((record, row))
+                else:
+                    rest.append(record)
+            taken = 0
+            for row, count in rows.items():
+                for record in rest[taken : taken + count]:
+                    seats.append((record, row))
+                taken += count
+            left[id(share.leaf)][share.shape] = rest[taken:]
+        return seats
+
+    def _commit(self, root: Root, group: Group, built: Built, seats: Assignment, satisfied: list[Group]) -> None:
+        """Reserve and Permit for everybody, then bind. One refusal takes everybody back."""
+        cycle = self._cycle
+        self.failures.pop(root.key, None)
+        done: Assignment = []
+        for record, row in seats:
+            cycle.assume(root, record, row)
+            done.append((record, row))
+            status = cycle.reserve(record, row) or self._permit(record, row)
+            if status is not None:
+                self._take_back(root, group, done, record, status)
+                return
+        self._groups.begin_commit(group.key, [g.key for g in satisfied], [record for record, _ in seats])
+        for record, row in seats:
+            status = cycle.advance(root, record, row)
+            if status is not None:
+                cycle.refuse(root, record, status)
+        self._rest(root, built, {g.key for g in satisfied})
+
+    def _permit(self, record: PodRecord, row: int) -> Status | None:
+        """Groups do not wait half-way: a plugin that is not ready now refuses the attempt and is asked again later."""
+        status = self._cycle.permit(record, row)
+        if status is not None and status.code is Code.WAIT:
+            return Status(Code.UNSCHEDULABLE, (f"{status.plugin or 'Permit'} is not ready: {status.message}",))
+        return status
+
+    def _take_back(self, root: Root, group: Group, done: Assignment, refused: PodRecord, status: Status) -> None:
+        for record, _ in reversed(done):
+            self._cycle.forget(record)
+            self._cycle.root_of.pop(record.key, None)
+            root.records[record.key] = record
+            self._groups.pending(record)
+        text = f"{words.UNSCHEDULABLE}, pod {refused.key}: {status.message}"
+        reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
+        for record in root.records.values():
+            self._cycle.say(record, reason, text)
+        self._conditions(group, reason, text)
+        self._groups.queue.back_off(root, self._cycle.now)
+
+    def _rest(self, root: Root, built: Built, satisfied: set[GroupKey]) -> None:
+        """Pods that did not get a place although their root did: try them on their own at once (bind first, preempt
+        later); groups whose minimum was not met are told so."""
+        if not root.records:
+            return
+        for part, member in built.group_of.items():
+            short = member.composite or bool(built.pending.get(part))
+            if short and member.key not in satisfied:
+                text = f"{words.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
+                self._groups.conditions.say(member, "False", UNSCHEDULABLE, text)
+        self._groups.queue.activate(root)
+
+    # ---- failure
+
+    def _failed(self, root: Root, group: Group, built: Built, outcome: Outcome) -> None:
+        self._reasons(built)
+        certificate = outcome.certificate = explain(built.problem)
+        if outcome.verdict is Verdict.EXHAUSTED:
+            message = words.exhausted(group, outcome.expansions, certificate)
+        else:
+            message = words.refused(group, certificate)
+        self._refuse(root, group, Failure(message, built, outcome))
+
+    def _reasons(self, built: Built) -> None:
+        """Which filter rules each node out, per shape: only needed to explain."""
+        names: dict[str, int] = {}
+        for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
+            codes = np.full(self._columns.n, -1, dtype=np.int16)
+            for _, finding in evaluation.diagnose().findings:
+                code = names.setdefault(finding.reason, len(names))
+                fresh = finding.rows[codes[finding.rows] < 0]
+                codes[fresh] = code
+            row.reasons = codes
+        built.problem.reason_names = list(names)
+
+    def _refuse(self, root: Root, group: Group, failure: Failure) -> None:
+        cycle = self._cycle
+        self.failures[root.key] = failure
+        message = failure.message
+        if self._release(root, group):
+            message += "; members bound in an attempt that could not be completed are released"
+        elif self._groups.preempt is not None:
+            note = self._groups.preempt(root, group, failure)
+            if note:
+                message += f", pod group preemption: {note}"
+        told: dict[Any, str] = {}
+        for record in list(root.records.values()):
+            text = told.get(record.shape)
+            if text is None:
+                text = told[record.shape] = self._own_message(record, message)
+            cycle.say(record, UNSCHEDULABLE, text)
+        self._conditions(group, UNSCHEDULABLE, message)
+        self._sleep(root, failure.built, message)
+
+    def _own_message(self, record: PodRecord, group_message: str) -> str:
+        """A pod that fits nowhere is told why; one that only lacks its fellows is told that."""
+        evaluation = self._cycle.evaluation(record)
+        if evaluation.best() >= 0 and evaluation.pre_filter() is None:
+            return group_message
+        return evaluation.diagnose().message
+
+    def _conditions(self, group: Group, reason: str, message: str) -> None:
+        for member in self._groups.forest.tree(group.key):
+            if member.spec is not None and not (member.satisfied and member.key != group.key):
+                self._groups.conditions.say(member, "False", reason, message)
+
+    def _error(self, root: Root, group: Group, message: str) -> None:
+        for record in root.records.values():
+            self._cycle.say(record, SCHEDULER_ERROR, message)
+        self._conditions(group, SCHEDULER_ERROR, message)
+        self._groups.queue.back_off(root, self._cycle.now)
+
+    def _release(self, root: Root, group: Group) -> bool:
+        """A gang whose commit failed for good and that cannot be completed now gives its places back."""
+        released = False
+        for leaf in self._groups.forest.leaves(group.key):
+            if not broken(leaf) or self._groups.scheduled_before(leaf) or group.key in self._groups.commits:
+                continue
+            assert leaf.spec is not None
+            for member in releasable(leaf):
+                meta = member.pod.metadata
+                self._groups._engine.emit(
+                    d.Evict,
+                    namespace=meta.namespace,
+                    name=meta.name,
+                    uid=meta.uid,
+                    reason="GangIncomplete",
+                    message=(
+                        f"{leaf.key} needs {leaf.spec.minimum} members, only {leaf.placed} could be bound; "
+                        "released so that the whole gang can be tried again"
+                    ),
+                    event_reason="GangReleased",
+                    event_message=f"Released from node {member.node}: {leaf.key} could not be completed",
+                    preemptor=root.key,
+                )
+                released = True
+        return released
+
+    # ---- waiting
+
+    def _sleep(self, root: Root, built: Built, message: str) -> None:
+        wakes = Wake.NOTHING
+        interests = []
+        strict = True
+        for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
+            profile = evaluation.profile
+            strict = strict and profile.fit_is_strict
+            cross = []
+            for plugin, _ in evaluation.filters:
+                if plugin not in profile.row_filters:
+                    cross.append(plugin)
+                    wakes |= getattr(plugin, "wakes_on", Wake.ANY)
+            if evaluation.pre_filter() is not None:
+                wakes = Wake.ANY
+            interests.append(Interest(shape, profile, root.priority, tuple(cross), ()))
+        self._groups.queue.wait(
+            root,
+            ("root", root.key),
+            wakes,
+            self._worth,
+            self._cycle.now,
+            message=message,
+            waits_for=tuple(interests),
+            needs=_least(built.shapes) if strict else (),
+        )
+
+    def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
+        return any(self._cycle.helps(interest, change) for interest in bucket.waits_for)
+
+
+def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
+    """What a row must at least have free to take any member."""
+    first, *others = (dict(shape.requests) for shape in shapes)
+    for other in others:
+        first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}
+    return tuple(sorted(first.items()))

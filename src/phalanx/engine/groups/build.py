@@ -1,0 +1,234 @@
+"""From a group tree and the columns to a placement problem. Arrays are borrowed where nothing has to be subtracted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from phalanx.engine.adapters import RowFilter
+from phalanx.engine.columns import Columns
+from phalanx.engine.cycle import Cycle
+from phalanx.engine.evaluation import Evaluation
+from phalanx.engine.framework import Depends
+from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow
+from phalanx.engine.placement.problem import Group as Part
+from phalanx.engine.plugins.pod_index import ANTI, terms_of
+from phalanx.engine.records import PodRecord
+from phalanx.engine.shapes import Shape
+from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups.group import ON_NODE
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+class Unplaceable(Exception):
+    """The state contradicts the group's rules; a SchedulerError with this text."""
+
+
+@dataclass(slots=True)
+class Built:
+    problem: Problem
+    shapes: list[Shape]
+    evaluations: list[Evaluation]
+    pending: dict[int, list[PodRecord]]  # id(Leaf) -> its pending pods, in queue order
+    part_of: dict[GroupKey, Part]
+    coupled: bool  # some shape has rules that reach beyond one node: counting is not the last word
+    group_of: dict[int, Group] = field(default_factory=dict)  # id(part) -> group
+
+
+def build(
+    cycle: Cycle, root: Group, pending: dict[GroupKey, dict[str, PodRecord]], budget: int, priority: int
+) -> Built:
+    """Raises PluginFailure and Unplaceable."""
+    return _Builder(cycle, pending, priority).build(root, budget)
+
+
+class _Builder:
+    def __init__(self, cycle: Cycle, pending: dict[GroupKey, dict[str, PodRecord]], priority: int) -> None:
+        self._cycle = cycle
+        self._columns: Columns = cycle.columns
+        self._waiting = pending
+        self._priority = priority
+        self._numbers: dict[Shape, int] = {}
+        self._records: dict[Shape, PodRecord] = {}
+        self._keys: dict[str, None] = {}
+        self._pending: dict[int, list[PodRecord]] = {}
+        self._part_of: dict[GroupKey, Part] = {}
+        self._group_of: dict[int, Group] = {}
+
+    def build(self, root: Group, budget: int) -> Built:
+        part = self._part(root)
+        columns, n = self._columns, self._columns.n
+        shapes = list(self._numbers)
+        evaluations = [self._cycle.evaluation(self._records[shape]) for shape in shapes]
+        rids = sorted({rid for shape in shapes for rid, _ in shape.requests})
+        free: Floats = columns.alloc[rids, :n] - columns.used[rids, :n]
+        promised = self._promised(free, rids)
+        np.maximum(free, 0.0, out=free)
+        domains = {}
+        names = {}
+        for key in self._keys:
+            column = columns.label(key)
+            domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
+            names[key] = column.values[1:]
+        problem = Problem(
+            resources=[columns.resource_names[rid] for rid in rids],
+            free=free,
+            shapes=[self._row(s, e, rids, promised) for s, e in zip(shapes, evaluations, strict=True)],
+            root=part,
+            domains=domains,
+            domain_names=names,
+            conflicts=self._conflicts(shapes),
+            budget=budget,
+        )
+        coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
+        return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of)
+
+    # ---- the tree
+
+    def _part(self, group: Group) -> Part:
+        spec = group.spec
+        assert spec is not None
+        for key in (spec.topology_key, spec.preferred_key):
+            if key is not None:
+                self._keys[key] = None
+        part: Part
+        if group.composite:
+            children = tuple(self._part(child) for child in group.sorted_children() if child.spec is not None)
+            part = Composite(
+                str(group.key), spec.minimum, children, spec.topology_key, spec.preferred_key, self._pinned(group)
+            )
+        else:
+            records = sorted(self._waiting.get(group.key, {}).values(), key=PodRecord.sort_key)
+            demand: dict[int, int] = {}
+            for record in records:
+                number = self._numbers.setdefault(record.shape, len(self._numbers))
+                self._records.setdefault(record.shape, record)
+                demand[number] = demand.get(number, 0) + 1
+            part = Leaf(
+                str(group.key),
+                spec.minimum,
+                tuple(demand.items()),
+                group.placed,
+                spec.topology_key,
+                spec.preferred_key,
+                self._pinned(group),
+            )
+            self._pending[id(part)] = records
+        self._part_of[group.key] = part
+        self._group_of[id(part)] = group
+        return part
+
+    def _pinned(self, group: Group) -> int:
+        """Where running members dictate the domain; -1 if nothing does."""
+        assert group.spec is not None
+        key = group.spec.topology_key
+        if key is None:
+            return -1
+        column = self._columns.label(key)
+        found: dict[int, str] = {}
+        for leaf in _leaves(group):
+            if not any(leaf.counts[state] for state in ON_NODE):
+                continue
+            for name, member in leaf.members.items():
+                if member.state not in ON_NODE:
+                    continue
+                row = self._columns.row_of.get(member.node, -1)
+                if row < 0:
+                    continue  # its node is gone: the pod will follow
+                domain = int(column.ids[row]) - 1
+                if domain < 0:
+                    raise Unplaceable(f"no topology domain found for pod {name}: node {member.node} has no label {key}")
+                found[domain] = column.values[domain + 1]
+        if len(found) > 1:
+            values = ", ".join(sorted(found.values()))
+            raise Unplaceable(
+                "cannot determine domain for already scheduled pods: more than 1 domain found for pod group: " + values
+            )
+        return next(iter(found), -1)
+
+    # ---- shapes
+
+    def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool) -> ShapeRow:
+        n = self._columns.n
+        asked = dict(shape.requests)
+        cap = evaluation.cap()
+        rejected = evaluation.pre_filter() is not None
+        return ShapeRow(
+            request=np.array([asked.get(rid, 0.0) for rid in rids]),
+            mask=np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n],
+            cap=None if cap is None else np.full(n, cap, dtype=np.int64),
+            slots=None if promised or rejected else evaluation.slots(),
+            score=evaluation.preferences(),
+        )
+
+    def _promised(self, free: Floats, rids: list[int]) -> bool:
+        """Room promised to others of at least our rank is not free. True if anything was taken off."""
+        nominations = self._cycle.nominations
+        if not nominations:
+            return False
+        ours = {record.key for records in self._pending.values() for record in records}
+        taken = False
+        index = {rid: number for number, rid in enumerate(rids)}
+        for node, record in nominations.all():
+            if record.row >= 0 or record.key in ours or record.priority < self._priority:
+                continue
+            row = self._columns.row_of.get(node, -1)
+            if row < 0:
+                continue
+            for rid, amount in record.shape.requests:
+                if rid in index:
+                    free[index[rid], row] -= amount
+                    taken = True
+        return taken
+
+    def _conflicts(self, shapes: list[Shape]) -> frozenset[tuple[int, int]]:
+        """Pairs of shapes that keep each other off a node: host ports, anti-affinity by host name."""
+        if len(shapes) < 2:
+            return frozenset()
+        objects = next(iter(self._cycle.profiles.values())).handle.objects
+        apart = []
+        for shape in shapes:
+            terms = terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
+            apart.append([term for term in terms if term.kind == ANTI and term.key == HOSTNAME])
+        found = set()
+        for a, first in enumerate(shapes):
+            for b in range(a + 1, len(shapes)):
+                second = shapes[b]
+                ports = first.host_ports and second.host_ports and _clash(first, second)
+                if (
+                    ports
+                    or any(t.selects(second.namespace, second.labels, objects) for t in apart[a])
+                    or any(t.selects(first.namespace, first.labels, objects) for t in apart[b])
+                ):
+                    found.add((a, b))
+        return frozenset(found)
+
+
+def _clash(first: Shape, second: Shape) -> bool:
+    for ip_a, protocol_a, port_a in first.host_ports:
+        for ip_b, protocol_b, port_b in second.host_ports:
+            same = (protocol_a, port_a) == (protocol_b, port_b)
+            if same and (ip_a == ip_b or "0.0.0.0" in (ip_a, ip_b)):
+                return True
+    return False
+
+
+# Filters whose verdict about the second and third pod on a node follows from slots, caps and conflicts.
+COUNTED = frozenset({"NodeResourcesFit", "NodePorts"})
+
+
+def _reaches_beyond(evaluation: Evaluation) -> bool:
+    """Whether a placed pod can change a verdict in a way that counting does not see."""
+    for plugin, tracker in evaluation.filters:
+        if isinstance(tracker, RowFilter) and (plugin.name in COUNTED or not tracker.depends & Depends.USAGE):
+            continue
+        return True
+    return False
+
+
+def _leaves(group: Group) -> list[Group]:
+    if not group.composite:
+        return [group]
+    return [leaf for child in group.sorted_children() for leaf in _leaves(child)]

@@ -1,0 +1,74 @@
+"""Conditions of groups: written when they change, True for good once it was True, an event with every change."""
+
+from __future__ import annotations
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.model.groups import COMPOSITE, WORKLOAD, Group, GroupKey
+from phalanx.model.objects import CompositePodGroup, PodGroup
+
+TYPE_OF = {"PodGroup": "PodGroupInitiallyScheduled", "CompositePodGroup": "CompositePodGroupInitiallyScheduled"}
+QUIET = frozenset({"WaitingForMembers"})  # a state people may look up, not news
+
+
+class GroupConditions:
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
+
+    def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
+        """What the object says already (after a restart, or written by another scheduler)."""
+        if key in self._said:
+            return
+        for condition in obj.status.conditions or ():
+            if condition.type == TYPE_OF.get(key.kind):
+                self._said[key] = (condition.status, condition.reason, condition.message)
+
+    def forget(self, key: GroupKey) -> None:
+        self._said.pop(key, None)
+
+    def is_true(self, key: GroupKey) -> bool:
+        return self._said.get(key, ("",))[0] == "True"
+
+    def say(self, group: Group, status: str, reason: str, message: str) -> None:
+        key = group.key
+        known = self._said.get(key)
+        if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):
+            return
+        self._said[key] = (status, reason, message)
+        spec = group.spec
+        if spec is None:
+            return
+        if key.kind != WORKLOAD:  # an implicit group is no object and has no status
+            self._emit(
+                d.SetGroupCondition,
+                namespace=key.namespace,
+                name=key.name,
+                uid=spec.uid,
+                kind=key.kind,
+                type=TYPE_OF[key.kind],
+                status=status,
+                reason=reason,
+                message=message,
+                observed_generation=spec.generation,
+            )
+        if reason not in QUIET:
+            self._event(group, status, message)
+
+    def _event(self, group: Group, status: str, message: str) -> None:
+        key, spec = group.key, group.spec
+        assert spec is not None
+        good = status == "True"
+        what = "child groups" if key.kind == COMPOSITE else "pods"
+        text = f"{key} is scheduled: at least {spec.minimum} of its {what} have a node" if good else message
+        self._emit(
+            d.RecordEvent,
+            namespace=key.namespace,
+            name=key.name.partition("/")[0],
+            uid=spec.uid,
+            kind=key.kind,
+            type="Normal" if good else "Warning",
+            reason="Scheduled" if good else "FailedScheduling",
+            action="Binding" if good else "Scheduling",
+            message=text[: d.MAX_EVENT_MESSAGE],
+        )

@@ -1,0 +1,158 @@
+"""Placing for a trial inside the columns: what counting cannot judge (spreading, affinity, volumes) is asked of the
+filters themselves, pod by pod, and everything is taken back afterwards.
+
+`holds` checks a placement that the search found by counting. `Greedy` finds one the plain way where counting misled:
+minimums of all children first, then extras, several orders of pods, domains by how much they can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from phalanx.engine.cycle import Cycle
+from phalanx.engine.framework import Bools
+from phalanx.engine.groups.build import Built
+from phalanx.engine.placement.problem import Composite, Group, Leaf, done
+from phalanx.engine.records import PodRecord
+
+Assignment = list[tuple[PodRecord, int]]
+
+DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains fails in the next, too, as a rule
+
+
+def holds(cycle: Cycle, assignment: Assignment) -> bool:
+    """Whether every filter agrees when the pods arrive one after the other."""
+    journal = cycle.columns.journal
+    mark = journal.mark()
+    try:
+        for record, row in assignment:
+            if not cycle.evaluation(record).feasible[row]:
+                return False
+            cycle.columns.place(record, row)
+    finally:
+        journal.rewind(mark)
+    return True
+
+
+class Greedy:
+    """One pass, no backtracking beyond domains; answers an assignment whose root minimum is met, or None."""
+
+    def __init__(self, cycle: Cycle, built: Built) -> None:
+        self._cycle = cycle
+        self._columns = cycle.columns
+        self._built = built
+        self._order: dict[int, list[PodRecord]] = {}
+        self._made: Assignment = []
+        self._left: dict[int, list[PodRecord]] = {}
+        self._where: dict[int, Bools] = {}
+        self.satisfied: set[int] = set()
+
+    def run(self) -> Assignment | None:
+        root = self._built.problem.root
+        for order in self._orders():
+            self._order = order
+            self._made, self._left, self._where, self.satisfied = [], {}, {}, set()
+            mark = self._columns.journal.mark()
+            try:
+                allowed = self._columns.alive.copy()
+                if self._group(root, allowed):
+                    self._extras(root)
+                    return list(self._made)
+            finally:
+                self._columns.journal.rewind(mark)
+        return None
+
+    def _orders(self) -> Iterator[dict[int, list[PodRecord]]]:
+        """As queued; then those with the fewest nodes first; then the largest first."""
+        pending = self._built.pending
+        yield pending
+        choices = {
+            shape: int(evaluation.feasible.sum())
+            for shape, evaluation in zip(self._built.shapes, self._built.evaluations, strict=True)
+        }
+        if len(choices) > 1:
+            yield {leaf: sorted(records, key=lambda r: choices[r.shape]) for leaf, records in pending.items()}
+            yield {
+                leaf: sorted(records, key=lambda r: -float(r.shape.amounts.sum())) for leaf, records in pending.items()
+            }
+
+    def _group(self, group: Group, allowed: Bools) -> bool:
+        for mask in self._domains(group, allowed):
+            mark, made = self._columns.journal.mark(), len(self._made)
+            left, where, satisfied = dict(self._left), dict(self._where), set(self.satisfied)
+            if self._inside(group, mask):
+                self.satisfied.add(id(group))
+                return True
+            self._columns.journal.rewind(mark)
+            del self._made[made:]
+            self._left, self._where, self.satisfied = left, where, satisfied
+        return False
+
+    def _inside(self, group: Group, mask: Bools) -> bool:
+        if isinstance(group, Leaf):
+            return self._leaf(group, mask)
+        good = sum(done(child) for child in group.children)
+        self.satisfied.update(id(child) for child in group.children if done(child))
+        for child in group.children:
+            if done(child):
+                self._left[id(child)] = list(self._order.get(id(child), ()))
+                self._where[id(child)] = mask
+            elif self._group(child, mask):
+                good += 1
+        return good >= group.minimum
+
+    def _leaf(self, leaf: Leaf, mask: Bools) -> bool:
+        """Only the minimum; the rest is remembered for later."""
+        rest: list[PodRecord] = []
+        need = leaf.need
+        for record in self._order[id(leaf)]:
+            if need > 0 and self._place(record, mask):
+                need -= 1
+            else:
+                rest.append(record)
+        self._left[id(leaf)] = rest
+        self._where[id(leaf)] = mask
+        return need <= 0
+
+    def _extras(self, group: Group) -> None:
+        if id(group) not in self.satisfied:
+            return
+        if isinstance(group, Composite):
+            for child in group.children:
+                self._extras(child)
+            return
+        for record in self._left.get(id(group), ()):
+            self._place(record, self._where[id(group)])
+
+    def _place(self, record: PodRecord, mask: Bools) -> bool:
+        evaluation = self._cycle.evaluation(record)
+        row = evaluation.best(mask)
+        if row < 0:
+            return False
+        self._columns.place(record, row)
+        self._made.append((record, row))
+        return True
+
+    def _domains(self, group: Group, allowed: Bools) -> Iterator[Bools]:
+        """The areas to try, the ones that can take most first."""
+        if group.key is None:
+            yield allowed
+            return
+        n = self._columns.n
+        column = self._built.problem.domains[group.key]
+        inside = allowed[:n] & (column >= 0)
+        if group.pinned >= 0:
+            candidates = [group.pinned] if bool((inside & (column == group.pinned)).any()) else []
+        else:
+            weights = np.zeros(n)
+            for evaluation in self._built.evaluations:
+                weights += np.minimum(evaluation.slots(), 1 << 20)
+            sums = np.bincount(np.where(inside, column, 0), weights=np.where(inside, weights, 0))
+            candidates = [int(d) for d in np.argsort(-sums, kind="stable") if sums[d] > 0][:DOMAINS_TRIED]
+        for domain in candidates:
+            mask = allowed.copy()
+            mask[:n] &= column == domain
+            mask[n:] = False
+            yield mask

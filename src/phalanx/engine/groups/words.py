@@ -1,0 +1,35 @@
+"""What people read about groups. The certificate is rendered once; condition, event and CLI say the same."""
+
+from __future__ import annotations
+
+from phalanx.engine.placement import Certificate, sentence
+from phalanx.model.groups import Group
+
+UNSCHEDULABLE = "pod group is unschedulable"
+
+
+def refused(group: Group, certificate: Certificate) -> str:
+    """kube-scheduler's leading phrases first, so that tools that look for them still find them; then the diagnosis."""
+    minimum = group.spec.minimum if group.spec is not None else certificate.needed
+    running = 0 if group.composite else group.placed
+    # What fits side by side is not known exactly when each fits alone: certainly less than was asked for.
+    scheduled = min(running + certificate.fits, max(0, minimum - 1))
+    head = f"minCount ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
+    return f"{UNSCHEDULABLE}, {head}; {sentence(certificate)}"
+
+
+def exhausted(group: Group, expansions: int, certificate: Certificate) -> str:
+    """The search gave up: what counting says, and that it is no proof."""
+    return f"{refused(group, certificate)} (search budget of {expansions} expansions used up, not proved impossible)"
+
+
+def coupled(group: Group) -> str:
+    minimum = group.spec.minimum if group.spec is not None else 1
+    return (
+        f"{UNSCHEDULABLE}, minCount ({minimum}) cannot be satisfied: there is room by resources, but no placement "
+        "was found that also keeps the pods' affinity, spreading and volume rules"
+    )
+
+
+def leftovers(group: Group) -> str:
+    return f"{UNSCHEDULABLE}, no further member of {group.key} fits beside those that are placed"
