@@ -12,7 +12,7 @@ from phalanx.engine.adapters import ByMax
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Wake
 from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
-from phalanx.testing.builders import node, pod
+from phalanx.testing.builders import node, pod, service
 
 
 def with_plugin(plugin, **use):
@@ -268,3 +268,50 @@ def test_a_post_filter_adds_its_words_and_is_asked_again_when_it_may_help():
     assert plugin.asked == 1
     run.see(pod("low").cpu("100m")).step()
     assert plugin.asked == 2
+
+
+class OddEnqueue:
+    name = "Mine"
+
+    def pre_enqueue(self, record):
+        return "no idea"
+
+
+class OddBind:
+    name = "Mine"
+
+    def bind(self, record, node, emit):
+        raise OSError("no wire")
+
+
+class OddEars:
+    name = "Mine"
+
+    def observe(self, kind, old, new):
+        raise RuntimeError("deaf")
+
+    def outcome(self, decision, event):
+        raise RuntimeError("deaf")
+
+    def sign(self, pod):
+        return []
+
+
+def test_a_nonsensical_gatekeeper_fails_the_pod_not_the_engine():
+    run = with_plugin(OddEnqueue()).see(node("n"), pod("a"))
+    run.step()
+    assert run.messages("a") == ["plugin Mine: answered str"] and run.bound == {}
+
+
+def test_a_binder_that_raises_gives_the_room_back():
+    uses = (*(PluginUse(name) for name in DEFAULT_PLUGINS if name != "DefaultBinder"), PluginUse("Mine"))
+    settings = EngineSettings(profiles=(ProfileSettings(plugins=uses),))
+    run = Run(Engine(settings, plugins={"Mine": lambda args, handle: OddBind()})).see(node("n"), pod("a"))
+    run.step()
+    assert run.messages("a") == ["plugin Mine: OSError: no wire"] and run.engine.columns.used[3, 0] == 0
+
+
+def test_a_plugin_that_cannot_listen_harms_nobody():
+    run = with_plugin(OddEars()).see(node("n"), service("s"), pod("a"))
+    assert binds(run.step()) == {"a": "n"}
+    assert "plugin Mine: RuntimeError: deaf" in run.engine.faults

@@ -147,3 +147,12 @@ def test_a_condition_that_could_not_be_written_is_said_again():
     run.engine.apply(Outcome(condition.id, TRANSIENT))
     again = run.step(400.0)
     assert [type(each) for each in again] == [d.SetPodCondition, d.RecordEvent]
+
+
+def test_a_node_that_comes_back_after_the_bind_failed_is_empty():
+    run, (bind,) = started(node("n").cpu("2"), pod("a").cpu("1"))
+    run.gone("Node", "n")
+    run.engine.apply(Outcome(bind.id, CONFLICT))
+    run.see(node("n").cpu("2"))
+    assert run.engine.columns.used[0, run.engine.columns.row_of["n"]] == 0
+    assert binds(run.step(1.0)) == {"a": "n"}

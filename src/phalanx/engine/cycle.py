@@ -73,6 +73,7 @@ class Cycle:
         self.groups = groups
         self.now = 0.0
         self.holding: dict[str, Held] = {}
+        self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of pods that are assumed (to come back after a failure)
 
     # ---- attempts
@@ -301,12 +302,21 @@ class Cycle:
                 plugin.unreserve(record, row)
             except Exception:  # a broken plugin must not keep the room of a pod that is not there
                 continue
+        self.unhouse(record)
         record.assumed = False
         record.bind = 0
         record.node_name = ""
         if row >= 0:
             self.columns.unplace(record)
             self.queue.wake(ClusterChange(Wake.POD_GONE, row, record))
+
+    def unhouse(self, record: PodRecord) -> None:
+        """A pod no longer waits for its node to appear."""
+        pods = self.homeless.get(record.node_name)
+        if pods is not None and pods.get(record.key) is record:
+            del pods[record.key]
+            if not pods:
+                del self.homeless[record.node_name]
 
     def refuse(self, root: Root, record: PodRecord, status: Status) -> None:
         """Reserve, Permit or PreBind said no after the pod was assumed."""

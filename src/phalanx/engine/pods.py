@@ -7,8 +7,8 @@ informer shows it bound, it is gone, or its Bind failed. An unbound version of a
 from __future__ import annotations
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.engine.cycle import Cycle
-from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.cycle import SCHEDULER_ERROR, Cycle, ask
+from phalanx.engine.framework import ClusterChange, Code, Wake
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import GroupRoots, Root
 from phalanx.engine.shapes import ShapeTable
@@ -26,7 +26,7 @@ class Pods:
         self.shapes = shapes
         self.groups = groups
         self.records: dict[str, PodRecord] = {}
-        self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods bound to a node we do not know
+        self.homeless = cycle.homeless
         self.crowded: set[int] = set()  # rows that others filled or that shrank: over-commit there is not our doing
         self.nominating: dict[str, int] = {}  # pod key -> Nominate decision under way
         self._orders = 0
@@ -150,14 +150,13 @@ class Pods:
         for record in root.records.values():
             profile = self.cycle.profiles[record.scheduler_name]
             for plugin in profile.pre_enqueue:
-                try:
-                    status = plugin.pre_enqueue(record)
-                except Exception as problem:
-                    text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
-                    self.cycle.say(record, "SchedulerError", text)
-                    self.queue.back_off(root, self.cycle.now)
-                    return
-                if status is not None and status.code != 0:
+                status = ask(plugin, plugin.pre_enqueue, record)
+                if status is not None:
+                    if status.code is Code.ERROR:
+                        self.cycle.say(record, SCHEDULER_ERROR, status.message)
+                        self.queue.back_off(root, self.cycle.now)
+                        root.gate = (plugin.name, status.message)
+                        return
                     if record.pod is not None and record.pod.spec.scheduling_gates:
                         # kube-apiserver writes this itself; where it is there already nothing is sent.
                         self.cycle.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
@@ -170,7 +169,7 @@ class Pods:
         root = self.cycle.root_of.pop(record.key, None)
         self.cycle.forget(record)
         if message:
-            self.cycle.say(record, "SchedulerError", message)
+            self.cycle.say(record, SCHEDULER_ERROR, message)
         if self.groups.claims(record):
             self.groups.pending(record)
             return
@@ -246,7 +245,7 @@ class Pods:
         row = old.row
         if row >= 0:
             self.columns.unplace(old)
-        self._unhouse(old)
+        self.cycle.unhouse(old)
         self._keep(record, old)
         if row < 0:
             self._settle(record)
@@ -260,10 +259,9 @@ class Pods:
         """Undo whatever we did for a pod that turned out to be elsewhere."""
         if old.assumed:
             self.cycle.root_of.pop(old.key, None)
-            self._unhouse(old)
             self.cycle.forget(old)
         elif old.node_name:
-            self._unhouse(old)
+            self.cycle.unhouse(old)
             if old.row >= 0:
                 row = old.row
                 self.columns.unplace(old)
@@ -278,13 +276,6 @@ class Pods:
         root = self.queue.roots.get(f"pod/{record.key}")
         if root is not None:
             self.queue.remove(root)
-
-    def _unhouse(self, record: PodRecord) -> None:
-        pods = self.homeless.get(record.node_name)
-        if pods is not None and pods.get(record.key) is record:
-            del pods[record.key]
-            if not pods:
-                del self.homeless[record.node_name]
 
     def _remove(self, record: PodRecord, *, finished: bool) -> None:
         self._take_back(record)

@@ -175,7 +175,10 @@ class Queue:
             entry = heapq.heappop(self._backoff)
             root = entry[2]
             if root.entry is entry and root.place is Place.BACKOFF:
-                self._into_active(root)
+                if root.gate[0]:
+                    self.readmit(root)  # it failed at the gate: ask there again
+                else:
+                    self._into_active(root)
         while self._deadlines and self._deadlines[0][0] <= now:
             bucket = heapq.heappop(self._deadlines)[2]
             bucket.armed = False
@@ -251,6 +254,7 @@ class Queue:
 
     def _into_active(self, root: Root) -> None:
         root.place = Place.ACTIVE
+        root.gate = ("", "")
         self.roots[root.key] = root
         root.entry = self._entry(root)
         heapq.heappush(self._active, root.entry)

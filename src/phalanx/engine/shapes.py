@@ -209,7 +209,7 @@ class ShapeTable:
         shape.owner = next(
             ((ref.kind, ref.name) for ref in meta.owner_references if ref.controller and ref.kind in _OWNERS), ("", "")
         )
-        shape.signatures = {name: sign(pod) for name, sign in self.signers}
+        shape.signatures = {name: _signature(sign, pod) for name, sign in self.signers}
         # Where the first pod of a shape happens to run says nothing about the others.
         shape.pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, node_name=""))
         shape.refs = 0
@@ -244,6 +244,16 @@ class ShapeTable:
         shape.rids = np.array([rid for rid, _ in pairs], dtype=np.int64)
         shape.amounts = np.array([amount for _, amount in pairs], dtype=np.float64)
         shape.nonzero = request.nonzero
+
+
+def _signature(sign: Signer, pod: Pod) -> Hashable:
+    """A plugin that cannot sign a pod gets it as one of a kind."""
+    try:
+        signature = sign(pod)
+        hash(signature)
+    except Exception:
+        return ("unsigned", pod.metadata.uid)
+    return signature
 
 
 def mentioned_keys(pod: Pod) -> set[str]:
