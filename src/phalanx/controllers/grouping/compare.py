@@ -1,0 +1,91 @@
+"""How a stored scheduling object differs from the wanted one. Fields that the server fills in do not count."""
+
+from __future__ import annotations
+
+import copy
+from enum import Enum
+from typing import Any
+
+from phalanx.controllers.grouping.core import WORKLOADS, Json
+
+# Filled by defaulting or admission where the writer left them unset (reference: priority, disruption mode, policy).
+_DEFAULTED: dict[str, Any] = {"disruptionMode": {"single": {}}}
+_IGNORED_WHEN_UNSET = ("priority", "priorityClassName", "preemptionPolicy")
+_TEMPLATES = ("podGroupTemplates", "compositePodGroupTemplates")
+_COUNTS = ("minCount", "minGroupCount")
+
+
+class Difference(Enum):
+    NONE = 0
+    COUNTS = 1  # only minCount or minGroupCount: may be changed in place
+    SHAPE = 2  # anything else: immutable, so the object must be replaced
+
+
+def as_v1beta1(workload: Json) -> Json:
+    """A KEP-4671 Workload in the words of the later version."""
+    spec = dict(workload["spec"])
+    groups = spec.pop("podGroups", None)
+    if groups is None:
+        return workload
+    spec["podGroupTemplates"] = [{"name": g["name"], "schedulingPolicy": copy.deepcopy(g["policy"])} for g in groups]
+    return {**workload, "apiVersion": WORKLOADS.api_version, "spec": spec}
+
+
+def difference(known: Json, wanted: Json) -> Difference:
+    here, there = as_v1beta1(known)["spec"], as_v1beta1(wanted)["spec"]
+    return _of_specs(here, there, defaulted=known["kind"] != "Workload")
+
+
+def _of_specs(known: Json, wanted: Json, *, defaulted: bool) -> Difference:
+    worst = Difference.NONE
+    for key in sorted({*known, *wanted}):
+        here, there = known.get(key), wanted.get(key)
+        if key in _TEMPLATES:
+            found = _of_templates(here or [], there or [])
+        elif key == "schedulingPolicy":
+            found = _of_policies(here or {}, there or {})
+        elif key in _IGNORED_WHEN_UNSET and there is None:
+            continue
+        else:
+            if defaulted and there is None:
+                there = _DEFAULTED.get(key)
+            found = Difference.NONE if _same(here, there) else Difference.SHAPE
+        worst = max(worst, found, key=lambda d: d.value)
+    return worst
+
+
+def _of_templates(known: list[Json], wanted: list[Json]) -> Difference:
+    here = {template["name"]: template for template in known}
+    there = {template["name"]: template for template in wanted}
+    if here.keys() != there.keys():
+        return Difference.SHAPE
+    found = [_of_specs(here[name], there[name], defaulted=False) for name in there]
+    return max(found, key=lambda d: d.value, default=Difference.NONE)
+
+
+def _of_policies(known: Json, wanted: Json) -> Difference:
+    if ("gang" in known) != ("gang" in wanted):
+        return Difference.SHAPE
+    return Difference.NONE if _same(known.get("gang"), wanted.get("gang")) else Difference.COUNTS
+
+
+def _same(here: Any, there: Any) -> bool:
+    return here == there or (here in (None, [], {}) and there in (None, [], {}))
+
+
+def with_counts_of(known: Json, wanted: Json) -> Json:
+    """The stored object with the wanted counts."""
+    body = copy.deepcopy(as_v1beta1(known))
+    _take_counts(body["spec"], as_v1beta1(wanted)["spec"])
+    return body
+
+
+def _take_counts(known: Json, wanted: Json) -> None:
+    policy = (wanted.get("schedulingPolicy") or {}).get("gang")
+    if policy is not None:
+        known["schedulingPolicy"]["gang"].update({key: policy[key] for key in _COUNTS if key in policy})
+    for field in _TEMPLATES:
+        there = {template["name"]: template for template in wanted.get(field) or ()}
+        for template in known.get(field) or ():
+            if template["name"] in there:
+                _take_counts(template, there[template["name"]])

@@ -1,0 +1,105 @@
+"""What grouping a workload results in: scheduling objects to write, and how each of its pods joins its group.
+
+Everything in this package is a pure function of the workload object: no client, no clock, no randomness. The same
+object always gives the same names, so that a controller killed between two writes goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.base.client import Resource
+
+Json = dict[str, Any]
+
+GROUP = "scheduling.k8s.io"
+WORKLOADS = Resource(GROUP, "v1beta1", "workloads", "Workload")
+WORKLOADS_V1ALPHA1 = Resource(GROUP, "v1alpha1", "workloads", "Workload")  # KEP-4671: spec.podGroups
+POD_GROUPS = Resource(GROUP, "v1beta1", "podgroups", "PodGroup")
+COMPOSITE_POD_GROUPS = Resource(GROUP, "v1alpha3", "compositepodgroups", "CompositePodGroup")
+
+# Downward annotations of Kubernetes 1.37: a parent tells a child controller which template its pods use.
+GROUP_TEMPLATE = f"{GROUP}/group-template-name"
+PARENT_COMPOSITE = f"{GROUP}/parent-compositepodgroup"
+
+MAX_TEMPLATES = 8  # per list of a Workload
+MAX_INT32 = 2**31 - 1
+
+
+class Refused(Exception):
+    """The workload asks for something that cannot work. `message` tells its author what to change."""
+
+    def __init__(self, message: str, reason: str = "InvalidSchedulingConfiguration") -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How the pods of one part of a workload join their group: through one of the two fields of a pod."""
+
+    pod_group: str = ""  # spec.schedulingGroup.podGroupName
+    workload: str = ""  # spec.workloadRef (KEP-4671), with the two below
+    group: str = ""
+    replica_key: str = ""
+    template: str = ""  # the Workload's template behind the group, for child controllers
+    parent: str = ""  # the CompositePodGroup above the PodGroup
+
+    def put_on(self, pod_spec: Json) -> None:
+        """Edit the spec of a pod or of a pod template. What its author wrote there is left alone."""
+        if pod_spec.get("schedulingGroup") is not None or pod_spec.get("workloadRef") is not None:
+            return
+        if self.pod_group:
+            pod_spec["schedulingGroup"] = {"podGroupName": self.pod_group}
+        elif self.workload:
+            reference = {"name": self.workload, "podGroup": self.group}
+            if self.replica_key:
+                reference["podGroupReplicaKey"] = self.replica_key
+            pod_spec["workloadRef"] = reference
+
+
+@dataclass(slots=True)
+class Grouping:
+    """Objects in the order in which they must be created. Parts of the workload are named by the kind's own module."""
+
+    workload: Json | None = None
+    composites: list[Json] = field(default_factory=list)  # parents before children
+    groups: list[Json] = field(default_factory=list)
+    links: dict[str, Link] = field(default_factory=dict)  # part -> link; a part without one is not grouped
+    owned_by_workload: bool = False  # PodGroups also name the Workload as an owner, as those of Jobs do
+
+    @property
+    def objects(self) -> list[Json]:
+        return [*([self.workload] if self.workload is not None else []), *self.composites, *self.groups]
+
+    def __bool__(self) -> bool:
+        return self.workload is not None or bool(self.links)
+
+
+# A grouper may look at other documents (a runtime a TrainJob refers to, …).
+Grouper = Callable[[Json, Sequence[Json]], Grouping]
+
+
+def reference_to(owner: Json, *, controller: bool = True) -> Json:
+    """An owner reference. Only the controller's blocks foreground deletion: children go before their parents."""
+    meta = owner["metadata"]
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta.get("uid", ""),
+    }
+    return {**reference, "controller": True, "blockOwnerDeletion": True} if controller else reference
+
+
+def controller_ref(owner: Json) -> Json:
+    """Workload.spec.controllerRef."""
+    group = owner["apiVersion"].rpartition("/")[0]
+    reference = {"kind": owner["kind"], "name": owner["metadata"]["name"]}
+    return {"apiGroup": group, **reference} if group else reference
+
+
+def namespace_of(owner: Json) -> str:
+    return str(owner["metadata"].get("namespace") or "default")

@@ -1,0 +1,155 @@
+"""Job: one Workload, one PodGroup (Kubernetes 1.37, gate WorkloadWithJob).
+
+The only part of a Job is "" (all its pods). `delegated` makes the PodGroup of a Job whose parent owns the Workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.controllers.grouping.core import (
+    GROUP_TEMPLATE,
+    POD_GROUPS,
+    Grouping,
+    Json,
+    Link,
+    Refused,
+    namespace_of,
+    reference_to,
+)
+from phalanx.controllers.grouping.names import by_uid, of_template
+from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.wishes import wishes
+
+BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"
+_COPIED = (
+    "schedulingPolicy",
+    "schedulingConstraints",
+    "disruptionMode",
+    "resourceClaims",
+    "priorityClassName",
+    "priority",
+)
+
+
+def mode_of(job: Json, *, cron_jobs: bool = True) -> str:
+    """Who makes the scheduling objects of this Job.
+
+    Kubernetes 1.37 makes none for Jobs of a CronJob; KEP-5547 and the API design paper want one Workload per Job
+    (the templated lifecycle), which is what `cron_jobs` says.
+    """
+    template = job["spec"]["template"].get("spec") or {}
+    if template.get("schedulingGroup") is not None or template.get("workloadRef") is not None:
+        return NOTHING
+    owner = next((ref for ref in job["metadata"].get("ownerReferences") or () if ref.get("controller")), None)
+    if owner is None or (cron_jobs and owner["kind"] == "CronJob"):
+        return BOTH
+    return GROUP_ONLY if GROUP_TEMPLATE in (job["metadata"].get("annotations") or {}) else NOTHING
+
+
+def size_of(job_spec: Json) -> int:
+    """How many pods of a Job run at a time: more than `completions` never exist, and a gang of them would never fill."""
+    parallelism = job_spec.get("parallelism")
+    count = 1 if parallelism is None else int(parallelism)
+    completions = job_spec.get("completions")
+    return count if completions is None else min(count, int(completions))
+
+
+def leaf_of(job: Json) -> Leaf:
+    """The one template. Basic unless the Job asks for a gang, in spec.scheduling or by annotation."""
+    spec = job["spec"]
+    asked: Json = spec.get("scheduling") or {}
+    wish = wishes(job["metadata"].get("annotations"))
+    policy: Json = asked.get("schedulingPolicy") or {}
+    everybody = max(1, size_of(spec))
+    if policy.get("gang") is not None:
+        count = policy["gang"].get("minCount")
+        chosen = gang(everybody if count is None else int(count))
+    elif policy.get("basic") is None and wish.gang:
+        if (wish.min_count or 1) > everybody:
+            raise Refused(f"annotation min-count {wish.min_count} is more than the {everybody} pods of the Job")
+        chosen = gang(wish.min_count or everybody)
+    else:
+        chosen = BASIC
+    return Leaf(
+        name=f"{job['metadata']['name']}-pgt-0",
+        policy=chosen,
+        constraints=asked.get("schedulingConstraints") or wish.constraints,
+        disruption=asked.get("disruptionMode") or wish.mode,
+        claims=asked.get("resourceClaims") or (),
+        priority_class=(spec["template"].get("spec") or {}).get("priorityClassName") or "",
+    )
+
+
+def group_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
+    mode = mode_of(job)
+    if mode == NOTHING:
+        return Grouping()
+    if mode == GROUP_ONLY:
+        parent = parent_workload(job, related)
+        return delegated(job, parent) if parent is not None else Grouping()
+    meta, leaf = job["metadata"], leaf_of(job)
+    if len(leaf.name) > 63 or "." in leaf.name:
+        raise Refused(
+            f"a Job with scheduling objects needs a name of at most 57 characters without dots, not {meta['name']!r}",
+            "FailedWorkloadCompilation",
+        )
+    name = by_uid(meta["name"], meta.get("uid", ""))
+    group_name = of_template(name, leaf.name)
+    group = pod_group(job, group_name, name, leaf)
+    return Grouping(
+        workload=workload(job, name, [leaf]),
+        groups=[group],
+        links={"": Link(pod_group=group_name, template=leaf.name)},
+        owned_by_workload=True,
+    )
+
+
+def parent_workload(job: Json, workloads: Sequence[Json]) -> Json | None:
+    """The Workload about the Job's own controller: found by controllerRef, not by name."""
+    owner = next(ref for ref in job["metadata"]["ownerReferences"] if ref.get("controller"))
+    group = owner["apiVersion"].rpartition("/")[0]
+    for found in workloads:
+        about = found["spec"].get("controllerRef") or {}
+        if (about.get("apiGroup") or "", about.get("kind"), about.get("name")) == (group, owner["kind"], owner["name"]):
+            return found
+    return None
+
+
+def delegated(job: Json, parent: Json, *, shared: bool = False) -> Grouping:
+    """A PodGroup from the template that the parent names. Nested templates count too, beyond 1.37.
+
+    Kubernetes names the PodGroup by Workload and template alone, so that two Jobs of one template get in each other's
+    way; `shared` adds the Job's name.
+    """
+    wanted = job["metadata"]["annotations"][GROUP_TEMPLATE]
+    template = find_template(parent["spec"], wanted)
+    if template is None:
+        raise Refused(
+            f"Workload {parent['metadata']['name']} has no podGroupTemplate {wanted!r}; correct the annotation "
+            f"{GROUP_TEMPLATE}",
+            "FailedWorkloadCompilation",
+        )
+    workload_name = parent["metadata"]["name"]
+    name = of_template(workload_name, f"{job['metadata']['name']}-{wanted}" if shared else wanted)
+    spec = {"workloadRef": {"workloadName": workload_name, "templateName": wanted}}
+    spec |= {key: template[key] for key in _COPIED if template.get(key) is not None}
+    group = {
+        "apiVersion": POD_GROUPS.api_version,
+        "kind": POD_GROUPS.kind,
+        "metadata": {"name": name, "namespace": namespace_of(job), "ownerReferences": [reference_to(job)]},
+        "spec": spec,
+    }
+    return Grouping(groups=[group], links={"": Link(pod_group=name, template=wanted)})
+
+
+def find_template(node: Json, name: str) -> Json | None:
+    for template in node.get("podGroupTemplates") or ():
+        if template["name"] == name:
+            found: Json = template
+            return found
+    for composite in node.get("compositePodGroupTemplates") or ():
+        inner = find_template(composite, name)
+        if inner is not None:
+            return inner
+    return None

@@ -1,0 +1,174 @@
+"""Templates of groups, and the Workload, CompositePodGroups and PodGroups made from them.
+
+A `Leaf` is a PodGroupTemplate, a `Node` a CompositePodGroupTemplate. One template may be instantiated many times:
+once per replica, say. Fields left unset here stay unset there, so that the server's defaults apply.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.controllers.grouping.core import (
+    COMPOSITE_POD_GROUPS,
+    MAX_TEMPLATES,
+    POD_GROUPS,
+    WORKLOADS,
+    Json,
+    Refused,
+    controller_ref,
+    namespace_of,
+    reference_to,
+)
+from phalanx.model import names as dns
+
+BASIC: Json = {"basic": {}}
+
+
+def gang(count: int) -> Json:
+    return {"gang": {"minCount": count}}
+
+
+def gang_of_groups(count: int) -> Json:
+    return {"gang": {"minGroupCount": count}}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    name: str
+    policy: Json  # {"basic": {}} or {"gang": {"minCount": n}}
+    constraints: Json | None = None  # schedulingConstraints
+    disruption: Json | None = None  # disruptionMode
+    claims: Sequence[Json] = ()  # resourceClaims
+    priority_class: str = ""
+
+    def template(self) -> Json:
+        return {"name": self.name, **self.spec()}
+
+    def spec(self) -> Json:
+        """The fields that a template and a PodGroup share."""
+        found: dict[str, Any] = {
+            "schedulingPolicy": self.policy,
+            "schedulingConstraints": self.constraints,
+            "disruptionMode": self.disruption,
+            "resourceClaims": list(self.claims) or None,
+            "priorityClassName": self.priority_class or None,
+        }
+        return {key: copy.deepcopy(value) for key, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    policy: Json  # {"basic": {}} or {"gang": {"minGroupCount": n}}
+    children: Sequence[Node | Leaf]
+    constraints: Json | None = None
+    disruption: Json | None = None
+    priority_class: str = ""
+
+    def template(self) -> Json:
+        found = {"name": self.name, **self.spec()}
+        composites = [child.template() for child in self.children if isinstance(child, Node)]
+        leaves = [child.template() for child in self.children if isinstance(child, Leaf)]
+        if composites:
+            found["compositePodGroupTemplates"] = composites
+        if leaves:
+            found["podGroupTemplates"] = leaves
+        return found
+
+    def spec(self) -> Json:
+        found: dict[str, Any] = {
+            "schedulingPolicy": self.policy,
+            "schedulingConstraints": self.constraints,
+            "disruptionMode": self.disruption,
+            "priorityClassName": self.priority_class or None,
+        }
+        return {key: copy.deepcopy(value) for key, value in found.items() if value is not None}
+
+
+def workload(owner: Json, name: str, templates: Sequence[Leaf | Node]) -> Json:
+    """The Workload of an owner: leaves or composites on top, not both (a rule of the API)."""
+    check(templates)
+    field = "compositePodGroupTemplates" if isinstance(templates[0], Node) else "podGroupTemplates"
+    return {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": WORKLOADS.kind,
+        "metadata": {"name": name, "namespace": namespace_of(owner), "ownerReferences": [reference_to(owner)]},
+        "spec": {"controllerRef": controller_ref(owner), field: [template.template() for template in templates]},
+    }
+
+
+def pod_group(
+    owner: Json, name: str, workload_name: str, template: Leaf, *, parent: str = "", labels: Json | None = None
+) -> Json:
+    spec: Json = {"workloadRef": {"workloadName": workload_name, "templateName": template.name}, **template.spec()}
+    if parent:
+        spec["parentCompositePodGroupName"] = parent
+    return {
+        "apiVersion": POD_GROUPS.api_version,
+        "kind": POD_GROUPS.kind,
+        "metadata": _metadata(owner, name, labels),
+        "spec": spec,
+    }
+
+
+def composite(
+    owner: Json, name: str, workload_name: str, template: Node, *, parent: str = "", labels: Json | None = None
+) -> Json:
+    spec: Json = {"workloadRef": {"workloadName": workload_name, "templateName": template.name}, **template.spec()}
+    if parent:
+        spec["parentCompositePodGroupName"] = parent
+    return {
+        "apiVersion": COMPOSITE_POD_GROUPS.api_version,
+        "kind": COMPOSITE_POD_GROUPS.kind,
+        "metadata": _metadata(owner, name, labels),
+        "spec": spec,
+    }
+
+
+def _metadata(owner: Json, name: str, labels: Json | None) -> Json:
+    meta: Json = {"name": name, "namespace": namespace_of(owner), "ownerReferences": [reference_to(owner)]}
+    return {**meta, "labels": dict(labels)} if labels else meta
+
+
+def check(templates: Sequence[Leaf | Node]) -> None:
+    """What the API server would refuse with words the workload's author cannot use, said in better ones."""
+    _check_width(templates, "the Workload")
+    every = list(_walk(templates))
+    for template in every:
+        if problems := dns.dns_label(template.name):
+            raise Refused(
+                f"group template name {template.name!r} is not a DNS label ({problems[0]}); choose a shorter name"
+            )
+        if "basic" in template.policy and "all" in (template.disruption or {}):
+            raise Refused(
+                f"group {template.name}: disruptionMode all needs a gang policy, or use disruptionMode single"
+            )
+        gang_policy = template.policy.get("gang")
+        if gang_policy is not None and min(gang_policy.values(), default=0) < 1:
+            raise Refused(f"group {template.name}: a gang needs at least 1 member; use the basic policy instead")
+    classes = sorted({template.priority_class for template in every})
+    if len(classes) > 1:
+        shown = ", ".join(repr(name) for name in classes)
+        raise Refused(f"all pods of one Workload need the same priorityClassName, found {shown}")
+
+
+def _check_width(templates: Sequence[Leaf | Node], where: str) -> None:
+    if len(templates) > MAX_TEMPLATES:
+        raise Refused(
+            f"{where} would need {len(templates)} groups and may have {MAX_TEMPLATES}; "
+            f"put several parts into one group",
+            "TooManyGroups",
+        )
+    for template in templates:
+        if isinstance(template, Node):
+            _check_width(template.children, f"group {template.name}")
+
+
+def _walk(templates: Sequence[Leaf | Node]) -> Iterator[Leaf | Node]:
+    for template in templates:
+        yield template
+        if isinstance(template, Node):
+            yield from _walk(template.children)

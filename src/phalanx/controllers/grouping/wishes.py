@@ -1,0 +1,70 @@
+"""What a workload's author may ask for by annotation, where the kind has no field for it.
+
+    scheduling.phalanx.dev/gang: "true" | "false"     all pods of the workload start together, or not
+    scheduling.phalanx.dev/topology: KEY              they share one domain of this node label
+    scheduling.phalanx.dev/disruption: all | single   they are preempted together, or one by one
+    scheduling.phalanx.dev/min-count: "N"             as many as must start together (default: all of them)
+    scheduling.phalanx.dev/min-groups: "N"            the same for groups of groups
+
+A level that lies between two objects (a ReplicatedJob, between JobSet and Job) has keys of its own, with a prefix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.controllers.grouping.core import MAX_INT32, Json, Refused
+
+DOMAIN = "scheduling.phalanx.dev"
+GANG = f"{DOMAIN}/gang"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    gang: bool | None = None
+    topology: str = ""
+    disruption: str = ""
+    min_count: int | None = None
+    min_groups: int | None = None
+
+    @property
+    def constraints(self) -> Json | None:
+        return {"topology": [{"key": self.topology}]} if self.topology else None
+
+    @property
+    def mode(self) -> Json | None:
+        return {self.disruption: {}} if self.disruption else None
+
+    def __bool__(self) -> bool:
+        return self != Wishes()
+
+
+def wishes(annotations: Json | None, prefix: str = "") -> Wishes:
+    """Read `scheduling.phalanx.dev/<prefix><wish>`; raises Refused for values that mean nothing."""
+    found = annotations or {}
+
+    def value(wish: str) -> str:
+        return str(found.get(f"{DOMAIN}/{prefix}{wish}") or "").strip()
+
+    def choice(wish: str, *allowed: str) -> str:
+        text = value(wish)
+        if text and text not in allowed:
+            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    def count(wish: str) -> int | None:
+        text = value(wish)
+        if not text:
+            return None
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_INT32:
+            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {text!r} is not a number of 1 or more")
+        return int(text)
+
+    asked = choice("gang", "true", "false")
+    return Wishes(
+        gang=None if not asked else asked == "true",
+        topology=value("topology"),
+        disruption=choice("disruption", "all", "single"),
+        min_count=count("min-count"),
+        min_groups=count("min-groups"),
+    )
