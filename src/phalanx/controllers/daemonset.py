@@ -9,17 +9,16 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import NotFound
+from phalanx.base.errors import Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.expectations import Expectations
-from phalanx.controllers.hashing import hash_of
-from phalanx.controllers.ownership import controller_of, deleting, index_by_controller
+from phalanx.controllers.claiming import Claims
+from phalanx.controllers.ownership import controller_of, deleting
 from phalanx.controllers.pods import available_in, finished, from_template, ready
+from phalanx.controllers.revisions import HASH_LABEL, Revisions, digest_of, template_data
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import write_status
 from phalanx.model.selectors import node_selector
 
-HASH_LABEL = "controller-revision-hash"
 # A daemon belongs on its node whatever the node's state; upstream adds these to every daemon pod.
 TOLERATIONS: tuple[Json, ...] = tuple(
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
@@ -43,8 +42,9 @@ class DaemonSetController(Controller):
         self._sets = caches.of(r.DAEMON_SETS)
         self._pods = caches.of(r.PODS)
         self._nodes = caches.of(r.NODES)
-        self._pods.index("controller", index_by_controller)
-        self._expected = Expectations(clock)
+        self._revisions = Revisions(caches.of(r.CONTROLLER_REVISIONS), r.DAEMON_SETS)
+        self._claims = Claims(self._pods, r.DAEMON_SETS)
+        self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
         self._pods.on_change(self._pod_changed)
         self._nodes.on_change(self._node_changed)
@@ -52,8 +52,7 @@ class DaemonSetController(Controller):
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for pod in (new, old):
             reference = controller_of(pod) if pod is not None else None
-            if pod is not None and reference is not None and reference["kind"] == "DaemonSet":
-                self._expected.seen(reference["uid"], pod["metadata"]["name"])
+            if reference is not None and reference["kind"] == "DaemonSet":
                 self.queue.add(Key(key.namespace, reference["name"]))
 
     def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -66,13 +65,18 @@ class DaemonSetController(Controller):
         owner = self._sets.get(*key)
         if owner is None:
             return
-        digest = hash_of(owner["spec"]["template"])
+        template = owner["spec"]["template"]
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        digest = digest_of(await self._revisions.present(owner, template_data(template), labels))
         by_node: dict[str, list[Json]] = {}
-        for pod in self._pods.by_index("controller", owner["metadata"]["uid"]):
+        for pod in await self._claims.of(owner):
             by_node.setdefault(_node_of(pod), []).append(pod)
         wanted = {node["metadata"]["name"] for node in self._nodes if _belongs(owner, node)}
-        if not deleting(owner) and self._expected.fulfilled(owner["metadata"]["uid"]):
+        if not deleting(owner):
             await self._arrange(owner, by_node, wanted, digest)
+            by_node = {}
+            for pod in self._pods.by_index("controller", owner["metadata"]["uid"]):
+                by_node.setdefault(_node_of(pod), []).append(pod)
         await self._write(owner, by_node, wanted, digest)
 
     async def _arrange(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
@@ -120,14 +124,13 @@ class DaemonSetController(Controller):
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *TOLERATIONS]
         made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, owner["metadata"]["namespace"]))
-        if self._pods.get(made["metadata"]["namespace"], made["metadata"]["name"]) is None:
-            self._expected.expect(owner["metadata"]["uid"], made["metadata"]["name"])
+        self._pods.remember(made)
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-        except NotFound:
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
 
     async def _write(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
@@ -155,6 +158,12 @@ class DaemonSetController(Controller):
             "updatedNumberScheduled": counts["updated"] or None,
         }
         await write_status(self._sets, owner, status)
+        if counts["updated"] == len(wanted) and not deleting(owner):
+            live = {f"{owner['metadata']['name']}-{digest}"}
+            await self._revisions.trim(owner, live, int(owner["spec"].get("revisionHistoryLimit", 10)))
+        waits = [available_in(pod, minimum, self._clock.now()) for pods in by_node.values() for pod in pods if minimum]
+        if soon := [wait for wait in waits if wait]:
+            self.queue.add_after(Key(owner["metadata"]["namespace"], owner["metadata"]["name"]), min(soon))
 
 
 def _relevant(node: Json) -> tuple[Any, ...]:

@@ -66,8 +66,11 @@ def from_template(template: Json, owner: Json, resource: Resource, *, name: str 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template.get("spec") or {})}
 
 
-def removal_rank(pod: Json) -> tuple[Any, ...]:
-    """Sorts pods so that the ones to remove first come first: what runs well and long stays."""
+def removal_rank(pod: Json, crowd: int = 0) -> tuple[Any, ...]:
+    """Sorts pods so that the ones to remove first come first: what runs well and long stays.
+
+    `crowd`: how many pods of the same owner share its node; the fullest node gives first.
+    """
     status = pod.get("status") or {}
     meta = pod["metadata"]
     cost = 0
@@ -82,6 +85,7 @@ def removal_rank(pod: Json) -> tuple[Any, ...]:
         {"Pending": 0, "Unknown": 1}.get(phase(pod), 2),
         ready(pod),
         cost,
+        -crowd,
         _newest_first(ready_since if ready(pod) else ""),
         -restarts,
         _newest_first(str(meta.get("creationTimestamp") or "")),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.errors import ApiProblem, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.claiming import Claims
 from phalanx.controllers.expectations import Expectations
-from phalanx.controllers.ownership import controlled_by, controller_of, controller_reference, deleting
+from phalanx.controllers.ownership import controller_of, deleting
 from phalanx.controllers.pods import active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import conditions_of, set_condition, write_status
-from phalanx.model.selectors import LabelMatcher, from_selector
+from phalanx.model.selectors import from_selector
 
 BURST = 500  # pods created or removed in one go
 
@@ -27,9 +29,9 @@ class ReplicaSetController(Controller):
         self._client, self._clock = caches.client, clock
         self._sets = caches.of(r.REPLICA_SETS)
         self._pods = caches.of(r.PODS)
-        self._pods.index("namespace", lambda pod: [pod["metadata"]["namespace"]])
+        self._claims = Claims(self._pods, r.REPLICA_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
-        self._expected = Expectations(clock)
+        self._going = Expectations(clock)
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
         self._pods.on_change(self._pod_changed)
 
@@ -40,7 +42,8 @@ class ReplicaSetController(Controller):
             reference = controller_of(pod)
             if reference is not None:
                 if reference["kind"] == "ReplicaSet":
-                    self._expected.seen(reference["uid"], pod["metadata"]["name"])
+                    if new is None or deleting(new):
+                        self._going.seen(reference["uid"], pod["metadata"]["name"])
                     self.queue.add(Key(key.namespace, reference["name"]))
                 continue
             labels = pod["metadata"].get("labels")
@@ -53,51 +56,11 @@ class ReplicaSetController(Controller):
         if owner is None:
             return
         uid = owner["metadata"]["uid"]
-        pods = await self._claim(owner)
+        pods = await self._claims.of(owner, active)
         problem = ""
-        if not deleting(owner) and self._expected.fulfilled(uid):
+        if not deleting(owner) and self._going.fulfilled(uid):
             problem = await self._scale(owner, pods)
         await self._write(owner, pods, problem)
-
-    async def _claim(self, owner: Json) -> list[Json]:
-        """Our pods; orphans that match are adopted, ours that match no more are let go."""
-        uid, namespace = owner["metadata"]["uid"], owner["metadata"]["namespace"]
-        matcher: LabelMatcher = from_selector(owner["spec"]["selector"])
-        mine = []
-        for pod in self._pods.by_index("namespace", namespace):
-            matches = matcher.matches(pod["metadata"].get("labels"))
-            if controlled_by(pod, uid):
-                if matches:
-                    mine.append(pod)
-                else:
-                    await self._release(pod, uid)
-            elif matches and controller_of(pod) is None and not deleting(owner) and active(pod):
-                adopted = await self._adopt(pod, owner)
-                if adopted is not None:
-                    mine.append(adopted)
-        return mine
-
-    async def _adopt(self, pod: Json, owner: Json) -> Json | None:
-        meta = pod["metadata"]
-        references = [*(meta.get("ownerReferences") or ()), controller_reference(owner, r.REPLICA_SETS)]
-        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references}}
-        try:
-            adopted: Json = msgspec.json.decode(
-                await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"])
-            )
-        except NotFound:
-            return None
-        self._pods.remember(adopted)
-        return adopted
-
-    async def _release(self, pod: Json, uid: str) -> None:
-        meta = pod["metadata"]
-        references = [ref for ref in meta.get("ownerReferences") or () if ref.get("uid") != uid]
-        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references or None}}
-        try:
-            await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"])
-        except NotFound:
-            return
 
     async def _scale(self, owner: Json, pods: list[Json]) -> str:
         alive = [pod for pod in pods if active(pod)]
@@ -106,7 +69,12 @@ class ReplicaSetController(Controller):
             if missing > 0:
                 await self._create(owner, min(missing, BURST))
             elif missing < 0:
-                victims = sorted(alive, key=removal_rank)[: min(-missing, BURST)]
+                crowd = Counter((pod.get("spec") or {}).get("nodeName") for pod in alive)
+                rank = {
+                    pod["metadata"]["uid"]: removal_rank(pod, crowd[(pod.get("spec") or {}).get("nodeName")])
+                    for pod in alive
+                }
+                victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BURST)]
                 await asyncio.gather(*(self._delete(owner, pod) for pod in victims))
         except ApiProblem as error:
             return error.message
@@ -124,18 +92,17 @@ class ReplicaSetController(Controller):
     async def _create_one(self, owner: Json) -> None:
         body = from_template(owner["spec"]["template"], owner, r.REPLICA_SETS)
         pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
-        name = pod["metadata"]["name"]
-        if self._pods.get(owner["metadata"]["namespace"], name) is None:
-            self._expected.expect(owner["metadata"]["uid"], name)
+        self._pods.remember(pod)
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
-        self._expected.expect(owner["metadata"]["uid"], meta["name"])
+        self._going.expect(owner["metadata"]["uid"], meta["name"])
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-        except ApiProblem:
-            self._expected.seen(owner["metadata"]["uid"], meta["name"])
-            raise
+        except ApiProblem as problem:
+            self._going.seen(owner["metadata"]["uid"], meta["name"])
+            if not isinstance(problem, NotFound | Conflict):  # gone, or another pod of that name by now
+                raise
 
     async def _write(self, owner: Json, pods: list[Json], problem: str) -> None:
         alive = [pod for pod in pods if active(pod)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from phalanx.controllers.queue import WorkQueue
 
 Json = dict[str, Any]
 log = logging.getLogger(__name__)
+GRAVES = 20_000  # removed objects that late answers may still speak of
 
 
 class Key(NamedTuple):
@@ -42,6 +44,7 @@ class Cache:
         self._indexers: dict[str, Indexer] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {}
         self._handlers: list[Handler] = []
+        self._graves: OrderedDict[str, None] = OrderedDict()  # uids of what went last
         self._informer: Informer[Json] = Informer(client, resource, dict[str, Any], self._take, optional=optional)
 
     def index(self, name: str, indexer: Indexer) -> None:
@@ -74,6 +77,8 @@ class Cache:
     def remember(self, obj: Json) -> None:
         """Take over the answer of a write at once, so that the next look does not act on older news."""
         meta = obj["metadata"]
+        if meta["uid"] in self._graves:
+            return  # the answer is older than the news that the object is gone
         key = Key(meta.get("namespace", ""), meta["name"])
         known = self._objects.get(key)
         if known is None or int(known["metadata"]["resourceVersion"]) < int(meta["resourceVersion"]):
@@ -112,6 +117,9 @@ class Cache:
         old = self._objects.pop(key, None)
         if old is None:
             return
+        self._graves[old["metadata"]["uid"]] = None
+        if len(self._graves) > GRAVES:
+            self._graves.popitem(last=False)
         for name, indexer in self._indexers.items():
             for value in indexer(old):
                 self._unindex(self._indexes[name], value, key)

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.hashing import hash_of
-from phalanx.controllers.ownership import (
-    controlled_by,
-    controller_of,
-    controller_reference,
-    deleting,
-    index_by_controller,
-)
+from phalanx.controllers.claiming import Claims
+from phalanx.controllers.ownership import controller_of, deleting
 from phalanx.controllers.pods import available_in, finished, from_template, ready
+from phalanx.controllers.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import write_status
+from phalanx.controllers.volumes import Volumes
 
-REVISION_LABEL = "controller-revision-hash"
+# May change a pod before it is created, or raise to have it tried again later: (pod, set).
+Admission = Callable[[Json, Json], Awaitable[None]]
+
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
@@ -32,15 +30,16 @@ INDEX_LABEL = "apps.kubernetes.io/pod-index"
 class StatefulSetController(Controller):
     name = "statefulset"
 
-    def __init__(self, caches: Caches, clock: Clock) -> None:
+    def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
         self._client, self._clock = caches.client, clock
+        self._admission = admission
         self._sets = caches.of(r.STATEFUL_SETS)
         self._pods = caches.of(r.PODS)
-        self._revisions = caches.of(r.CONTROLLER_REVISIONS)
-        self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
-        self._pods.index("controller", index_by_controller)
-        self._revisions.index("controller", index_by_controller)
+        self._revisions = Revisions(caches.of(r.CONTROLLER_REVISIONS), r.STATEFUL_SETS)
+        self._volumes = Volumes(caches.of(r.PERSISTENT_VOLUME_CLAIMS))
+        self._claims = Claims(self._pods, r.STATEFUL_SETS)
+        self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
         self._pods.on_change(self._pod_changed)
 
@@ -49,62 +48,42 @@ class StatefulSetController(Controller):
             reference = controller_of(pod) if pod is not None else None
             if reference is not None and reference["kind"] == "StatefulSet":
                 self.queue.add(Key(key.namespace, reference["name"]))
+        if (old is not None and controller_of(old) is None) or (new is not None and self._claims.is_orphan(new)):
+            self._name_is_free(key)
+
+    def _name_is_free(self, key: Key) -> None:
+        """An orphan that may be adopted, or a stranger whose name a set has been waiting for."""
+        owner = self._sets.get(key.namespace, key.name.rpartition("-")[0])
+        if owner is not None:
+            self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> None:
         owner = self._sets.get(*key)
         if owner is None:
             return
-        pods = self._ours(owner)
+        pods = await self._ours(owner)
         current, update = await self._both_revisions(owner)
         if not deleting(owner):
             await self._arrange(owner, pods, current, update)
-            pods = self._ours(owner)
+            pods = await self._ours(owner)
         await self._write(owner, pods, current, update)
 
-    def _ours(self, owner: Json) -> dict[int, Json]:
-        pods = {}
-        for pod in self._pods.by_index("controller", owner["metadata"]["uid"]):
+    async def _ours(self, owner: Json) -> dict[int, Json]:
+        named = {}
+        for pod in await self._claims.of(owner, lambda pod: _ordinal(owner, pod["metadata"]["name"]) is not None):
             ordinal = _ordinal(owner, pod["metadata"]["name"])
             if ordinal is not None:
-                pods[ordinal] = pod
-        return pods
-
-    # ---- revisions
+                named[ordinal] = pod
+        return named
 
     async def _both_revisions(self, owner: Json) -> tuple[Json, Json]:
         """(current, update): the revision pods run by default, and the one of the present template."""
-        known = self._revisions.by_index("controller", owner["metadata"]["uid"])
-        data = {"spec": {"template": {**copy.deepcopy(owner["spec"]["template"]), "$patch": "replace"}}}
-        update = next((rev for rev in known if rev.get("data") == data), None)
-        if update is None:
-            update = await self._new_revision(owner, data, max((int(rev["revision"]) for rev in known), default=0) + 1)
+        template = owner["spec"]["template"]
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        update = await self._revisions.present(owner, template_data(template), labels)
         name = (owner.get("status") or {}).get("currentRevision")
-        current = next((rev for rev in known if rev["metadata"]["name"] == name), update)
+        current = next((rev for rev in self._revisions.of(owner) if rev["metadata"]["name"] == name), update)
         return current, update
-
-    async def _new_revision(self, owner: Json, data: Json, number: int) -> Json:
-        meta = owner["metadata"]
-        name = f"{meta['name']}-{hash_of(data)}"
-        body = {
-            "apiVersion": "apps/v1",
-            "kind": "ControllerRevision",
-            "metadata": {
-                "name": name,
-                "namespace": meta["namespace"],
-                "labels": dict((owner["spec"]["template"].get("metadata") or {}).get("labels") or {}),
-                "ownerReferences": [controller_reference(owner, r.STATEFUL_SETS)],
-            },
-            "data": data,
-            "revision": number,
-        }
-        try:
-            made: Json = msgspec.json.decode(await self._client.create(r.CONTROLLER_REVISIONS, body, meta["namespace"]))
-        except AlreadyExists:
-            made = msgspec.json.decode(await self._client.get(r.CONTROLLER_REVISIONS, name, meta["namespace"]))
-            if not controlled_by(made, meta["uid"]):
-                raise
-        self._revisions.remember(made)
-        return made
 
     # ---- arranging pods
 
@@ -141,6 +120,8 @@ class StatefulSetController(Controller):
             if ordered:
                 # From the highest, one at a time, each only after the one above is gone.
                 doomed = [] if any(deleting(pods[o]) for o in extra) else doomed[:1]
+            for pod in doomed:
+                await self._volumes.condemn(owner, pod)
             await asyncio.gather(*(self._delete(pod) for pod in doomed))
             if ordered:
                 return
@@ -172,7 +153,7 @@ class StatefulSetController(Controller):
         doomed = []
         for ordinal in sorted((o for o in pods if o >= lowest), reverse=True):
             pod = pods[ordinal]
-            if (pod["metadata"].get("labels") or {}).get(REVISION_LABEL) == name:
+            if (pod["metadata"].get("labels") or {}).get(HASH_LABEL) == name:
                 if not self._healthy(owner, pod) and budget == 1:
                     break  # the one just replaced must be well before the next goes
                 continue
@@ -190,50 +171,29 @@ class StatefulSetController(Controller):
     async def _create(self, owner: Json, ordinal: int, revision: Json) -> None:
         meta, spec = owner["metadata"], owner["spec"]
         name = f"{meta['name']}-{ordinal}"
-        template = {k: v for k, v in revision["data"]["spec"]["template"].items() if k != "$patch"}
-        pod = from_template(template, owner, r.STATEFUL_SETS, name=name)
+        pod = from_template(template_of(revision), owner, r.STATEFUL_SETS, name=name)
         pod["metadata"]["labels"] |= {
             POD_NAME_LABEL: name,
             INDEX_LABEL: str(ordinal),
-            REVISION_LABEL: revision["metadata"]["name"],
+            HASH_LABEL: revision["metadata"]["name"],
         }
         pod["spec"]["hostname"] = name
         if spec.get("serviceName"):
             pod["spec"]["subdomain"] = spec["serviceName"]
-        await self._volumes(owner, ordinal, pod)
+        await self._volumes.ensure(owner, ordinal, pod)
+        for admit in self._admission:
+            await admit(pod, owner)
         try:
             made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, meta["namespace"]))
         except AlreadyExists:
-            return  # the cache is behind, or a stranger has the name: the next look tells
+            return  # the cache is behind, or a stranger has the name: its going will wake us
         self._pods.remember(made)
-
-    async def _volumes(self, owner: Json, ordinal: int, pod: Json) -> None:
-        meta = owner["metadata"]
-        for template in owner["spec"].get("volumeClaimTemplates") or ():
-            label = template["metadata"]["name"]
-            claim = f"{label}-{meta['name']}-{ordinal}"
-            volumes = [v for v in pod["spec"].get("volumes") or () if v["name"] != label]
-            volumes.append({"name": label, "persistentVolumeClaim": {"claimName": claim}})
-            pod["spec"]["volumes"] = volumes
-            if self._claims.get(meta["namespace"], claim) is not None:
-                continue
-            labels = (owner["spec"]["selector"].get("matchLabels") or {}) | (template["metadata"].get("labels") or {})
-            body = {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": claim, "namespace": meta["namespace"], "labels": labels},
-                "spec": copy.deepcopy(template["spec"]),
-            }
-            try:
-                await self._client.create(r.PERSISTENT_VOLUME_CLAIMS, body, meta["namespace"])
-            except AlreadyExists:
-                continue
 
     async def _delete(self, pod: Json) -> None:
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-        except NotFound:
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
 
     # ---- status
@@ -259,27 +219,14 @@ class StatefulSetController(Controller):
             "collisionCount": (owner.get("status") or {}).get("collisionCount", 0),
         }
         owner = await write_status(self._sets, owner, status)
-        if done:
-            await self._clean(owner, update)
-
-    async def _clean(self, owner: Json, current: Json) -> None:
-        limit = int(owner["spec"].get("revisionHistoryLimit", 10))
-        old = [
-            rev
-            for rev in self._revisions.by_index("controller", owner["metadata"]["uid"])
-            if rev["metadata"]["name"] != current["metadata"]["name"]
-        ]
-        for revision in sorted(old, key=lambda rev: int(rev["revision"]))[: max(0, len(old) - limit)]:
-            meta = revision["metadata"]
-            try:
-                await self._client.delete(r.CONTROLLER_REVISIONS, meta["name"], meta["namespace"], uid=meta["uid"])
-            except NotFound:
-                continue
+        if done and not deleting(owner):
+            live = {current["metadata"]["name"], update["metadata"]["name"]}
+            await self._revisions.trim(owner, live, int(spec.get("revisionHistoryLimit", 10)))
 
 
 def _runs(pod: Json, revision: Json) -> bool:
     labels = pod["metadata"].get("labels") or {}
-    return labels.get(REVISION_LABEL) == revision["metadata"]["name"] and not deleting(pod)
+    return labels.get(HASH_LABEL) == revision["metadata"]["name"] and not deleting(pod)
 
 
 def _ordinal(owner: Json, name: str) -> int | None:

@@ -1,0 +1,112 @@
+"""Arithmetic of a Deployment's rollout: how many replicas each ReplicaSet gets next. Pure functions.
+
+The numbers are those of upstream: surge rounds up, unavailable rounds down, never both zero; unhealthy old replicas
+go first, the oldest ReplicaSet first; a change of scale in the middle of a rollout is shared out in proportion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    surge: int
+    unavailable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rollout needs to know of one ReplicaSet."""
+
+    name: str
+    created: str
+    wanted: int
+    available: int
+    maximum: int = 0  # replicas + surge of the Deployment when this was last scaled; 0: never told
+
+
+def allowance(spec: Json) -> Allowance:
+    strategy = spec.get("strategy") or {}
+    if strategy.get("type") == "Recreate":
+        return Allowance(0, 0)
+    rolling = strategy.get("rollingUpdate") or {}
+    replicas = int(spec.get("replicas", 1))
+    surge = resolve(rolling.get("maxSurge", "25%"), replicas, math.ceil)
+    unavailable = resolve(rolling.get("maxUnavailable", "25%"), replicas, math.floor)
+    if not surge and not unavailable:
+        unavailable = 1
+    return Allowance(surge, min(unavailable, replicas))
+
+
+def resolve(value: Any, total: int, rounding: Callable[[float], int]) -> int:
+    """An int, or a percentage of `total`."""
+    if isinstance(value, int):
+        return value
+    return int(rounding(int(str(value).rstrip("%")) * total / 100))
+
+
+def grown(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -> int:
+    """Replicas of the new ReplicaSet in the next step."""
+    if new.wanted >= replicas:
+        return replicas
+    room = replicas + allowed.surge - new.wanted - sum(share.wanted for share in old)
+    return min(replicas, new.wanted + max(0, room))
+
+
+def shrunk(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -> dict[str, int]:
+    """Replicas of the old ReplicaSets in the next step; only those that change."""
+    minimum = replicas - allowed.unavailable
+    total = new.wanted + sum(share.wanted for share in old)
+    # New replicas that are not available yet cannot stand in for old ones.
+    budget = total - minimum - (new.wanted - new.available)
+    if budget <= 0:
+        return {}
+    sizes = {share.name: share.wanted for share in old}
+    by_age = sorted(old, key=lambda share: (share.created, share.name))
+    for share in by_age:  # unhealthy ones serve nobody
+        step = min(share.wanted - share.available, budget)
+        if step > 0:
+            sizes[share.name] -= step
+            budget -= step
+    spare = new.available + sum(share.available for share in old) - minimum
+    for share in by_age:
+        step = min(sizes[share.name], spare, budget)
+        if step > 0:
+            sizes[share.name] -= step
+            spare -= step
+            budget -= step
+    return {share.name: sizes[share.name] for share in old if sizes[share.name] != share.wanted}
+
+
+def shared_out(shares: Sequence[Share], replicas: int, allowed: Allowance) -> dict[str, int]:
+    """Sizes after a change of scale while several ReplicaSets have pods, in proportion to what they have."""
+    present = sum(share.wanted for share in shares)
+    target = replicas + allowed.surge if replicas else 0
+    left = target - present
+    if not left:
+        return {share.name: share.wanted for share in shares}
+    # Growing favours the newest of the largest, shrinking takes from the oldest of the largest.
+    order = sorted(shares, key=lambda share: (share.created, share.name), reverse=left > 0)
+    order.sort(key=lambda share: -share.wanted)
+    sizes = {}
+    for share in order:
+        step = _fraction(share, target, present, left)
+        sizes[share.name] = share.wanted + step
+        left -= step
+    largest = order[0].name
+    sizes[largest] = max(0, sizes[largest] + left)  # what rounding left over
+    return sizes
+
+
+def _fraction(share: Share, target: int, present: int, left: int) -> int:
+    if not share.wanted or not left:
+        return 0
+    before = share.maximum or present
+    step = math.floor(share.wanted * target / before + 0.5) - share.wanted if before else 0
+    return max(0, min(step, left)) if left > 0 else min(0, max(step, left, -share.wanted))

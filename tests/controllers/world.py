@@ -1,0 +1,165 @@
+"""A whole cluster in the test's own event loop: API server, duties, simulated nodes, controllers and scheduler.
+
+Controllers may be killed and started again at any moment; waiting is by watching.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from in_process import TIMEOUT, Inside
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.engine.config import default_config
+from phalanx.engine.engine import Engine
+from phalanx.local.client import LocalClient
+from phalanx.local.nodes import KubeletOptions
+from phalanx.model.gates import Gates
+from phalanx.serve.controllers import ControllersService
+from phalanx.serve.scheduler import SchedulerService
+
+Json = dict[str, Any]
+
+
+class World(Inside):
+    clock: Clock = SystemClock()
+
+    async def start_controllers(self, client: Any = None) -> ControllersService:
+        service = ControllersService(client or self.client, self.clock)
+        self._controllers = await self.run(service.run(), service.ready)
+        return service
+
+    async def kill_controllers(self) -> None:
+        """At whatever write they are."""
+        self._controllers.cancel()
+        await asyncio.gather(self._controllers, return_exceptions=True)
+        self._tasks.remove(self._controllers)
+
+    async def start_scheduler(self) -> None:
+        gates = Gates()
+        engine = Engine(default_config().engine(), gates)
+        service = SchedulerService(self.client, engine, gates, self.clock, random.Random(1))
+        ready = asyncio.Event()
+
+        async def tell() -> None:
+            await service.wait_synced()
+            ready.set()
+
+        telling = asyncio.create_task(tell())
+        await self.run(service.run(), ready)
+        await telling
+
+    def all(self, kind: str, namespace: str = "default", **labels: str) -> list[Json]:
+        """Every object of a kind, by name."""
+        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+        found = [json.loads(entry.value) for entry in self.store.list(key.storage_key)]
+        return sorted(
+            (
+                obj
+                for obj in found
+                if obj["metadata"].get("namespace", namespace) == namespace
+                and labels.items() <= (obj["metadata"].get("labels") or {}).items()
+            ),
+            key=lambda obj: obj["metadata"]["name"],
+        )
+
+    def names(self, kind: str, namespace: str = "default", **labels: str) -> list[str]:
+        return [obj["metadata"]["name"] for obj in self.all(kind, namespace, **labels)]
+
+    async def eventually(self, kind: str, when: Callable[[list[Json]], Any], namespace: str = "default") -> list[Json]:
+        """All objects of a kind as soon as `when` says yes to them."""
+        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+        watcher = self.store.watch(key.storage_key)
+        try:
+            while True:
+                found = self.all(kind, namespace)
+                if when(found):
+                    return found
+                try:
+                    await asyncio.wait_for(anext(watcher), TIMEOUT)
+                except TimeoutError:
+                    raise AssertionError(f"{kind} stay like this: {json.dumps(found, indent=1)}") from None
+        finally:
+            watcher.close()
+
+    async def apply(self, body: Json, namespace: str = "default") -> Json:
+        resource = self.resource(body["kind"])
+        answer = await self.client.create(resource, body, namespace if resource.namespaced else "")
+        created: Json = json.loads(answer)
+        return created
+
+
+@asynccontextmanager
+async def world(
+    nodes: int = 4,
+    *,
+    topology: str = "",
+    speed: float = 50,
+    scheduler: bool = True,
+    controllers: bool = True,
+    clock: Clock | None = None,
+) -> AsyncIterator[World]:
+    cluster = World()
+    if clock is not None:
+        cluster.clock = clock
+    try:
+        await cluster.start_duties()
+        if nodes:
+            await cluster.start_nodes(nodes, topology, KubeletOptions(speed=speed))
+        if controllers:
+            await cluster.start_controllers()
+        if scheduler:
+            await cluster.start_scheduler()
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+class Crash(BaseException):
+    """The process is gone: nothing after this write happens."""
+
+
+class DyingClient:
+    """A client whose owner dies after so many writes; the last write still reaches the server."""
+
+    def __init__(self, client: LocalClient, writes: int) -> None:
+        self._client, self.left = client, writes
+        self.died = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if name not in ("create", "update", "patch", "delete"):
+            return call
+
+        async def write(*args: Any, **options: Any) -> Any:
+            if self.left <= 0:
+                self.died.set()
+                await asyncio.Event().wait()  # for ever: the owner is about to be cancelled
+            self.left -= 1
+            return await call(*args, **options)
+
+        return write
+
+
+def container(cpu: str = "100m") -> Json:
+    return {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
+
+
+def template(app: str, image: str = "busybox", cpu: str = "100m", **annotations: str) -> Json:
+    body: Json = {"metadata": {"labels": {"app": app}}, "spec": {"containers": [{**container(cpu), "image": image}]}}
+    if annotations:
+        body["metadata"]["annotations"] = annotations
+    return body
+
+
+def image_of(pod: Json) -> str:
+    return str(pod["spec"]["containers"][0]["image"])
+
+
+def condition(obj: Json, type_: str) -> Json:
+    found = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] == type_]
+    return found[0] if found else {}
