@@ -40,3 +40,8 @@ def test_the_documented_plugin_works_as_documented(installed):
     assert binds(run.step()) == {"rich": "a"}
     (sentence,) = re.findall(r"^`(0/3 nodes are available.*)`$", DOCS.read_text(), re.M)
     assert run.messages("poor") == [sentence]
+
+
+def test_the_engine_example_runs_as_written():
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS.parent / "engine.md").read_text(), re.S)
+    exec(compile(code, "engine.md", "exec"), {})  # noqa: S102
