@@ -229,3 +229,14 @@ def test_plugin_arguments(name: str, args: dict[str, Any], plugin: Plugin, pods:
     others = [plugin if known.name == name else known for known in PLUGINS]
     objects = {"PodTopologySpread": owners(), "InterPodAffinity": namespaces(), "VolumeBinding": storage()}.get(name)
     run(data, pods, objects, World(others, {name: args}))
+
+
+def test_scores_stay_right_when_the_first_node_is_gone() -> None:
+    """A free row keeps a score of 0, which must not pass for the score all nodes share."""
+    world = World()
+    world.see(b.node("n0").build())
+    world.see(b.node("n1").taint("k", effect="PreferNoSchedule").build())
+    pod = b.pod("x").build()
+    world.check(pod)
+    world.gone(b.node("n0").build())
+    world.check(pod)

@@ -135,10 +135,10 @@ class NodeResourcesFit(Plugin):
         total = weights = 0
         for name, weight in self.resources.items():
             capacity = quantity.allocatable(node, name)
-            mine = quantity.incoming_nonzero(pod).get(name, 0)
+            mine = quantity.nonzero_requests(pod).get(name, 0)
             if capacity == 0 or (mine == 0 and is_scalar(name)):
                 continue
-            used = sum(quantity.placed_nonzero(p).get(name, 0) for p in cluster.pods_on(node)) + mine
+            used = sum(quantity.nonzero_requests(p).get(name, 0) for p in cluster.pods_on(node)) + mine
             points = self._points(used, capacity)
             if self.strategy == "RequestedToCapacityRatio" and points <= 0:
                 continue

@@ -67,18 +67,13 @@ def pod_requests(pod: o.Pod) -> dict[str, int]:
     return {name: whole(name, q) for name, q in requests_with(pod, {}).items()}
 
 
-def incoming_nonzero(pod: o.Pod) -> dict[str, int]:
-    """What a pod to be placed asks for in scores: containers without a request count 100m and 200Mi."""
+def nonzero_requests(pod: o.Pod) -> dict[str, int]:
+    """What a pod counts for in scores: containers without a request count 100m and 200Mi.
+
+    kube-scheduler leaves those defaults out for placed pods with pod-level requests, which makes a pod weigh less once
+    it is placed. API defaulting hides the difference (it fills in the pod level), so here both are the same.
+    """
     return {name: whole(name, q) for name, q in requests_with(pod, DEFAULTS).items()}
-
-
-def placed_nonzero(pod: o.Pod) -> dict[str, int]:
-    """The same for a pod on a node: with pod-level requests a default is used only where nothing at all was asked."""
-    defaults = DEFAULTS
-    if pod_level_requests(pod):
-        asked = requests_with(pod, {})
-        defaults = {name: value for name, value in DEFAULTS.items() if name not in asked}
-    return {name: whole(name, q) for name, q in requests_with(pod, defaults).items()}
 
 
 def allocatable(node: o.Node, name: str) -> int:
