@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from world import DyingClient, Json, World, condition, template, world
 
 

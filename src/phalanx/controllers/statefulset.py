@@ -149,7 +149,8 @@ class StatefulSetController(Controller):
         lowest = start + int(rolling.get("partition") or 0)
         budget = max(1, _resolve(rolling.get("maxUnavailable", 1), int(spec.get("replicas", 1))))
         name = update["metadata"]["name"]
-        unavailable = sum(1 for pod in pods.values() if not self._healthy(owner, pod))
+        # A pod that is missing, or was made a moment ago, is unavailable too.
+        unavailable = int(spec.get("replicas", 1)) - sum(self._healthy(owner, pod) for pod in pods.values())
         doomed = []
         for ordinal in sorted((o for o in pods if o >= lowest), reverse=True):
             pod = pods[ordinal]
