@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.engine.placement.problem import Floats
 from phalanx.engine.preemption.cost import cost_of
 from phalanx.engine.preemption.covering import Cluster, Cover, cover
-from phalanx.engine.preemption.freeing import Freeing, Situation, TooLarge
+from phalanx.engine.preemption.freeing import Freeing, Scope, Situation, TooLarge
 
 NONE: frozenset[int] = frozenset()
 
@@ -56,7 +56,7 @@ class Branching:
         if now.node_key:
             inside = set(cluster.nodes.tolist())
             touched = tuple((node, key) for node, key in sorted(now.node_key.items()) if node in inside)
-        handle = (name, now.spent, touched)
+        handle = (name, now.scope.name, now.spent, touched)
         if handle not in self._covers:
             states = int(np.prod([item.most + 1 for item in cluster.items], dtype=np.float64))
             self.effort.spend(len(cluster.nodes) * min(states, 1_000))
@@ -86,6 +86,7 @@ class Branching:
     def run(
         self,
         clusters: list[tuple[object, Cluster]],
+        scope: Scope,
         best: float,
         found: Callable[[frozenset[int]], float],
     ) -> None:
@@ -97,7 +98,7 @@ class Branching:
                 self.effort.truncated = True
                 return
             out, kept = stack.pop()
-            now = Situation(self.freeing, out, kept)
+            now = Situation(self.freeing, scope, out, kept)
             try:
                 relaxed = self.relax(clusters, now)
             except TooLarge:
@@ -106,13 +107,13 @@ class Branching:
             if relaxed is None:
                 continue
             already = prices.whole(cost_of(self.units, out))
-            if np.floor(already + relaxed.price + 1e-6) >= best:
+            if prices.proved(already + relaxed.price) >= best:
                 continue
             rounded = self.spare(out | relaxed.units, relaxed.placed)
             value = prices.whole(cost_of(self.units, rounded))
             if value < best:
                 best = found(rounded)
-            if np.floor(already + relaxed.price + 1e-6) >= best:
+            if prices.proved(already + relaxed.price) >= best:
                 continue
             units = self.blame(out, relaxed)
             if not units:

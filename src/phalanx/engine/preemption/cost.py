@@ -13,6 +13,7 @@ from phalanx.engine.preemption.problem import Units
 # The order kube-scheduler uses between candidate nodes, and the one of KEP-5710's units.
 ORDER = ("budgets", "priority", "pods", "gangs", "work")
 NOBODY = -(2**63)
+TIES = 0.01
 _STEP = 1e7  # more than any number of pods: keeps two whole numbers apart in one float
 
 
@@ -52,7 +53,7 @@ def cost_of(units: Units, evicted: Collection[int]) -> Cost:
 
 
 class Prices:
-    """Costs that add up part by part, in one float: whole numbers prove, the fraction only breaks ties.
+    """Costs that add up unit by unit, in one float: whole numbers prove, a small fraction only breaks ties.
 
     Budgets: as long as a budget has room an eviction is free of violation, so prices depend on who is already out.
     """
@@ -67,21 +68,20 @@ class Prices:
                 left = units.gang_running[gang] - pods
                 ties[u] += 0 < left < units.gang_minimum[gang] <= units.gang_running[gang]
         total = units.lost.sum()
-        ties = (ties + (units.lost / total if total > 0 else 0.0)) / (4.0 * (len(units) + 1))
-        self.ties: Floats = ties[units.part_unit] / np.bincount(units.part_unit, minlength=len(units))[units.part_unit]
-        self.base: Floats = units.part_pods * self.per_pod + self.ties
+        ties = ties + (units.lost / total if total > 0 else 0.0)
+        self.ties: Floats = np.asarray(ties, dtype=np.float64) * TIES / max(1.0, float(ties.sum()))  # (U,) sums up to TIES at most
+        self.base: Floats = units.pods * self.per_pod
 
-    def parts(self, out: Collection[int]) -> Floats:
-        """(Q,) price of each part, given the units that are out already."""
-        units = self.units
-        if not len(units.allowed):
+    def units_now(self, spent: Sequence[int]) -> Floats:
+        """(U,) price of each unit, given the budgets without room left; ties apart."""
+        if not spent:
             return self.base
-        left = units.allowed - units.hits[:, list(out)].sum(axis=1) if out else units.allowed
-        spent = left <= 0
-        if not spent.any():
-            return self.base
-        priced: Floats = self.base + units.part_hits[spent].sum(axis=0) * self.per_budget
+        priced: Floats = self.base + self.units.hits[list(spent)].sum(axis=0) * self.per_budget
         return priced
+
+    def proved(self, price: float) -> float:
+        """The whole price that no eviction can be below, if it cannot be below `price`."""
+        return float(np.ceil(price - TIES - 1e-5))
 
     def whole(self, cost: Cost) -> float:
         return cost.budgets * self.per_budget + cost.pods * self.per_pod

@@ -43,6 +43,7 @@ class Domains:
         self.areas: list[Ints] = [np.arange(problem.node_count)]
         self._area_ids: dict[tuple[int, str, int], int] = {}
         self._split: dict[tuple[int, str], list[int]] = {}
+        self._parent: dict[int, int] = {}
         self._kinds: dict[int, tuple[object, ...]] = {}
 
     def number(self, leaf: Leaf) -> int:
@@ -73,6 +74,7 @@ class Domains:
                 for domain in np.unique(column[nodes][column[nodes] >= 0]):
                     handle = (parent, group.key, int(domain))
                     self._area_ids[handle] = len(self.areas)
+                    self._parent[len(self.areas)] = parent
                     found.append(len(self.areas))
                     self.areas.append(nodes[column[nodes] == domain])
             self._split[parent, group.key] = found
@@ -80,6 +82,13 @@ class Domains:
             area = self._area_ids.get((parent, group.key, group.pinned))
             return [] if area is None else [area]
         return self._split[parent, group.key]
+
+    def top(self, area: int) -> int:
+        """The node set of the whole tree that this one lies in: the root's domain, or everything."""
+        keyed = self.problem.root.key is not None
+        while area in self._parent and not (keyed and self._parent[area] == 0):
+            area = self._parent[area]
+        return area
 
     def area_of(self, area: int) -> tuple[str, int] | None:
         """(key, domain) that the area was made from."""

@@ -46,15 +46,28 @@ class Ways:
         return found
 
 
+@dataclass(slots=True, frozen=True, eq=False)
+class Scope:
+    """Nodes that members may use, and how the price of a unit is shared out among its parts there.
+
+    A unit that goes has to be paid in full wherever the members end up: parts outside the scope are of no use, and no
+    more nodes are used than there are members.
+    """
+
+    name: object
+    fraction: Floats  # (Q,)
+
+
 class Situation:
     """Who is out, who must stay, and what parts cost then."""
 
-    __slots__ = ("allowed", "free", "kept", "node_key", "out", "price", "spent")
+    __slots__ = ("allowed", "free", "kept", "node_key", "out", "price", "scope", "spent", "ties")
 
-    def __init__(self, freeing: Freeing, out: frozenset[int], kept: frozenset[int]) -> None:
-        self.out, self.kept = out, kept
-        self.price = freeing.prices.parts(out)
+    def __init__(self, freeing: Freeing, scope: Scope, out: frozenset[int], kept: frozenset[int]) -> None:
+        units = freeing.units
+        self.out, self.kept, self.scope = out, kept, scope
         self.spent = freeing.spent(out)
+        self.price, self.ties = freeing.priced(scope, self.spent)
         self.allowed = freeing.within
         self.free = freeing.problem.placement.free
         self.node_key: dict[int, tuple[int, ...]] = {}
@@ -64,10 +77,10 @@ class Situation:
         if out:
             parts = freeing.parts_of(out)
             self.free = self.free.copy()
-            np.add.at(self.free.T, freeing.units.part_node[parts], freeing.units.part_request[:, parts].T)
+            np.add.at(self.free.T, units.part_node[parts], units.part_request[:, parts].T)
         for unit in sorted(out | kept):
             for part in freeing.parts_of((unit,)):
-                node = int(freeing.units.part_node[part])
+                node = int(units.part_node[part])
                 sign = int(part) + 1 if unit in out else -int(part) - 1
                 self.node_key[node] = (*self.node_key.get(node, ()), sign)
 
@@ -88,6 +101,9 @@ class Freeing:
         self.blocked: dict[int, dict[int, tuple[int, ...]]] = {}  # node -> shape -> units
         for (shape, node), who in problem.blockers.items():
             self.blocked.setdefault(node, {})[shape] = who
+        self._priced: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
+        self._types: dict[tuple[object, ...], Ints] = {}
+        self._request_ids: Ints | None = None
         self.truncated = False  # some node had too many kinds of parts to try all combinations
         self._everything: Floats | None = None
         self._tables: dict[tuple[object, ...], Floats] = {}
@@ -96,6 +112,40 @@ class Freeing:
     def parts_of(self, units: Sequence[int] | frozenset[int] | tuple[int, ...]) -> Ints:
         spans = [self._of_unit[self._unit_start[u] : self._unit_start[u + 1]] for u in sorted(units)]
         return np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+
+    def scope(self, name: object, nodes: Ints, members: int) -> Scope:
+        units = self.units
+        inside = np.zeros(self.problem.placement.node_count, dtype=bool)
+        inside[nodes] = True
+        here = inside[units.part_node]
+        spread = np.bincount(units.part_unit[here], minlength=len(units))
+        pods = np.bincount(units.part_unit[here], weights=units.part_pods[here], minlength=len(units))
+        fraction = units.part_pods / np.maximum(pods, 1.0)[units.part_unit]
+        wide = (spread > members)[units.part_unit]
+        fraction = np.where(wide, 1.0 / max(1, members), fraction)
+        return Scope(name, np.where(here, fraction, 0.0))
+
+    def priced(self, scope: Scope, spent: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """(Q,) price of every part, with and without what breaks ties."""
+        key = (scope.name, spent)
+        if key not in self._priced:
+            of = self.units.part_unit
+            price = scope.fraction * self.prices.units_now(spent)[of]
+            self._priced[key] = (price, price + scope.fraction * self.prices.ties[of])
+        return self._priced[key]
+
+    def types(self, now: Situation) -> Ints:
+        """(Q,) equal for parts that free the same at the same price."""
+        key = (now.scope.name, now.spent)
+        if key not in self._types:
+            if self._request_ids is None:
+                table: dict[bytes, int] = {}
+                columns = np.ascontiguousarray(self.units.part_request.T)
+                ids = [table.setdefault(row.tobytes(), len(table)) for row in columns]
+                self._request_ids = np.array(ids, dtype=np.int64)
+            prices, number = np.unique(now.price, return_inverse=True)
+            self._types[key] = self._request_ids * len(prices) + number
+        return self._types[key]
 
     def everything(self) -> Floats:
         """(R, N) free capacity if all that may be taken were gone."""
@@ -121,12 +171,13 @@ class Freeing:
 
     def table(self, shape: int, nodes: Ints, most: int, now: Situation) -> Floats:
         """(M, most + 1) price of room for k members of the shape on each node; inf where it cannot be made."""
-        key = (shape, nodes.tobytes(), most, now.spent)
+        key = (shape, nodes.tobytes(), most, now.spent, now.scope.name)
         base = self._tables.get(key)
         if base is None:
-            plain = Situation(self, frozenset(), frozenset()) if now.out or now.kept else now
-            if plain is not now:
-                plain.price = now.price
+            plain = now
+            if now.out or now.kept:
+                plain = Situation(self, now.scope, frozenset(), frozenset())
+                plain.spent, plain.price, plain.ties = now.spent, now.price, now.ties
             base = self._tables[key] = self._fill(shape, nodes, most, plain)
         if not now.node_key:
             return base
@@ -153,13 +204,18 @@ class Freeing:
         slow = usable & (counts > FEW)
         if hard is not None:
             slow |= usable & hard
-        known: dict[tuple[object, ...], Floats] = {}
+        known: dict[object, Floats] = {}
+        types = self.types(now) if slow.any() else None
         for at in np.flatnonzero(slow):
             node = int(nodes[at])
-            ways = self.ways(node, now)
-            cap = self._cap(shape, node)
-            alike = (ways.free.tobytes(), ways.price.tobytes(), cap) if ways.gone is None else (node,)
+            alike: object = node
+            if hard is None or not hard[at]:
+                assert types is not None
+                span = slice(int(self.start[node]), int(self.start[node + 1]))
+                mine = np.sort(np.where(now.allowed[span], types[span], -1))
+                alike = (mine.tobytes(), now.free[:, node].tobytes(), self._cap(shape, node))
             if alike not in known:
+                ways = self.ways(node, now)
                 known[alike] = _cheapest(self._slots(ways, shape, node), ways.price[None, :], most)[0]
             table[at] = known[alike]
         return table
@@ -169,7 +225,7 @@ class Freeing:
         bits = _bits(u)  # (C, u)
         parts = self.start[nodes][:, None] + np.arange(u)  # (M, u)
         barred = ~now.allowed[parts]
-        price = np.where(barred, np.inf, now.price[parts]) if u else np.zeros((len(nodes), 0))
+        price = np.where(barred, np.inf, now.ties[parts]) if u else np.zeros((len(nodes), 0))
         cost = np.zeros((len(nodes), len(bits)))
         for k in range(u):
             cost += np.where(bits[:, k], price[:, k : k + 1], 0.0)
@@ -204,16 +260,18 @@ class Freeing:
         span = span[now.allowed[span]]
         free = now.free[:, node]
         blockers = self.blocked.get(node)
+        prices = now.ties
         if len(span) <= FEW:
             members = [span[k : k + 1] for k in range(len(span))]
             takes = _bits(len(span)).astype(np.int64)
         else:
             members = self._classes(span, now, blockers)
+            prices = now.price  # shared between nodes whose parts differ in what breaks ties only
             takes = self._combinations(members)
         requests = np.array([units.part_request[:, m[0]] for m in members]).reshape(len(members), len(free))
         price = np.zeros(len(takes))
         for k, m in enumerate(members):
-            price += np.concatenate([[0.0], np.cumsum(now.price[m])])[takes[:, k]]
+            price += np.concatenate([[0.0], np.cumsum(prices[m])])[takes[:, k]]
         gone = None
         if blockers:
             already = now.out
@@ -226,13 +284,12 @@ class Freeing:
     def _classes(self, span: Ints, now: Situation, blockers: dict[int, tuple[int, ...]] | None) -> list[Ints]:
         units = self.units
         special = {u for who in blockers.values() for u in who} if blockers else set()
-        classes: dict[tuple[object, ...], list[int]] = {}
+        types = self.types(now)
+        classes: dict[tuple[int, int], list[int]] = {}
         for part in span:
             unit = int(units.part_unit[part])
-            alone = self._unit_start[unit + 1] - self._unit_start[unit] == 1 and unit not in special
-            key = (units.part_request[:, part].tobytes(), int(now.price[part]), -1 if alone else unit)
-            classes.setdefault(key, []).append(int(part))
-        return [np.array(sorted(m, key=lambda p: (now.price[p], p)), dtype=np.int64) for m in classes.values()]
+            classes.setdefault((int(types[part]), unit if unit in special else -1), []).append(int(part))
+        return [np.array(sorted(m, key=lambda p: (now.ties[p], p)), dtype=np.int64) for m in classes.values()]
 
     def _combinations(self, members: list[Ints]) -> Ints:
         sizes = [len(m) + 1 for m in members]
@@ -279,7 +336,7 @@ class Freeing:
         now: Situation,
     ) -> tuple[Ints, Floats]:
         """Undominated (P, I) members per item on a node and their (P,) prices; the first row is nobody for nothing."""
-        key = (node, shapes, most, now.spent, now.node_key.get(node, ()))
+        key = (node, shapes, most, now.spent, now.scope.name, now.node_key.get(node, ()))
         found = self._multi.get(key)
         if found is None:
             found = self._multi[key] = self._options(node, shapes, most, rivals, now)

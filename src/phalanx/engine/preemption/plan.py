@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phalanx.engine.placement.outcome import Outcome, Verdict
+from phalanx.engine.placement.problem import leaves
 from phalanx.engine.preemption.branching import Branching, Effort
 from phalanx.engine.preemption.cost import ORDER, Cost, Prices, cost_of
 from phalanx.engine.preemption.covering import Cluster
@@ -121,7 +122,9 @@ class Planner:
         freeing = Freeing(self.problem, self.prices, threshold)
         effort = Effort(self.problem.budget)
         branching = Branching(freeing, effort)
-        now = Situation(freeing, frozenset(), frozenset())
+        nothing: frozenset[int] = frozenset()
+        members = sum(leaf.need for leaf in leaves(self.problem.placement.root))
+        scopes: dict[int, Situation] = {}  # by the root's own node set
         memo: dict[tuple[Seat, ...], list[tuple[object, Cluster]]] = {}
         too_large = False
 
@@ -133,9 +136,13 @@ class Planner:
         def price(seats: tuple[Seat, ...]) -> float | None:
             nonlocal too_large
             total = 0.0
+            area = self.domains.top(seats[0].area)
+            if area not in scopes:
+                scope = freeing.scope(area, self.domains.areas[area], members)
+                scopes[area] = Situation(freeing, scope, nothing, nothing)
             for name, cluster in clusters(seats):
                 try:
-                    found = branching.cover(name, cluster, now)
+                    found = branching.cover(name, cluster, scopes[area])
                 except TooLarge:
                     too_large = True
                     continue
@@ -156,7 +163,7 @@ class Planner:
 
         choices = Choices(self.domains, price, MAX_CHOICES)
         for choice in choices.run(self.problem.placement.root):
-            if np.floor(choice.bound + 1e-6) >= value:
+            if self.prices.proved(choice.bound) >= value:
                 bound = min(bound, value)
                 break
             if effort.over:
@@ -164,7 +171,10 @@ class Planner:
                 break
             part = Effort(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
             branching.effort = part
-            branching.run(clusters(choice.seats), value, better)
+            tasks = clusters(choice.seats)
+            nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
+            exact = freeing.scope(("choice", nodes.tobytes()), nodes, sum(n for _, c in tasks for _, n in c.claims))
+            branching.run(tasks, exact, value, better)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)
@@ -179,7 +189,7 @@ class Planner:
         bound = min(bound, value)
         if too_large or freeing.truncated:
             bound = 0.0
-        return Solved(best[0], value, float(np.floor(bound + 1e-6)))
+        return Solved(best[0], value, max(0.0, min(value, self.prices.proved(bound))))
 
     def _name(self, seats: tuple[Seat, ...]) -> object:
         """Equal leaves are the same to a covering."""
@@ -212,8 +222,12 @@ class Planner:
             return GaveUp(self.used)
         cost = cost_of(units, evicted)
         lower, optimal = self._proof(levels, low, level, solved, cost)
+        members: dict[int, int] = {}  # per node
+        for share in outcome.shares:
+            for node, count in zip(share.nodes, share.counts, strict=True):
+                members[int(node)] = members.get(int(node), 0) + int(count)
         victims = tuple(
-            Victim(u, units.names[u], int(units.pods[u]), int(units.priority[u]), self._why(u, outcome))
+            Victim(u, units.names[u], int(units.pods[u]), int(units.priority[u]), self._why(u, members))
             for u in sorted(evicted)
         )
         return Plan(self.problem, victims, outcome, cost, lower, optimal, self.used + self.fitting.calls)
@@ -249,13 +263,9 @@ class Planner:
             return Cost(budgets, pods=pods if budgets == cost.budgets else 0)
         return Cost(budgets if pods == cost.pods else 0, pods=pods)
 
-    def _why(self, unit: int, outcome: Outcome) -> str:
+    def _why(self, unit: int, members: dict[int, int]) -> str:
         """Where its room is needed."""
         units, placement = self.problem.units, self.problem.placement
-        members: dict[int, int] = {}
-        for share in outcome.shares:
-            for node, count in zip(share.nodes, share.counts, strict=True):
-                members[int(node)] = members.get(int(node), 0) + int(count)
         words = []
         for part in self.fitting.parts_of(unit):
             node = int(units.part_node[part])

@@ -11,62 +11,59 @@ from phalanx.engine.preemption.cost import cost_of
 from phalanx.engine.preemption.fitting import Fitting
 from phalanx.engine.preemption.problem import PreemptionProblem
 
-CHECKS = 150  # placements
+CHECKS = 60  # placements
 LARGEST = 60  # victims; with more the exchanges tried would be a drop in the sea
+NEIGHBOURS = 300  # units that may come in instead
 
 
 def polish(
     problem: PreemptionProblem, fitting: Fitting, order: tuple[str, ...], evicted: frozenset[int]
 ) -> frozenset[int]:
     units = problem.units
-    if not evicted or len(evicted) > LARGEST:
+    cost = cost_of(units, evicted)
+    if not evicted or len(evicted) > LARGEST or not (cost.gangs or cost.work > 0):
         return evicted
-    best = cost_of(units, evicted).key(order)
-    touched = np.unique(np.concatenate([units.part_node[fitting.parts_of(u)] for u in evicted]))
-    near = np.zeros(problem.placement.node_count, dtype=bool)
-    near[touched] = True
-    if problem.placement.domains:
-        for column in problem.placement.domains.values():
-            near |= np.isin(column, column[touched][column[touched] >= 0])
-    else:
-        near[:] = True
-    others = [int(u) for u in np.unique(units.part_unit[near[units.part_node]]) if int(u) not in evicted]
+    best = cost.key(order)
     checks = CHECKS
-    improved = True
-    while improved and checks > 0:
-        improved = False
-        for trial_key, trial in _exchanges(problem, order, evicted, others, best):
+    while checks > 0:
+        for trial in _exchanges(problem, fitting, order, evicted, best):
             checks -= 1
             if fitting.fits(trial):
-                others = [u for u in [*others, *evicted] if u not in trial]
                 evicted = fitting.spare(trial)
-                best = min(trial_key, cost_of(units, evicted).key(order))
-                improved = True
+                best = cost_of(units, evicted).key(order)
                 break
             if checks <= 0:
-                break
+                return evicted
+        else:
+            return evicted
     return evicted
 
 
 def _exchanges(
     problem: PreemptionProblem,
+    fitting: Fitting,
     order: tuple[str, ...],
     evicted: frozenset[int],
-    others: list[int],
     best: tuple[float, ...],
-) -> list[tuple[tuple[float, ...], frozenset[int]]]:
-    """Cheaper sets that differ by one unit out and one in (or just one in for several out), cheapest first."""
+) -> list[frozenset[int]]:
+    """Cheaper sets in which one unit takes the place of another, cheapest first."""
     units = problem.units
+    near = np.zeros(problem.placement.node_count, dtype=bool)
+    near[np.concatenate([units.part_node[fitting.parts_of(u)] for u in evicted])] = True
+    inside = np.isin(np.arange(len(units)), units.part_unit[near[units.part_node]])
+    highest = max(int(units.priority[u]) for u in evicted)
+    others = [u for u in range(len(units)) if u not in evicted and units.priority[u] <= highest]
+    others = sorted(others, key=lambda u: (not inside[u], float(units.lost[u]), u))[:NEIGHBOURS]
     found = []
     for out in sorted(evicted):
-        less = evicted - {out}
-        size = units.pods[out]
+        rest = evicted - {out}
+        gain = bool(units.gangs and units.gangs[out])
         for unit in others:
-            if units.pods[unit] > size:
+            if units.pods[unit] > units.pods[out] or (not gain and units.lost[unit] >= units.lost[out]):
                 continue
-            trial = less | {unit}
+            trial = rest | {unit}
             key = cost_of(units, trial).key(order)
             if key < best:
                 found.append((key, trial))
     found.sort(key=lambda entry: (entry[0], sorted(entry[1])))
-    return found
+    return [trial for _, trial in found]
