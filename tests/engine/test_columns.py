@@ -6,9 +6,10 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from phalanx.engine import adapters, evaluation
 from phalanx.engine.columns import Columns
 from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Handle
@@ -20,6 +21,14 @@ from phalanx.engine.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
 from phalanx.engine.shapes import LabelInterest, ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import node, pod
+
+
+@pytest.fixture(autouse=True)
+def usual_rows(monkeypatch):
+    """Whatever a test sets is put back."""
+    monkeypatch.setattr(adapters, "FEW_ROWS", adapters.FEW_ROWS)
+    monkeypatch.setattr(evaluation, "FEW_ROWS", evaluation.FEW_ROWS)
+
 
 STRATEGIES = [
     {"type": "LeastAllocated"},
@@ -121,9 +130,10 @@ def do(bench: Bench, step, evaluations, shapes) -> None:
         evaluations[step[1]].refresh()
 
 
-@settings(max_examples=80, deadline=None)
-@given(before=steps, trial=steps, after=steps, strategy=st.sampled_from(STRATEGIES))
-def test_incremental_equals_from_scratch_after_any_changes_and_rewinds(before, trial, after, strategy):
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=steps, trial=steps, after=steps, strategy=st.sampled_from(STRATEGIES), few=st.sampled_from([0, 32]))
+def test_incremental_equals_from_scratch_after_any_changes_and_rewinds(before, trial, after, strategy, few):
+    adapters.FEW_ROWS = evaluation.FEW_ROWS = few  # row by row, or as vectors of rows
     bench = Bench(strategy)
     shapes = [bench.shapes.of(builder.build()) for builder in PODS]
     evaluations = [bench.evaluation(shape) for shape in shapes]
@@ -193,24 +203,24 @@ def test_slots_count_what_still_fits_on_each_node():
     bench = Bench()
     for builder in (node("a").cpu("4").mem("4Gi"), node("b").cpu("1").mem("64Gi"), node("c").cpu("64").pods(3)):
         bench.columns.set_node(builder.build())
-    evaluation = bench.evaluation(bench.shapes.of(pod("p").cpu("1").mem("1Gi").build()))
-    evaluation.refresh()
-    assert evaluation.slots().tolist() == [4, 1, 3]
+    looked = bench.evaluation(bench.shapes.of(pod("p").cpu("1").mem("1Gi").build()))
+    looked.refresh()
+    assert looked.slots().tolist() == [4, 1, 3]
     bench.place(pod("p").cpu("1500m"), 0)
-    evaluation.refresh()
-    assert evaluation.slots().tolist() == [2, 1, 3]
+    looked.refresh()
+    assert looked.slots().tolist() == [2, 1, 3]
 
 
 def test_many_nodes_grow_the_columns_without_losing_anything():
     bench = Bench()
-    evaluation = bench.evaluation(bench.shapes.of(pod("p").cpu("1").build()))
+    looked = bench.evaluation(bench.shapes.of(pod("p").cpu("1").build()))
     for number in range(700):
         row = bench.columns.set_node(node(f"n{number}").cpu(str(number % 7)).build())
         bench.place(pod("x").cpu("1"), row)
         if number % 100 == 0:
-            evaluation.refresh()
-    evaluation.refresh()
-    assert evaluation.feasible[:700].tolist() == [number % 7 >= 2 for number in range(700)]
+            looked.refresh()
+    looked.refresh()
+    assert looked.feasible[:700].tolist() == [number % 7 >= 2 for number in range(700)]
 
 
 def test_a_resource_first_asked_for_later_is_filled_from_the_nodes_that_are_there():
@@ -218,6 +228,6 @@ def test_a_resource_first_asked_for_later_is_filled_from_the_nodes_that_are_ther
     bench.columns.set_node(node("n").resource("example.com/fpga", "3").build())
     assert "example.com/fpga" not in bench.columns.resources
     shape = bench.shapes.of(pod("p").resource("example.com/fpga", "2").build())
-    evaluation = bench.evaluation(shape)
-    evaluation.refresh()
-    assert evaluation.slots().tolist() == [1]
+    looked = bench.evaluation(shape)
+    looked.refresh()
+    assert looked.slots().tolist() == [1]

@@ -34,8 +34,9 @@ from phalanx.engine.framework import (
 from phalanx.engine.journal import Change
 from phalanx.engine.shapes import Shape
 
-# With more changed rows than this, one pass over all rows is cheaper than row by row.
-MANY_ROWS = 48
+# Up to this many changed rows are looked at one by one; more are done as vectors, of the rows or of all rows.
+FEW_ROWS = 32
+MANY_ROWS = 48  # where there is no vector form for some rows: one by one up to here
 
 
 class PluginFailure(Exception):
@@ -67,6 +68,7 @@ class RowFilter:
         self.columns = columns
         self.depends = int(plugin.depends)
         self.row_verdict = getattr(plugin, "mask_row", None)
+        self.rows_verdict = getattr(plugin, "mask_rows", None)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
 
     def start(self) -> bool:
@@ -92,14 +94,20 @@ class RowFilter:
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = relevant_rows(changes, self.depends)
-        if not rows:
-            return ()
-        if self.row_verdict is None or len(rows) > MANY_ROWS:
-            self._fill()
-            return None if len(rows) > MANY_ROWS else rows
-        for row in rows:
-            self.mask[row] = bool(self.row_verdict(self.shape, self.columns, row))
+        self.look(rows)
         return rows
+
+    def look(self, rows: Sequence[int]) -> None:
+        """Judge these rows again."""
+        verdict, count = self.row_verdict, len(rows)
+        if verdict is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_verdict is None)):
+            for row in rows:
+                self.mask[row] = bool(verdict(self.shape, self.columns, row))
+        elif self.rows_verdict is not None and count * 4 < self.columns.n:
+            at = np.array(rows)
+            self.mask[at] = self.rows_verdict(self.shape, self.columns, at)
+        else:
+            self._fill()
 
     def explain(self, rows: Rows) -> Sequence[Finding]:
         findings: Sequence[Finding] = self.plugin.explain(self.shape, self.columns, rows)
@@ -162,6 +170,7 @@ class RowScore:
         self.columns = columns
         self.depends = int(plugin.depends)
         self.row_score = getattr(plugin, "score_row", None)
+        self.rows_score = getattr(plugin, "score_rows", None)
         self.bounded = bounded  # must be 0..100 because nothing normalises it
         self.raw: Floats = np.zeros(0)
 
@@ -192,17 +201,26 @@ class RowScore:
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = relevant_rows(changes, self.depends)
-        if not rows:
-            return ()
-        if self.row_score is None or len(rows) > MANY_ROWS:
-            self._fill()
-            return None
-        for row in rows:
-            value = float(self.row_score(self.shape, self.columns, row))
-            if self.bounded and not 0.0 <= value <= MAX_SCORE:
-                raise PluginFailure(self.plugin.name, f"score_row() returned {value}, outside 0..{MAX_SCORE}")
-            self.raw[row] = value
+        self.look(rows)
         return rows
+
+    def look(self, rows: Sequence[int]) -> None:
+        """Score these rows again."""
+        score, count = self.row_score, len(rows)
+        if score is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_score is None)):
+            for row in rows:
+                value = float(score(self.shape, self.columns, row))
+                if self.bounded and not 0.0 <= value <= MAX_SCORE:
+                    raise PluginFailure(self.plugin.name, f"score_row() returned {value}, outside 0..{MAX_SCORE}")
+                self.raw[row] = value
+        elif self.rows_score is not None and count * 4 < self.columns.n:
+            at = np.array(rows)
+            values = self.rows_score(self.shape, self.columns, at)
+            if self.bounded and not (values.min() >= 0 and values.max() <= MAX_SCORE):
+                raise PluginFailure(self.plugin.name, f"score_rows() returned a score outside 0..{MAX_SCORE}")
+            self.raw[at] = values
+        else:
+            self._fill()
 
 
 class PlainScore:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.adapters import (
-    MANY_ROWS,
+    FEW_ROWS,
     PlainFilter,
     PluginFailure,
     RowFilter,
@@ -28,7 +28,6 @@ from phalanx.engine.diagnosis import Diagnosis
 from phalanx.engine.framework import (
     Bools,
     Code,
-    Depends,
     Floats,
     Normaliser,
     ShapeFilter,
@@ -73,7 +72,10 @@ class Evaluation:
         self.filters: list[tuple[Any, ShapeFilter]] = []
         self._plain: list[_Term] = []  # already 0..100
         self._normalised: list[_Term] = []
-        self._moved_by_pods: tuple[list[tuple[Any, ShapeFilter]], list[_Term], list[_Term]] = ([], [], [])
+        self._local_filters: list[tuple[Any, RowFilter]] = []  # row-local ones
+        self._trackers: list[tuple[Any, ShapeFilter]] = []  # the others
+        self._local_scores: list[tuple[_Term, RowScore]] = []
+        self._score_trackers: list[_Term] = []
         self.feasible: Bools = np.zeros(0, dtype=np.bool_)  # (capacity,)
         self.total: Floats = np.zeros(0)  # (capacity,) weighted sum of scores, -inf where infeasible
         self._block: Floats = np.zeros(0)
@@ -118,12 +120,11 @@ class Evaluation:
             if score is not None:
                 term = _Term(plugin, score, weight, normaliser_of(plugin, score))
                 (self._plain if term.normaliser is None else self._normalised).append(term)
-        # What has to look again when pods came or went but no node changed.
-        self._moved_by_pods = (
-            [each for each in self.filters if _follows_pods(each[1])],
-            [term for term in self._plain if _follows_pods(term.tracker)],
-            [term for term in self._normalised if _follows_pods(term.tracker)],
-        )
+        terms = [*self._plain, *self._normalised]
+        self._local_filters = [(plugin, each) for plugin, each in self.filters if isinstance(each, RowFilter)]
+        self._trackers = [(plugin, each) for plugin, each in self.filters if not isinstance(each, RowFilter)]
+        self._local_scores = [(term, term.tracker) for term in terms if isinstance(term.tracker, RowScore)]
+        self._score_trackers = [term for term in terms if not isinstance(term.tracker, RowScore)]
         self._combine()
 
     def _combine(self) -> None:
@@ -187,46 +188,50 @@ class Evaluation:
         self._block = total.reshape(-1, self._width).max(axis=1)
 
     def _follow(self, changes: Sequence[Change]) -> None:
-        touched: set[int] = set()
+        nodes = {row for row, record, _ in changes if record is None}
+        usage = {row for row, record, _ in changes if record is not None}
+        touched = nodes | usage if nodes else usage
+        in_order = sorted(touched)
+        # By what a row-local plugin depends on: nothing, nodes, pods, both.
+        rows_of = ((), sorted(nodes) if nodes else (), sorted(usage) if nodes else in_order, in_order)
         everything = False
-        nodes = False
-        for row, record, _ in changes:
-            if record is None:
-                nodes = True
-                touched.add(row)  # the node may have come or gone
-        filters, plain, normalised = (
-            (self.filters, self._plain, self._normalised) if nodes else self._moved_by_pods
-        )  # fmt: skip
         plugin: Any = None
         try:
-            for plugin, tracker in filters:  # noqa: B007  (the except clause names it)
+            for plugin, local in self._local_filters:  # noqa: B007  (the except clause names it)
+                if rows_of[local.depends]:
+                    local.look(rows_of[local.depends])
+            for term, scored in self._local_scores:
+                if rows_of[scored.depends]:
+                    plugin = term.plugin
+                    scored.look(rows_of[scored.depends])
+                    # Bounds may move with any raw score that is normalised: recombine.
+                    everything = everything or term.normaliser is not None
+            for plugin, tracker in self._trackers:  # noqa: B007
                 rows = tracker.update(changes)
                 if rows is None:
                     everything = True
                 elif rows:
                     touched.update(rows)
-            for term in plain:
+            for term in self._score_trackers:
                 plugin = term.plugin
                 rows = term.tracker.update(changes)
-                if rows is None:
+                if rows is None or (rows and term.normaliser is not None):
                     everything = True
                 elif rows:
                     touched.update(rows)
-            for term in normalised:
-                plugin = term.plugin
-                rows = term.tracker.update(changes)
-                # Bounds may move with any raw score: recombine.
-                everything = everything or rows is None or len(rows) > 0
         except PluginFailure:
             raise
         except Exception as problem:
             raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
-        if everything or len(touched) > MANY_ROWS:
+        if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
             self._combine()
             return
         stale = False
-        for row in sorted(touched):
-            stale = self._look(row) or stale
+        if len(touched) <= FEW_ROWS:
+            for row in sorted(touched):
+                stale = self._look(row) or stale
+        else:
+            stale = self._look_at(np.array(sorted(touched)))
         if not stale:
             return
         if self._tell_feasible():
@@ -262,6 +267,26 @@ class Evaluation:
                 self._block[at] = value
             elif old == self._block[at]:
                 self._block[at] = self.total[at * self._width : (at + 1) * self._width].max()
+        return stale
+
+    def _look_at(self, rows: npt.NDArray[np.int64]) -> bool:
+        """The same for some rows at once."""
+        feasible = self.columns.alive[rows]
+        for _, tracker in self.filters:
+            feasible &= tracker.mask[rows]
+        stale = False
+        if (feasible != self.feasible[rows]).any():
+            self.feasible[rows] = feasible
+            stale = any(not term.constant for term in self._normalised)
+        total = np.zeros(len(rows))
+        for term in self._plain:
+            total += term.tracker.raw[rows] * term.weight
+        for term in self._normalised:
+            total += term.scaled[rows]
+        total[~feasible] = NEVER
+        self.total[rows] = total
+        blocks = np.unique(rows // self._width)
+        self._block[blocks] = self.total.reshape(-1, self._width)[blocks].max(axis=1)
         return stale
 
     # ---- answers
@@ -344,10 +369,6 @@ class Evaluation:
                 if finding.unresolvable:
                     resolvable[finding.rows] = False
         return Diagnosis(columns.count, None, findings, resolvable, frozenset(plugins))
-
-
-def _follows_pods(tracker: Any) -> bool:
-    return not isinstance(tracker, RowFilter | RowScore) or bool(tracker.depends & int(Depends.USAGE))
 
 
 def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:

@@ -234,7 +234,8 @@ class VectorFilter(Protocol):
         """Why the given rows (all rejected by this plugin) were rejected."""
         ...
 
-    # Optional: mask_row(shape, columns, row) -> bool, the verdict about one row. Without it mask() is run again.
+    # Optional: mask_row(shape, columns, row) -> bool, the verdict about one row, and mask_rows(shape, columns, rows)
+    # -> Bools about some. Without them mask() is run again.
 
 
 class ShapeFilter(Protocol):
@@ -300,7 +301,8 @@ class VectorScore(Protocol):
         """(n,) raw score; None: the same for every node, whatever happens."""
         ...
 
-    # Optional: score_row(shape, columns, row) -> float; normaliser: Normaliser; default_weight: int
+    # Optional: score_row(shape, columns, row) -> float; score_rows(shape, columns, rows) -> Floats;
+    # normaliser: Normaliser; default_weight: int
 
 
 class ShapeScore(Protocol):

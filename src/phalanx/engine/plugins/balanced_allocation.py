@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine.columns import Columns
-from phalanx.engine.framework import Depends, Floats, Handle
+from phalanx.engine.framework import Depends, Floats, Handle, Rows
 from phalanx.engine.plugins.resource_weights import resource_weights
 from phalanx.engine.shapes import Shape
 
@@ -36,15 +36,18 @@ class NodeResourcesBalancedAllocation:
         return self._of_shape[shape]
 
     def scores(self, shape: Shape, columns: Columns) -> Floats | None:
-        wanted = self._wanted(shape)
-        if wanted is None:
+        if self._wanted(shape) is None:
             return None
-        n = columns.n
+        return self.score_rows(shape, columns, slice(0, columns.n))
+
+    def score_rows(self, shape: Shape, columns: Columns, rows: Rows | slice) -> Floats:
+        n = len(columns.alive[rows])
+        wanted = self._wanted(shape) or []
         before = np.zeros((len(wanted), n))
         after = np.zeros((len(wanted), n))
         there = np.zeros((len(wanted), n), dtype=np.bool_)
         for at, (rid, amount) in enumerate(wanted):
-            alloc, used = columns.alloc[rid, :n], columns.used[rid, :n]
+            alloc, used = columns.alloc[rid, rows], columns.used[rid, rows]
             there[at] = alloc > 0
             np.divide(used, alloc, out=before[at], where=there[at])
             np.divide(used + amount, alloc, out=after[at], where=there[at])

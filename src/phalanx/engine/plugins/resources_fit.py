@@ -60,10 +60,12 @@ class NodeResourcesFit:
         return [(rid, amount) for rid, amount in shape.requests if not self._ignores(columns.resource_names[rid])]
 
     def mask(self, shape: Shape, columns: Columns) -> Bools | None:
-        n = columns.n
-        mask = columns.alive[:n].copy()
+        return self.mask_rows(shape, columns, slice(0, columns.n))
+
+    def mask_rows(self, shape: Shape, columns: Columns, rows: Rows | slice) -> Bools:
+        mask = columns.alive[rows].copy()
         for rid, amount in self._requests(shape, columns):
-            mask &= columns.used[rid, :n] + amount <= columns.alloc[rid, :n]
+            mask &= columns.used[rid, rows] + amount <= columns.alloc[rid, rows]
         return mask
 
     def mask_row(self, shape: Shape, columns: Columns, row: int) -> bool:
@@ -111,11 +113,14 @@ class NodeResourcesFit:
         return found
 
     def scores(self, shape: Shape, columns: Columns) -> Floats | None:
-        n = columns.n
+        return self.score_rows(shape, columns, slice(0, columns.n))
+
+    def score_rows(self, shape: Shape, columns: Columns, rows: Rows | slice) -> Floats:
+        n = len(columns.alive[rows])
         total, weights = np.zeros(n), np.zeros(n)
         for rid, amount, weight in self._wanted(shape):
-            alloc = columns.alloc[rid, :n]
-            used = columns.nonzero[rid, :n] if rid <= MEMORY else columns.used[rid, :n]
+            alloc = columns.alloc[rid, rows]
+            used = columns.nonzero[rid, rows] if rid <= MEMORY else columns.used[rid, rows]
             there = alloc > 0
             score = self._score(used + amount, np.where(there, alloc, 1.0))
             if self._curve is not None:
