@@ -18,7 +18,7 @@ _MACROS = {
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LIMITS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
-_HORIZON = timedelta(days=366 * 5)  # a schedule that never comes (30 February) is given up here
+_HORIZON = 366 * 5 * 86_400  # seconds; a schedule that never comes (30 February) is given up here
 
 
 class BadSchedule(ValueError):
@@ -36,22 +36,45 @@ class Schedule:
     zone: ZoneInfo | None
 
     def next_after(self, seconds: float) -> float | None:
-        """The first time after `seconds` (epoch); None when there is none within five years."""
-        zone = self.zone or UTC
-        time = datetime.fromtimestamp(seconds, zone).replace(second=0, microsecond=0) + timedelta(minutes=1)
-        end = time + _HORIZON
-        while time < end:
+        """The first time after `seconds` (epoch); None when there is none within five years.
+
+        Hours and minutes are walked in real time: an hour that daylight saving skips does not come, one that it
+        repeats comes twice.
+        """
+        at = (int(seconds) // 60 + 1) * 60
+        end = at + _HORIZON
+        while at < end:
+            time = datetime.fromtimestamp(at, self.zone or UTC)
             if time.month not in self.months:
-                time = (time.replace(day=1, hour=0, minute=0) + timedelta(days=32)).replace(day=1)
+                start = time.replace(day=1, hour=0, minute=0, fold=0)
+                at = max(at + 60, int((start + timedelta(days=32)).replace(day=1).timestamp()))
             elif not self._day(time):
-                time = time.replace(hour=0, minute=0) + timedelta(days=1)
+                midnight = time.replace(hour=0, minute=0, fold=0) + timedelta(days=1)
+                at = max(at + 60, int(midnight.timestamp()))
             elif time.hour not in self.hours:
-                time = time.replace(minute=0) + timedelta(hours=1)
+                at += (60 - time.minute) * 60
             elif time.minute not in self.minutes:
-                time += timedelta(minutes=1)
+                at += 60
             else:
-                return time.timestamp()
+                return float(at)
         return None
+
+    def latest_between(self, start: float, end: float) -> float | None:
+        """The last time after `start` and not after `end`, without walking through all that were missed."""
+        span = 120.0
+        while True:
+            since = max(start, end - span)
+            found = self.next_after(since)
+            if found is not None and found <= end:
+                break
+            if since <= start:
+                return None
+            span *= 2
+        while True:
+            later = self.next_after(found)
+            if later is None or later > end:
+                return found
+            found = later
 
     def _day(self, time: datetime) -> bool:
         by_month = time.day in self.days

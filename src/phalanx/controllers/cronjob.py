@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import msgspec
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
-from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import cron
 from phalanx.controllers import resources as r
-from phalanx.controllers.ownership import controller_of, controller_reference, deleting, index_by_controller
+from phalanx.controllers.ownership import (
+    controlled_by,
+    controller_of,
+    controller_reference,
+    deleting,
+    index_by_controller,
+)
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import write_status
 
+log = logging.getLogger(__name__)
 SCHEDULED_AT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 
 
@@ -46,10 +54,16 @@ class CronJobController(Controller):
         if any(successes):
             latest = max(time for time in successes if time)
             status["lastSuccessfulTime"] = max(latest, status.get("lastSuccessfulTime") or "")
+        # A Job tells for which time it was made, should the status not have been written since.
+        told = [_scheduled_at(job) for job in jobs]
+        latest_told = max([status.get("lastScheduleTime") or "", *told])
+        if latest_told:
+            status["lastScheduleTime"] = latest_told
         made = await self._start_due(owner, running, status)
         if made is not None:
             running = [*([] if owner["spec"].get("concurrencyPolicy") == "Replace" else running), made]
-        status["active"] = [_reference(job) for job in running]
+        known = {ref["uid"]: ref for ref in status.get("active") or ()}
+        status["active"] = [known.get(job["metadata"]["uid"]) or _reference(job) for job in running]
         await self._trim(owner, jobs)
         await write_status(self._crons, owner, status)
 
@@ -63,10 +77,8 @@ class CronJobController(Controller):
             return None  # validation refuses these; one stored before is left alone
         now = self._clock.now()
         since = parse_rfc3339(status.get("lastScheduleTime") or meta["creationTimestamp"])
-        due = None
-        following = schedule.next_after(since)
-        while following is not None and following <= now:
-            due, following = following, schedule.next_after(following)
+        due = schedule.latest_between(since, now)
+        following = schedule.next_after(now)
         if following is not None:
             self.queue.add_after(Key(meta["namespace"], meta["name"]), following - now + 0.05)
         if due is None:
@@ -84,14 +96,14 @@ class CronJobController(Controller):
         status["lastScheduleTime"] = rfc3339(due)
         return made
 
-    async def _create(self, owner: Json, due: float) -> Json:
+    async def _create(self, owner: Json, due: float) -> Json | None:
         meta, template = owner["metadata"], owner["spec"]["jobTemplate"]
         inner = template.get("metadata") or {}
         body = {
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {
-                "name": f"{meta['name']}-{int(due // 60)}",
+                "name": _name(owner, due),
                 "namespace": meta["namespace"],
                 "labels": dict(inner.get("labels") or {}),
                 "annotations": {**(inner.get("annotations") or {}), SCHEDULED_AT: rfc3339(due)},
@@ -102,9 +114,16 @@ class CronJobController(Controller):
         try:
             answer = await self._client.create(r.JOBS, body, meta["namespace"])
         except AlreadyExists:  # made before a crash: the name says for which time
-            answer = await self._client.get(r.JOBS, f"{meta['name']}-{int(due // 60)}", meta["namespace"])
+            answer = await self._client.get(r.JOBS, _name(owner, due), meta["namespace"])
         made: Json = msgspec.json.decode(answer)
         self._jobs.remember(made)
+        if not controlled_by(made, meta["uid"]):
+            log.warning(
+                "CronJob %s: Job %s belongs to somebody else; this run is left out",
+                meta["name"],
+                made["metadata"]["name"],
+            )
+            return None
         return made
 
     async def _trim(self, owner: Json, jobs: list[Json]) -> None:
@@ -124,8 +143,17 @@ class CronJobController(Controller):
             await self._client.delete(
                 r.JOBS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Background"
             )
-        except NotFound:
+        except (NotFound, Conflict):
             return
+
+
+def _name(owner: Json, due: float) -> str:
+    """Names the minute, so that a run is never started twice."""
+    return f"{owner['metadata']['name']}-{int(due // 60)}"
+
+
+def _scheduled_at(job: Json) -> str:
+    return str((job["metadata"].get("annotations") or {}).get(SCHEDULED_AT) or "")
 
 
 def _outcome(job: Json) -> str:

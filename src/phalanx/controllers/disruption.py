@@ -143,6 +143,12 @@ class DisruptionController(Controller):
             owner = cache.get(pod["metadata"]["namespace"], reference["name"]) if cache is not None else None
             if owner is None:
                 raise NoScale(f"{reference['kind']} {reference['name']!r} does not implement the scale subresource")
+            above = controller_of(owner)
+            if above is not None and above["kind"] == "Deployment":
+                # While it rolls, its ReplicaSets together want more than it does.
+                deployment = self._owners["apps", "Deployment"].get(pod["metadata"]["namespace"], above["name"])
+                if deployment is not None and deployment["metadata"]["uid"] == above["uid"]:
+                    reference, owner = above, deployment
             scales[str(reference["uid"])] = int(owner["spec"].get("replicas", 1))
         return sum(scales.values())
 
