@@ -73,6 +73,25 @@ def test_other_children_are_chosen_when_the_first_takes_too_much() -> None:
     assert pods_of(outcome, a) == 0
 
 
+def test_nothing_below_a_group_that_lacks_children_is_placed() -> None:
+    """KEP-6012: a late sub-group of a scheduled basic root waits for its second child."""
+    running = Leaf("running", 1, (), satisfied=1)
+    early = gang("early", 1)
+    sub = Composite("sub", 2, (early,))
+    outcome = placed(cluster([{"cpu": 4}], Composite("root", 1, (running, sub)), CPU))
+    assert pods_of(outcome, early) == 0 and not outcome.satisfies(sub)
+
+
+def test_of_equally_tight_racks_the_busier_one_is_taken() -> None:
+    problem = cluster(
+        [{"cpu": 4, "pods": 9}, {"cpu": 4, "pods": 20}], gang("g", 3, key="rack"), [{"cpu": 1, "pods": 1}]
+    )
+    problem.domains = {"rack": np.array([0, 1], dtype=np.int32)}
+    problem.used = np.zeros_like(problem.free)
+    problem.used[problem.resources.index("cpu"), 1] = 2
+    assert placed(problem).shares[0].nodes.tolist() == [1]
+
+
 def test_a_failing_optional_child_does_not_bind_in_part() -> None:
     small, big = gang("small", 1), Leaf("big", 2, ((1, 2),))
     problem = cluster([{"cpu": 4}], Composite("root", 1, (small, big)), [{"cpu": 1}, {"cpu": 3}])

@@ -63,7 +63,8 @@ class _Builder:
         shapes = list(self._numbers)
         evaluations = [self._cycle.evaluation(self._records[shape]) for shape in shapes]
         rids = sorted({rid for shape in shapes for rid, _ in shape.requests})
-        free: Floats = columns.alloc[rids, :n] - columns.used[rids, :n]
+        used: Floats = columns.used[rids, :n]
+        free: Floats = columns.alloc[rids, :n] - used
         promised = self._promised(free, rids)
         np.maximum(free, 0.0, out=free)
         domains = {}
@@ -81,6 +82,7 @@ class _Builder:
             domain_names=names,
             conflicts=self._conflicts(shapes),
             budget=budget,
+            used=used if domains else None,
         )
         coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
         return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of)

@@ -40,8 +40,9 @@ def _search(problem: Problem) -> Outcome:
         isinstance(g, Composite) and g.minimum < len(g.children) for g in groups(problem.root)
     )
     used = 0
-    if slack:
-        every = groups(problem.root)
+    every = groups(problem.root)
+    # Everybody cannot be seated while a group lacks the members to be whole: nothing below such a group may sit.
+    if slack and not any(_short_of_members(group) for group in every):
         budget = Budget(min(problem.budget, FULL_TRIES * len(every)))
         state = State(problem, budget)
         search = Search(state, True, budget)
@@ -66,6 +67,12 @@ def _search(problem: Problem) -> Outcome:
     Extras(state, search.decisions, budget).run(problem.root)
     first = _outcome(state, search.decisions, budget.used)
     return _improve(problem, first) if isinstance(problem.root, Composite) else first
+
+
+def _short_of_members(group: Group) -> bool:
+    if isinstance(group, Leaf):
+        return group.total < group.need
+    return len(group.children) < group.minimum
 
 
 def _improve(problem: Problem, first: Outcome) -> Outcome:

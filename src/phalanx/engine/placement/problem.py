@@ -79,10 +79,26 @@ class Problem:
     order: Ints | None = None  # (N,) rank of a node among equals; None = column order
     reason_names: Sequence[str] = ()
     budget: int = DEFAULT_BUDGET  # expansions, see Outcome.expansions
+    used: Floats | None = None  # (R, N) what is in use: of equally tight domains the busier one is taken
 
     @property
     def node_count(self) -> int:
         return int(self.free.shape[1])
+
+    def busyness(self, ids: NDArray[np.integer], nodes: Ints | None = None) -> Floats:
+        """By domain id: how full a domain is, summed over resources other than the mere number of pods."""
+        size = int(ids.max(initial=-1)) + 1
+        total = np.zeros(size)
+        if self.used is None:
+            return total
+        for r, name in enumerate(self.resources):
+            if name == "pods":
+                continue
+            used, free = (a[r] if nodes is None else a[r, nodes] for a in (self.used, self.free))
+            taken = np.bincount(ids, weights=used, minlength=size)
+            offered = taken + np.bincount(ids, weights=free, minlength=size)
+            total += np.divide(taken, offered, out=np.zeros(size), where=offered > 0)
+        return total
 
     def domain_name(self, key: str, domain: int) -> str:
         names = self.domain_names.get(key, ())

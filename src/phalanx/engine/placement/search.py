@@ -164,8 +164,9 @@ class Search:
             spare += free * state.inverse[r]
             if r == scarcest:
                 scarce = free
+        idle = -state.problem.busyness(of, nodes)[ids]
         if not isinstance(group, Leaf):
-            return np.lexsort((spare, scarce, short))
+            return np.lexsort((spare, idle, scarce, short))
         fits = np.zeros(len(ids))
         room = np.zeros(len(ids))
         for shape, count in group.demand:
@@ -173,7 +174,7 @@ class Search:
             fits += np.minimum(slots, count)
             room += slots
         short |= fits < wanted(group, self.full)
-        return np.lexsort((spare, room if len(group.demand) == 1 else scarce, -fits, short))
+        return np.lexsort((spare, idle, room if len(group.demand) == 1 else scarce, -fits, short))
 
     def _counts(self, leaf: Leaf) -> Iterator[dict[int, int]]:
         """Which pods make up the minimum: all of them, or cheapest first and then every other mixture."""

@@ -42,7 +42,8 @@ def place_uniform(problem: Problem) -> Outcome | None:
 
 
 def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: int, total: int) -> int:
-    """Most members first, then the smallest sufficient domain, then least spare of what is asked for, then id."""
+    """Most members first, then the smallest sufficient domain, then the busiest (empty ones stay whole), then least
+    spare of what is asked for, then id."""
     assert leaf.key is not None
     column = problem.domains[leaf.key]
     ids = np.where(column >= 0, column, 0)
@@ -57,6 +58,10 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
     good = np.flatnonzero(fits == most)
     if len(good) > 1:
         good = good[sums[good] == sums[good].min()]
+    if len(good) > 1 and problem.used is not None:
+        labelled = np.flatnonzero(column >= 0)
+        busy = problem.busyness(column[labelled], labelled)
+        good = good[busy[good] == busy[good].max()]
     if len(good) > 1:
         spare = np.zeros(len(sums))
         for r in np.flatnonzero(shape.request):
