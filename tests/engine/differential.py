@@ -17,6 +17,7 @@ from phalanx.testing.reference.cluster import Cluster
 from phalanx.testing.reference.plugin import Plugin, Rejection
 
 PROFILE = "default-scheduler"
+RELATIONS = {"PodTopologySpread", "InterPodAffinity"}
 VOLUMES = {"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"}
 
 
@@ -138,6 +139,10 @@ class World:
             for name, expected in scores.items():
                 found = shares[plugin][columns.row_of[name]] if plugin in shares else 0.0
                 assert found == expected, (plugin, name, found, expected)
+        for term in evaluation._normalised:
+            for name, expected in opinion.raw.get(term.plugin.name, {}).items():
+                found = term.tracker.raw[columns.row_of[name]]
+                assert found == expected or np.isnan(found), (term.plugin.name, name, found, expected)
         totals = {node.metadata.name: evaluation.total[columns.row_of[node.metadata.name]] for node in opinion.feasible}
         assert totals == opinion.totals
         assert columns.names[best] == opinion.chosen
@@ -159,6 +164,7 @@ class Opinion:
             node for node in cluster.nodes if not any(v[node.metadata.name] for v in self.verdicts.values())
         ]
         self.scores: dict[str, dict[str, int]] = {}
+        self.raw: dict[str, dict[str, int]] = {}  # of every node, also those that cannot be chosen
         self.totals: dict[str, int] = {node.metadata.name: 0 for node in self.feasible}
         first = (
             next((v[n.metadata.name] for v in self.verdicts.values() if v[n.metadata.name]), None)
@@ -171,6 +177,9 @@ class Opinion:
             if not plugin.weight:
                 continue
             raw = {n.metadata.name: plugin.score(pod, n, self.feasible, cluster) for n in self.feasible}
+            if plugin.name in RELATIONS:
+                others = {n.metadata.name: plugin.score(pod, n, self.feasible, cluster) for n in cluster.nodes}
+                self.raw[plugin.name] = others
             self.scores[plugin.name] = plugin.normalise(raw, pod, self.feasible, cluster)
             for name, value in self.scores[plugin.name].items():
                 self.totals[name] += plugin.weight * value

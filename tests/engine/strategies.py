@@ -11,13 +11,14 @@ from phalanx.testing import builders as b
 ZONE, HOST, RACK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "rack"
 KEYS = st.sampled_from([ZONE, HOST, RACK])
 NAMES = [f"n{i}" for i in range(5)]
-SPACES = st.sampled_from(["default", "default", "other"])
+SPACES = st.sampled_from(["default", "default", "default", "other"])
 APPS = ["web", "db"]
 
 maybe = st.booleans()
 few = st.integers(0, 2)
 
 selectors: st.SearchStrategy[Any] = st.one_of(
+    st.sampled_from(APPS).map(lambda app: {"app": app}),
     st.sampled_from(APPS).map(lambda app: {"app": app}),
     st.just({}),
     st.sampled_from(
@@ -68,10 +69,25 @@ def nodes(draw: st.DrawFn) -> Any:
 
 
 @st.composite
+def calm_nodes(draw: st.DrawFn) -> Any:
+    """Nodes with room, so that most are feasible and their scores are compared."""
+    made = b.node(draw(st.sampled_from(NAMES))).cpu("16").mem("64Gi").pods(50)
+    if draw(st.integers(0, 5)):
+        made.zone(f"z{draw(few)}")
+    if draw(st.integers(0, 2)):
+        made.label(RACK, f"r{draw(st.integers(0, 1))}")
+    if draw(st.integers(0, 6)) == 0:
+        del made.metadata["labels"][HOST]
+    if draw(st.integers(0, 5)) == 0:
+        made.taint("k1")
+    return made.build()
+
+
+@st.composite
 def _base(draw: st.DrawFn, name: str) -> b.PodBuilder:
     made = b.pod(name).ns(draw(SPACES)).image(draw(st.sampled_from(["img0", "img1:latest"])))
-    for app in draw(st.lists(st.sampled_from(APPS), max_size=1)):
-        made.label("app", app)
+    if draw(st.integers(0, 4)):
+        made.label("app", draw(st.sampled_from(APPS)))
     if draw(maybe):
         made.label("tier", draw(st.sampled_from(["a", "b"])))
     if draw(st.integers(0, 7)) == 0:
@@ -193,26 +209,68 @@ def owners(draw: st.DrawFn) -> Any:
 
 
 @st.composite
+def backdrop(draw: st.DrawFn) -> list[Any]:
+    """Storage in which most pods can be placed: every claim, volume, class and driver there is, each drawn once."""
+    found = [b.storage_class("local").wait().build()]
+    wait = b.storage_class("wait").provisioner(draw(st.sampled_from(["d1", "d2"]))).wait()
+    if draw(maybe):
+        wait.allow(ZONE, "z0", "z1")
+    found += [wait.build(), b.storage_class("now").provisioner("d1").immediate().build()]
+    for i, claim in enumerate(CLAIMS):
+        volume = b.pv(f"v{i}").capacity(draw(st.sampled_from(["1Gi", "2Gi", "5Gi"])))
+        volume.csi(draw(st.sampled_from(["d1", "d2"])))
+        if draw(st.integers(0, 2)) == 0:
+            volume.node_affinity(draw(expressions))
+        if draw(st.integers(0, 2)) == 0:
+            volume.label(ZONE, draw(st.sampled_from(["z0", "z0__z1", "z1"])))
+        made = b.pvc(claim).ask(draw(st.sampled_from(["1Gi", "2Gi"])))
+        made.modes(draw(st.sampled_from(["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"])))
+        kind = draw(st.integers(0, 3))
+        if kind <= 1:
+            volume.storage_class("wait").claimed_by(claim)
+            made.storage_class("wait").bound(f"v{i}")
+        else:
+            name = "local" if kind == 2 else "wait"
+            volume.storage_class(name)
+            made.storage_class(name)
+            if draw(st.integers(0, 2)) == 0:
+                volume.claimed_by(claim, uid="")
+        found += [volume.build(), made.build()]
+    for name in NAMES:
+        if draw(maybe):
+            csi_node = b.csi_node(name)
+            csi_node.driver("d1", draw(st.sampled_from([None, 1, 1, 2])))
+            if draw(maybe):
+                csi_node.driver("d2", draw(st.sampled_from([None, 1, 2])))
+            found.append(csi_node.build())
+    if draw(maybe):
+        found.append(b.csi_driver("d1").storage_capacity().build())
+        found.append(b.storage_capacity("s0").of("wait", "10Gi").on({ZONE: "z0"}).build())
+        found.append(b.storage_capacity("s1").of("wait", draw(st.sampled_from(["1Gi", "3Gi"]))).on({}).build())
+    return found
+
+
+@st.composite
 def storage(draw: st.DrawFn) -> Any:
     """Any object a volume plugin reads."""
     which = draw(st.integers(0, 9))
     size = st.sampled_from(["1Gi", "2Gi", "5Gi"])
-    classes = st.sampled_from(["", "wait", "wait", "local", "now"])
+    classes = st.sampled_from(["wait", "wait", "wait", "local", "local", "now", ""])
     if which <= 3:
         claim = b.pvc(draw(st.sampled_from([*CLAIMS, "x-e"]))).ask(draw(size)).storage_class(draw(classes))
         claim.modes(draw(st.sampled_from(["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"])))
-        state = draw(st.integers(0, 7))
-        if state <= 2:
+        state = draw(st.integers(0, 15))
+        if state <= 4:
             claim.bound(draw(st.sampled_from(["v0", "v1", "v2"])))
-        elif state == 3:
+        elif state <= 6:
             claim.selected_node(draw(st.sampled_from(NAMES)))
-        elif state == 4:
+        elif state == 7:
             claim.phase("Lost")
-        elif state == 5:
+        elif state == 8:
             claim.deleting()
-        elif state == 6:
+        elif state == 9:
             claim.volume_name("v0")
-        if draw(maybe):
+        if draw(st.integers(0, 5)):
             claim.owner("Pod", "x", "pod:default/x", "v1")
         if draw(st.integers(0, 4)) == 0:
             claim.select({"disk": "fast"})

@@ -13,7 +13,19 @@ import pytest
 from differential import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import NAMES, namespaces, nodes, owners, plain, relating, spreading, storage, storing
+from strategies import (
+    NAMES,
+    backdrop,
+    calm_nodes,
+    namespaces,
+    nodes,
+    owners,
+    plain,
+    relating,
+    spreading,
+    storage,
+    storing,
+)
 
 from phalanx.model.objects.pod import NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from phalanx.model.objects.pod import TopologySpreadConstraint as Constraint
@@ -27,33 +39,41 @@ from phalanx.testing.reference.volumes import VolumeBinding
 Pods = Callable[[str], st.SearchStrategy[b.PodBuilder]]
 
 thorough = settings(
-    max_examples=60,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
-def run(data: st.DataObject, pods: Pods, objects: st.SearchStrategy[Any] | None, world: World | None = None) -> None:
+def run(
+    data: st.DataObject,
+    pods: Pods,
+    objects: st.SearchStrategy[Any] | None,
+    world: World | None = None,
+    made: st.SearchStrategy[Any] | None = None,
+    before: st.SearchStrategy[list[Any]] | None = None,
+) -> None:
+    """`objects` come and go; `before` are there from the start; `made` are the nodes."""
     world = world or World()
+    made = made if made is not None else nodes()
     for i in range(data.draw(st.integers(1, 5), label="nodes")):
-        node = data.draw(nodes())
-        world.see(b_rename(node, NAMES[i]))
-    if objects is not None:
-        for thing in data.draw(st.lists(objects, max_size=6), label="objects"):
-            world.see(thing)
-    for i in range(data.draw(st.integers(0, 5), label="placed")):
+        world.see(b_rename(data.draw(made), NAMES[i]))
+    before = before if before is not None else st.lists(objects, max_size=6) if objects is not None else st.just([])
+    for thing in data.draw(before, label="objects"):
+        world.see(thing)
+    for i in range(data.draw(st.integers(0, 7), label="placed")):
         place(data, world, pods, f"p{i}")
     candidates = [data.draw(pods("x")).build(), data.draw(pods("y")).build()]
     candidates = [c for c in candidates if c.metadata.deletion_timestamp is None] or [b.pod("x").build()]
     for candidate in candidates:
         world.check(candidate)
         world.see(candidate)
-    for _ in range(data.draw(st.integers(1, 5), label="changes")):
-        change(data, world, pods, objects)
+    for _ in range(data.draw(st.integers(1, 6), label="changes")):
+        change(data, world, pods, objects, made)
         world.check(data.draw(st.sampled_from(candidates)))
     keys = st.sampled_from(sorted(world.pods))
-    moves = data.draw(st.lists(st.tuples(keys, st.integers(0, 4)), max_size=4), label="trial")
+    moves = data.draw(st.lists(st.tuples(keys, st.integers(0, 4)), max_size=5), label="trial")
     world.trial(moves, candidates)
 
 
@@ -72,11 +92,17 @@ def place(data: st.DataObject, world: World, pods: Pods, name: str) -> None:
     world.see(data.draw(pods(name)).node(where).build())
 
 
-def change(data: st.DataObject, world: World, pods: Pods, objects: st.SearchStrategy[Any] | None) -> None:
+def change(
+    data: st.DataObject,
+    world: World,
+    pods: Pods,
+    objects: st.SearchStrategy[Any] | None,
+    made: st.SearchStrategy[Any],
+) -> None:
     match data.draw(st.integers(0, 6 if objects is None else 10), label="change"):
         case 0 | 1:
             name = data.draw(st.sampled_from(NAMES))
-            world.see(b_rename(data.draw(nodes()), name))
+            world.see(b_rename(data.draw(made), name))
         case 2:
             known = sorted(world.engine.columns.row_of)
             if known:
@@ -105,19 +131,19 @@ def test_plugins_that_look_at_one_node(data: st.DataObject) -> None:
 @thorough
 @given(st.data())
 def test_topology_spreading(data: st.DataObject) -> None:
-    run(data, spreading, owners())
+    run(data, spreading, owners(), made=calm_nodes())
 
 
 @thorough
 @given(st.data())
 def test_pod_affinity_in_both_directions(data: st.DataObject) -> None:
-    run(data, relating, namespaces())
+    run(data, relating, namespaces(), made=calm_nodes())
 
 
 @thorough
 @given(st.data())
 def test_volumes(data: st.DataObject) -> None:
-    run(data, storing, storage())
+    run(data, storing, storage(), made=calm_nodes(), before=backdrop())
 
 
 @st.composite
@@ -135,7 +161,7 @@ def everything(draw: st.DrawFn, name: str) -> b.PodBuilder:
     return made.ns("default")
 
 
-@thorough
+@settings(thorough, max_examples=80)
 @given(st.data())
 def test_all_plugins_together(data: st.DataObject) -> None:
     run(data, everything, st.one_of(owners(), namespaces(), storage()))
@@ -223,12 +249,14 @@ VARIANTS: list[tuple[str, dict[str, Any], Plugin, Pods]] = [
 @pytest.mark.parametrize(
     ("name", "args", "plugin", "pods"), VARIANTS, ids=[f"{v[0]}-{i}" for i, v in enumerate(VARIANTS)]
 )
-@settings(thorough, max_examples=15)
+@settings(thorough, max_examples=25)
 @given(data=st.data())
 def test_plugin_arguments(name: str, args: dict[str, Any], plugin: Plugin, pods: Pods, data: st.DataObject) -> None:
     others = [plugin if known.name == name else known for known in PLUGINS]
     objects = {"PodTopologySpread": owners(), "InterPodAffinity": namespaces(), "VolumeBinding": storage()}.get(name)
-    run(data, pods, objects, World(others, {name: args}))
+    made = None if pods is plain else calm_nodes()
+    before = backdrop() if pods is storing else None
+    run(data, pods, objects, World(others, {name: args}), made=made, before=before)
 
 
 def test_scores_stay_right_when_the_first_node_is_gone() -> None:

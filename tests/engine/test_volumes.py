@@ -189,6 +189,16 @@ def test_a_node_takes_as_many_volumes_as_its_driver_allows():
     assert set(binds(run.step(60))) == {"p2"}
 
 
+def test_a_claim_that_turns_out_to_be_a_csi_volume_counts_from_then_on():
+    run = cluster(1).see(csi_node("n0").driver("d", 1))
+    run.see(pv("v0").claimed_by("c0"), pvc("c0").bound("v0"), pv("v1").csi("d").claimed_by("c1"), pvc("c1").bound("v1"))
+    run.see(pod("p").pvc("c0").node("n0"), pod("probe").pvc("c1"))
+    assert set(binds(run.step())) == {"probe"}
+    run.gone("Pod", "probe").see(pv("v0").csi("d").claimed_by("c0"), pod("q").pvc("c1"))
+    assert binds(run.step()) == {}
+    assert run.messages("q") == ["0/1 nodes are available: 1 node(s) exceed max volume count."]
+
+
 def test_a_trial_that_is_undone_gives_the_volume_back():
     run = cluster(1).see(storage_class("local").wait(), pv("v").storage_class("local"))
     run.see(pvc("a").storage_class("local"), pvc("b").storage_class("local"), pod("p").pvc("a"))

@@ -39,7 +39,7 @@ class AffinityScore:
         self.normaliser = RangeNormaliser()
         self.raw: Floats = np.zeros(columns.capacity)
         self._own = [term for term in plugin.own_terms(shape) if term.kind == PREFERRED]
-        self._sums: dict[str, tuple[LabelColumn, Floats]] = {}  # topology key -> weight by domain
+        self._columns: dict[str, LabelColumn] = {}  # by topology key
         self._of_class: dict[int, Wishes] = {}
         self._of_rules: dict[int, Wishes] = {}
         self._key_versions: list[tuple[LabelColumn, int]] = []
@@ -51,10 +51,11 @@ class AffinityScore:
         index.sync()
         self._index_version = index.version
         self._namespaces_version = self.plugin.namespaces_version
-        self._sums = {}
         self._of_class = {}
         self._of_rules = {}
+        self._columns = {}
         self._key_versions = []
+        self.raw = np.zeros(self.columns.capacity)
         if self._own:
             for pods in index.classes():
                 if pods.rows:
@@ -62,26 +63,21 @@ class AffinityScore:
         for rules in index.rule_sets():
             if rules.rows:
                 self._add_all(self._rule_wishes(rules), rules.rows)
-        self.raw = np.zeros(self.columns.capacity)
-        for column, sums in self._sums.values():
-            self.raw += sums[column.ids]
 
     def _add_all(self, wishes: Wishes, rows: dict[int, int]) -> None:
-        if not wishes:
-            return
-        by_row = per_row(rows, self.columns.capacity)
+        by_row = per_row(rows, self.columns.capacity) if wishes else None
         for key, weight in wishes:
-            column, sums = self._sum_of(key)
-            sums += weight * np.bincount(column.ids, by_row, minlength=len(sums))
-            sums[0] = 0.0
+            column = self._column(key)
+            pods = np.bincount(column.ids, by_row, minlength=column.size)
+            pods[0] = 0.0  # rows without the label are in no domain
+            self.raw += weight * pods[column.ids]
 
-    def _sum_of(self, key: str) -> tuple[LabelColumn, Floats]:
-        found = self._sums.get(key)
-        if found is None:
-            column = self.columns.label(key)
-            found = self._sums[key] = (column, np.zeros(column.size))
+    def _column(self, key: str) -> LabelColumn:
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = self.columns.label(key)
             self._key_versions.append((column, column.version))
-        return found
+        return column
 
     def _class_wishes(self, pods: LabelClass) -> Wishes:
         """What this shape wishes about pods of a class."""
@@ -120,10 +116,9 @@ class AffinityScore:
             if rules is not None:
                 wishes += self._rule_wishes(rules)
             for key, weight in wishes:
-                column, sums = self._sum_of(key)
+                column = self._column(key)
                 domain = int(column.ids[row])
                 if domain:
-                    sums[domain] += sign * weight
                     self.raw[column.ids == domain] += sign * weight
                     moved = True
         return None if moved else ()
