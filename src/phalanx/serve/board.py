@@ -1,0 +1,128 @@
+"""What the live table of `phalanx up --demo` shows: groups, their members, where they are and why they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.base.client import Client
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime import Cache, Caches
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    namespace: str
+    name: str
+    kind: str
+    policy: str
+    placed: int
+    running: int
+    pods: int
+    where: str
+    status: str
+    message: str
+
+
+class Board:
+    """Follows groups and pods; calls `show` when something changed, at most every `interval` seconds."""
+
+    def __init__(self, client: Client, show: Callable[[list[Row]], None], *, interval: float = 0.25) -> None:
+        self._caches = Caches(client)
+        self._pods = self._caches.of(r.PODS)
+        self._nodes = self._caches.of(r.NODES)
+        self._groups = self._caches.of(r.POD_GROUPS, optional=True)
+        self._composites = self._caches.of(r.COMPOSITE_POD_GROUPS, optional=True)
+        self._pods.index("group", _group_of)
+        self._changed = asyncio.Event()
+        for cache in (self._pods, self._groups, self._composites):
+            cache.on_change(lambda key, new, old: self._changed.set())
+        self._show, self._interval = show, interval
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._caches.run(self._follow)
+
+    async def _follow(self) -> None:
+        self.ready.set()
+        while True:
+            self._show(self.rows())
+            self._changed.clear()
+            await asyncio.sleep(self._interval)
+            await self._changed.wait()
+
+    def rows(self) -> list[Row]:
+        rows = [self._row(group, "CompositePodGroup") for group in self._composites]
+        rows += [self._row(group, "PodGroup") for group in self._groups]
+        return sorted(rows, key=lambda row: (row.namespace, row.name, row.kind))
+
+    def _row(self, group: Json, kind: str) -> Row:
+        meta, spec = group["metadata"], group["spec"]
+        pods = self._members(meta["namespace"], meta["name"], kind)
+        placed = [pod for pod in pods if pod["spec"].get("nodeName")]
+        running = sum((pod.get("status") or {}).get("phase") == "Running" for pod in pods)
+        status, message = _condition(group)
+        return Row(
+            meta["namespace"],
+            meta["name"],
+            kind,
+            _policy(spec),
+            len(placed),
+            running,
+            len(pods),
+            self._where(spec, placed),
+            status,
+            message,
+        )
+
+    def _members(self, namespace: str, name: str, kind: str) -> list[Json]:
+        if kind == "PodGroup":
+            return self._pods.by_index("group", f"{namespace}/{name}")
+        found: list[Json] = []
+        for cache, below in ((self._groups, "PodGroup"), (self._composites, "CompositePodGroup")):
+            for child in _children(cache, namespace, name):
+                found += self._members(namespace, child, below)
+        return found
+
+    def _where(self, spec: Json, placed: list[Json]) -> str:
+        """The domain a topology constraint chose, or how many nodes are used."""
+        if not placed:
+            return ""
+        topology = (spec.get("schedulingConstraints") or {}).get("topology") or ()
+        nodes = {pod["spec"]["nodeName"] for pod in placed}
+        if not topology:
+            return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
+        key = topology[0]["key"]
+        found = [self._nodes.get("", name) for name in nodes]
+        return ", ".join(sorted({(node["metadata"].get("labels") or {}).get(key, "?") for node in found if node}))
+
+
+def _children(cache: Cache, namespace: str, parent: str) -> list[str]:
+    return [
+        child["metadata"]["name"]
+        for child in cache
+        if child["metadata"]["namespace"] == namespace and child["spec"].get("parentCompositePodGroupName") == parent
+    ]
+
+
+def _group_of(pod: Json) -> list[str]:
+    name = ((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName")
+    return [f"{pod['metadata']['namespace']}/{name}"] if name else []
+
+
+def _policy(spec: Json) -> str:
+    gang = (spec.get("schedulingPolicy") or {}).get("gang")
+    if gang is None:
+        return "Basic"
+    return f"Gang {gang.get('minCount') or gang.get('minGroupCount')}"
+
+
+def _condition(group: Json) -> tuple[str, str]:
+    for condition in (group.get("status") or {}).get("conditions") or ():
+        if condition["type"].endswith("InitiallyScheduled"):
+            return str(condition["reason"]), str(condition.get("message") or "")
+    return "Pending", ""
