@@ -17,6 +17,7 @@ from phalanx.engine.config_args import (
     ResourceSpec,
     VolumeBindingArgs,
 )
+from phalanx.engine.engine import Engine
 from phalanx.engine.framework import POINTS
 from phalanx.engine.settings import DEFAULT_PLUGINS, PluginUse
 
@@ -134,6 +135,13 @@ def test_an_installed_plugin_is_known_by_name_and_enabled_at_one_point() -> None
         read_config(document)
 
 
+def test_every_plugin_a_profile_ends_up_with_can_be_made() -> None:
+    config = read("{profiles: [{plugins: {multiPoint: {enabled: [{name: GangScheduling}], disabled: "
+                  "[{name: NodeDeclaredFeatures}]}}}]}")  # fmt: skip
+    engine = Engine(config.engine())
+    assert list(engine.profiles["default-scheduler"].plugins) == list(DEFAULT_PLUGINS)
+
+
 def test_arguments_of_affinity_and_volumes() -> None:
     config = read(
         """
@@ -182,6 +190,10 @@ FIT = "profiles[0].pluginConfig[0].args"
             "{profiles: [{plugins: {score: {enabled: [{name: EBSLimits}]}}}]}",
             "profiles[0].plugins.score.enabled[0].name",
         ),
+        ("{profiles: [{plugins: {filter: {enabled: [{name: NodeDeclaredFeatures}]}}}]}",
+         "profiles[0].plugins.filter.enabled[0].name"),
+        ("{profiles: [{plugins: {permit: {disabled: [{name: GangScheduling}]}}}]}",
+         "profiles[0].plugins.permit.disabled[0].name"),
         ("{profiles: [{plugins: {multiPoint: {disabled: [{name: PrioritySort}]}}}]}", "profiles[0].plugins.queueSort"),
         ("{profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {strategy: x}}]}]}", f"{FIT}.strategy"),
         (

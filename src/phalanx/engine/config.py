@@ -15,18 +15,15 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.config_args import API, ARGS, PluginArgs
 from phalanx.engine.config_reader import Fields
 from phalanx.engine.framework import POINTS
+from phalanx.engine.plugins.registry import BUILTIN
 from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 
 KIND = "KubeSchedulerConfiguration"
 DEFAULT_SCHEDULER = "default-scheduler"
-# Plugins a profile may name beyond the default ones.
-OPTIONAL_PLUGINS = (
-    "DefaultPreemption",
-    "NodeDeclaredFeatures",
-    "GangScheduling",
-    "TopologyPlacementGenerator",
-    "PodGroupPodsCount",
-)
+# What kube-scheduler does in plugins and this engine does itself: naming them changes nothing.
+ENGINE_PARTS = ("GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount")
+# Default plugins of kube-scheduler that do not exist here: they may be disabled, not enabled.
+ABSENT_PLUGINS = ("NodeDeclaredFeatures", "DeferredPodScheduling")
 # Score weights of the default profile; plugins that are not listed weigh 1.
 DEFAULT_WEIGHTS = {
     "TaintToleration": 3,
@@ -121,7 +118,7 @@ def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfi
     kind = fields.text("kind")
     if kind != KIND:
         raise ConfigProblem("kind", f'Unsupported value: "{kind}": supported values: "{KIND}"')
-    plugins = frozenset((*DEFAULT_PLUGINS, *OPTIONAL_PLUGINS, *known))
+    plugins = frozenset((*DEFAULT_PLUGINS, *BUILTIN, *ARGS, *known))
     profiles = _profiles(fields, plugins)
     for path, _ in fields.items("extenders"):
         raise ConfigProblem(
@@ -234,13 +231,19 @@ def _plugin_config(profile: Fields, known: frozenset[str]) -> tuple[dict[str, Pl
     return args, raw
 
 
-def _known_name(entry: Fields, known: Iterable[str], wildcard: bool = False) -> str:
+def _known_name(entry: Fields, known: Iterable[str], *, disabling: bool = False) -> str:
     name = entry.text("name")
     path = entry.at("name")
     if not name:
         raise ConfigProblem(path, "Required value")
-    if wildcard and name == "*":
+    if disabling and (name == "*" or name in ABSENT_PLUGINS):
         return name
+    if name in ENGINE_PARTS:
+        if disabling:
+            raise ConfigProblem(path, f'"{name}" is part of the engine: switch off its feature gate instead')
+        return name
+    if name in ABSENT_PLUGINS:
+        raise ConfigProblem(path, f'"{name}" is a plugin of kube-scheduler that does not exist here')
     if name in REMOVED_PLUGINS:
         raise ConfigProblem(path, f'Invalid value: "{name}": this plugin was removed from Kubernetes')
     if name not in known:
@@ -263,9 +266,11 @@ def _point_set(fields: Fields, known: frozenset[str]) -> _PointSet:
             raise ConfigProblem(f"{path}.name", f'Duplicate value: "{name}"')
         found.enabled[name] = entry.whole("weight", 0, 0, MAX_WEIGHT)
         entry.done()
+    for name in ENGINE_PARTS:
+        found.enabled.pop(name, None)
     for path, item in fields.items("disabled"):
         entry = Fields(item, path)
-        found.disabled.add(_known_name(entry, known, wildcard=True))
+        found.disabled.add(_known_name(entry, known, disabling=True))
         entry.whole("weight", 0)
         entry.done()
     fields.done()
