@@ -64,7 +64,8 @@ class Groups:
         uid = owner["metadata"]["uid"]
         groups = self.pod_groups.by_index("controller", uid)
         composites = self.composites.by_index("controller", uid)
-        return [*groups, *_children_first(composites), *self.workloads.by_index("controller", uid)]
+        workloads = [found for found in self.workloads.by_index("controller", uid) if not adopted(found)]
+        return [*groups, *_children_first(composites), *workloads]
 
     def for_owner(self, owner: Json) -> list[Json]:
         """Workloads that say they are about this owner, whoever made them."""
@@ -203,6 +204,11 @@ class Groups:
                 )
             except NotFound:
                 continue
+
+
+def adopted(workload: Json) -> bool:
+    """Made by hand and adopted: it goes with its owner, and is neither changed nor taken away before."""
+    return (workload["metadata"].get("annotations") or {}).get(ADOPTED) == "true"
 
 
 def _index_by_controller_ref(obj: Json) -> list[str]:

@@ -10,15 +10,23 @@ from phalanx.controllers.cronjob import CronJobController
 from phalanx.controllers.daemonset import DaemonSetController
 from phalanx.controllers.deployment import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
+from phalanx.controllers.events import Events
+from phalanx.controllers.groups import Groups
 from phalanx.controllers.job import JobController
+from phalanx.controllers.jobset import JobSetController
 from phalanx.controllers.replicaset import ReplicaSetController
 from phalanx.controllers.runtime import Caches, Controller
 from phalanx.controllers.statefulset import StatefulSetController
+from phalanx.model.gates import Gates
 
 
 class ControllersService:
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: Client, clock: Clock, gates: Gates | None = None) -> None:
+        gates = gates or Gates()
         self._caches = Caches(client)
+        self.events = Events(client, clock)
+        groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
+        job_groups = groups if gates("WorkloadWithJob") else None
         self.ready = asyncio.Event()
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
@@ -26,7 +34,8 @@ class ControllersService:
             DeploymentController(self._caches, clock),
             StatefulSetController(self._caches, clock),
             DaemonSetController(self._caches, clock),
-            JobController(self._caches, clock),
+            JobController(self._caches, clock, self.events, job_groups),
+            JobSetController(self._caches, clock, self.events, groups),
             CronJobController(self._caches, clock),
         ]
 
@@ -39,3 +48,4 @@ class ControllersService:
         async with asyncio.TaskGroup() as group:
             for controller in self.controllers:
                 group.create_task(controller.run())
+            group.create_task(self.events.run())

@@ -30,7 +30,7 @@ def parts_of(settings: ClusterSettings) -> list[Part]:
 
 
 def controllers(server: ApiServer) -> Component:
-    service = ControllersService(server.client("phalanx-controllers"), server.context.clock)
+    service = ControllersService(server.client("phalanx-controllers"), server.context.clock, server.context.gates)
     return Loop("controllers", service.run, ready=service.ready.wait)
 
 

@@ -48,7 +48,7 @@ def mode_of(job: Json, *, cron_jobs: bool = True) -> str:
 
 
 def size_of(job_spec: Json) -> int:
-    """How many pods of a Job run at a time: more than `completions` never exist, and a gang of them would never fill."""
+    """How many pods of a Job run at a time: never more than `completions`, and a gang of more would never fill."""
     parallelism = job_spec.get("parallelism")
     count = 1 if parallelism is None else int(parallelism)
     completions = job_spec.get("completions")

@@ -45,8 +45,8 @@ def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Group
         return Grouping()
     if len(counts) > MAX_TEMPLATES:
         raise Refused(
-            f"gangConfig asks for {len(counts)} groups and a Workload holds {MAX_TEMPLATES}; use one gang for the whole "
-            f"JobSet (spec.gangConfig), or spec.scheduling.replicatedJobs with several targets in one entry",
+            f"gangConfig asks for {len(counts)} groups and a Workload holds {MAX_TEMPLATES}; use one gang for the "
+            f"whole JobSet (spec.gangConfig), or spec.scheduling.replicatedJobs with several targets in one entry",
             "TooManyGroups",
         )
     name = workload_name(shape.name)
@@ -108,6 +108,19 @@ def _is_by_hand(workload: Json, name: str, jobset: Json) -> bool:
     return bool(
         owner.get("uid") == jobset["metadata"].get("uid") and (meta.get("annotations") or {}).get(ADOPTED) == "true"
     )
+
+
+def check_links(shape: Shape, workloads: Sequence[Json]) -> None:
+    """The same for pod templates that name a group of a Workload themselves."""
+    counts: dict[str, dict[str, int]] = {}
+    for part in shape.parts:
+        named = part.pod_spec.get("workloadRef")
+        if named is not None and not named.get("podGroupReplicaKey"):
+            groups = counts.setdefault(named["name"], {})
+            groups[named["podGroup"]] = groups.get(named["podGroup"], 0) + part.pods
+    for workload in workloads:
+        if workload["metadata"]["name"] in counts:
+            check_fit(workload, counts[workload["metadata"]["name"]])
 
 
 def check_fit(workload: Json, counts: dict[str, int]) -> None:

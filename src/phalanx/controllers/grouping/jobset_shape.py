@@ -28,6 +28,10 @@ class Part:
         return min(self.replicas * self.size, MAX_INT32)
 
     @property
+    def names_workload(self) -> bool:
+        return self.pod_spec.get("workloadRef") is not None
+
+    @property
     def linked(self) -> bool:
         """Whether the author put the pods into a group by hand."""
         return self.pod_spec.get("schedulingGroup") is not None or self.pod_spec.get("workloadRef") is not None
