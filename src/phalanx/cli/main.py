@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "scheduler": ("phalanx.cli.scheduler", "scheduler", "Run the scheduler against any API server."),
     "controllers": ("phalanx.cli.parts", "controllers", "Run the workload controllers against an API server."),
     "nodes": ("phalanx.cli.parts", "nodes", "Simulate nodes and their kubelets against an API server."),
+    "group": ("phalanx.cli.group", "group", "Print the scheduling groups that workloads in a file would get."),
     "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
 

@@ -1,0 +1,147 @@
+"""`phalanx group`: what would be generated for the workloads of a file, without any cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+Json = dict[str, Any]
+
+
+@click.command(short_help="Print the scheduling groups that workloads would get.")
+@click.option(
+    "-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="YAML or JSON; - is stdin."
+)
+@click.option("-o", "--output", default="yaml", type=click.Choice(["yaml", "json"]), show_default=True, help="Format.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="For workloads that name none.")
+def group(files: tuple[str, ...], output: str, namespace: str) -> int:
+    """Print the Workloads, CompositePodGroups and PodGroups that the workloads in FILE would get.
+
+    Nothing is read from or written to a cluster, so it works for workloads that do not exist yet or are suspended.
+    Names that end in a hash of the workload's uid get another one in the cluster, unless metadata.uid is given.
+
+    \b
+    Examples:
+      phalanx group -f examples/jobset-gang.yaml
+      kubectl get jobset training -o yaml | phalanx group -f -
+      phalanx group -f job.yaml -o json | jq '.links'
+    """
+    documents = [document for name in files for document in _read(name)]
+    for document in documents:
+        meta = document.setdefault("metadata", {})
+        meta.setdefault("namespace", namespace)
+    results, failures = [], 0
+    for document in documents:
+        try:
+            found = _group(document, documents)
+        except _Problem as problem:
+            click.echo(f"error: {_title(document)}: {problem}", err=True)
+            failures += 1
+            continue
+        if found is not None:
+            results.append((document, found))
+    if output == "json":
+        _print_json(results)
+    else:
+        _print_yaml(results)
+    return 1 if failures else 0
+
+
+class _Problem(Exception):
+    pass
+
+
+def _read(name: str) -> list[Json]:
+    import yaml
+
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        found = [document for document in yaml.safe_load_all(text) if document]
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{name}: {error}") from None
+    except yaml.YAMLError as error:
+        raise click.ClickException(f"{name} is not YAML: {error}") from None
+    every: list[Json] = []
+    for document in found:
+        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
+            raise click.ClickException(f"{name}: every document needs apiVersion and kind")
+        every += document["items"] if document["kind"].endswith("List") and "items" in document else [document]
+    return every
+
+
+def _group(document: Json, related: list[Json]) -> Any:
+    from phalanx.controllers.grouping import Refused
+    from phalanx.controllers.grouping import group as group_object
+    from phalanx.controllers.grouping.registry import grouper_of
+
+    if grouper_of(document) is None:
+        return None
+    problems = _complete(document)
+    if problems:
+        raise _Problem("; ".join(problems))
+    try:
+        return group_object(document, [other for other in related if other is not document])
+    except Refused as refused:
+        raise _Problem(str(refused)) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _Problem(f"a field is missing or has the wrong type ({error!r})") from None
+
+
+def _complete(document: Json) -> list[str]:
+    """Defaults and validation of the API server, as far as it knows the kind."""
+    from phalanx.model import builtin
+    from phalanx.model.gates import Gates
+
+    own = document["apiVersion"].rpartition("/")[0]
+    for kind in builtin.registry(Gates()).all():
+        if (kind.group, kind.kind) == (own, document["kind"]) and not kind.stored_as:
+            try:
+                document["metadata"].setdefault("uid", "")
+                if kind.default is not None:
+                    kind.default(document)
+                if kind.prepare_create is not None:
+                    kind.prepare_create(document)
+                found = kind.validate_create(document) if kind.validate_create is not None else []
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                return [f"a field has the wrong type ({error!r})"]
+            return [str(error) for error in found]
+    return []
+
+
+def _title(document: Json) -> str:
+    meta = document["metadata"]
+    return f"{document['kind']} {meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
+
+
+def _print_yaml(results: list[tuple[Json, Any]]) -> None:
+    import yaml
+
+    first = True
+    for document, grouping in results:
+        for obj in grouping.objects:
+            if not first:
+                click.echo("---")
+            first = False
+            click.echo(yaml.safe_dump(obj, sort_keys=False), nl=False)
+        click.echo(
+            f"# {_title(document)}: " + ("pods join like this" if grouping.links else "its pods are not grouped")
+        )
+        for part, link in grouping.links.items():
+            click.echo(f"#   {part or 'all pods'}: {_link(link)}")
+
+
+def _print_json(results: list[tuple[Json, Any]]) -> None:
+    import json
+
+    items = [obj for _, grouping in results for obj in grouping.objects]
+    links = {_title(document): {part: _link(link) for part, link in g.links.items()} for document, g in results}
+    click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items, "links": links}, indent=2))
+
+
+def _link(link: Any) -> Json:
+    spec: Json = {}
+    link.put_on(spec)
+    return spec
