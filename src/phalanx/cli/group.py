@@ -96,10 +96,12 @@ def _complete(document: Json) -> list[str]:
     from phalanx.model.gates import Gates
 
     own = document["apiVersion"].rpartition("/")[0]
+    meta = document["metadata"]
+    uid = meta.get("uid", "")
     for kind in builtin.registry(Gates()).all():
         if (kind.group, kind.kind) == (own, document["kind"]) and not kind.stored_as:
             try:
-                document["metadata"].setdefault("uid", "")
+                meta["uid"] = uid or "unknown"  # the server gives it before it looks
                 if kind.default is not None:
                     kind.default(document)
                 if kind.prepare_create is not None:
@@ -107,6 +109,8 @@ def _complete(document: Json) -> list[str]:
                 found = kind.validate_create(document) if kind.validate_create is not None else []
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 return [f"a field has the wrong type ({error!r})"]
+            finally:
+                meta["uid"] = uid
             return [str(error) for error in found]
     return []
 
