@@ -11,7 +11,7 @@ from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Floats
 from phalanx.engine.journal import Change
 from phalanx.engine.labels import LabelColumn
-from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, PodIndex, RuleSet, per_row
+from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, RuleSet, Watch, per_row
 from phalanx.engine.shapes import Shape
 
 if TYPE_CHECKING:
@@ -35,34 +35,22 @@ class AffinityScore:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.index: PodIndex = plugin.index
         self.normaliser = RangeNormaliser()
         self.raw: Floats = np.zeros(columns.capacity)
         self._own = [term for term in plugin.own_terms(shape) if term.kind == PREFERRED]
         self._columns: dict[str, LabelColumn] = {}  # by topology key
-        self._of_class: dict[int, Wishes] = {}
-        self._of_rules: dict[int, Wishes] = {}
+        self._watch = Watch(plugin.index, self._class_wishes if self._own else None, self._rule_wishes)
         self._key_versions: list[tuple[LabelColumn, int]] = []
-        self._index_version = -1
         self._namespaces_version = -1
 
     def rebuild(self) -> None:
-        index = self.index
-        index.sync()
-        self._index_version = index.version
         self._namespaces_version = self.plugin.namespaces_version
-        self._of_class = {}
-        self._of_rules = {}
         self._columns = {}
         self._key_versions = []
         self.raw = np.zeros(self.columns.capacity)
-        if self._own:
-            for pods in index.classes():
-                if pods.rows:
-                    self._add_all(self._class_wishes(pods), pods.rows)
-        for rules in index.rule_sets():
-            if rules.rows:
-                self._add_all(self._rule_wishes(rules), rules.rows)
+        for pods, wishes in self._watch.begin():
+            if pods.rows:
+                self._add_all(wishes, pods.rows)
 
     def _add_all(self, wishes: Wishes, rows: dict[int, int]) -> None:
         by_row = per_row(rows, self.columns.capacity) if wishes else None
@@ -79,42 +67,35 @@ class AffinityScore:
             self._key_versions.append((column, column.version))
         return column
 
-    def _class_wishes(self, pods: LabelClass) -> Wishes:
+    def _class_wishes(self, pods: LabelClass) -> Wishes | None:
         """What this shape wishes about pods of a class."""
-        wishes = self._of_class.get(id(pods))
-        if wishes is None:
-            objects = self.plugin.objects
-            wishes = self._of_class[id(pods)] = tuple(
-                (term.key, term.weight) for term in self._own if term.selects(pods.namespace, pods.labels, objects)
-            )
-        return wishes
+        objects = self.plugin.objects
+        found = tuple(
+            (term.key, term.weight) for term in self._own if term.selects(pods.namespace, pods.labels, objects)
+        )
+        return found or None
 
-    def _rule_wishes(self, rules: RuleSet) -> Wishes:
+    def _rule_wishes(self, rules: RuleSet) -> Wishes | None:
         """What pods with these rules wish about this shape; their required affinity counts as a wish, too."""
-        wishes = self._of_rules.get(id(rules))
-        if wishes is None:
-            shape, objects = self.shape, self.plugin.objects
-            hard = self.plugin.args.hard_pod_affinity_weight
-            found = []
-            for term in rules.terms:
-                weight = hard if term.kind == REQUIRED else term.weight
-                if weight and term.selects_incoming(shape.namespace, shape.labels, objects):
-                    found.append((term.key, weight))
-            wishes = self._of_rules[id(rules)] = tuple(found)
-        return wishes
+        shape, objects = self.shape, self.plugin.objects
+        hard = self.plugin.args.hard_pod_affinity_weight
+        found = []
+        for term in rules.terms:
+            weight = hard if term.kind == REQUIRED else term.weight
+            if weight and term.selects_incoming(shape.namespace, shape.labels, objects):
+                found.append((term.key, weight))
+        return tuple(found) or None
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         if self._stale():
             self.rebuild()
             return None
+        news = self._watch.news()
+        if news is None:
+            self.rebuild()
+            return None
         moved = False
-        for row, record, sign in changes:
-            if record is None:
-                continue
-            wishes: Wishes = self._class_wishes(self.index.class_of(record)) if self._own else ()
-            rules = self.index.rules_of(record)
-            if rules is not None:
-                wishes += self._rule_wishes(rules)
+        for wishes, row, sign in news:
             for key, weight in wishes:
                 column = self._column(key)
                 domain = int(column.ids[row])
@@ -124,8 +105,6 @@ class AffinityScore:
         return None if moved else ()
 
     def _stale(self) -> bool:
-        return (
-            self._namespaces_version != self.plugin.namespaces_version
-            or not self.index.current(self._index_version)
-            or any(column.version != version for column, version in self._key_versions)
+        return self._namespaces_version != self.plugin.namespaces_version or any(
+            column.version != version for column, version in self._key_versions
         )

@@ -18,12 +18,24 @@ from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows
 from phalanx.engine.journal import Change
 from phalanx.engine.labels import LabelColumn
 from phalanx.engine.plugins.affinity_score import AffinityScore
-from phalanx.engine.plugins.pod_index import ANTI, REQUIRED, LabelClass, PodIndex, RuleSet, Term, per_row, terms_of
+from phalanx.engine.plugins.pod_index import (
+    ANTI,
+    REQUIRED,
+    LabelClass,
+    PodIndex,
+    RuleSet,
+    Term,
+    Watch,
+    per_row,
+    terms_of,
+)
 from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
 from phalanx.engine.shapes import Shape
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 OWN_ANTI = "node(s) didn't match pod anti-affinity rules"
+# Of a label class: flags; of a rule set: topology keys. See AffinityFilter._flags and _against.
+Meaning = int | tuple[str, ...]
 EXISTING_ANTI = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
@@ -124,7 +136,6 @@ class AffinityFilter:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.index = plugin.index
         self.objects = plugin.objects
         own = plugin.own_terms(shape)
         self._near = [term for term in own if term.kind == REQUIRED]
@@ -134,42 +145,30 @@ class AffinityFilter:
         self._counters: list[_Counter] = []  # of near terms, then away terms, then keys of forbidding terms
         self._forbidding: dict[str, int] = {}  # topology key -> number of its counter
         self._anywhere = 0  # pods that match all near terms and are in a domain of at least one of them
-        self._class_flags: dict[int, int] = {}  # id of a label class -> bit 0: near, bit i + 1: away term i
-        self._forbidden_keys: dict[int, tuple[str, ...]] = {}  # id of a rule set -> keys of its terms against us
+        self._watch: Watch[Meaning] = Watch(plugin.index, self._flags if own else None, self._against)
         self._key_versions: list[tuple[LabelColumn, int]] = []
-        self._index_version = -1
         self._namespaces_version = -1
 
     # ---- from scratch
 
     def rebuild(self) -> None:
-        index, columns, shape = self.index, self.columns, self.shape
-        index.sync()
-        self._index_version = index.version
+        columns, shape = self.columns, self.shape
         self._namespaces_version = self.plugin.namespaces_version
-        self._class_flags = {}
-        self._forbidden_keys = {}
         self._forbidding = {}
         self._counters = [_Counter(columns.label(term.key)) for term in (*self._near, *self._away)]
         self._self_match = all(t.selects(shape.namespace, shape.labels, self.objects) for t in self._near)
         self._anywhere = 0
-        if self._counters:
-            for pods in index.classes():
-                if pods.rows:
-                    self._add_class(pods)
-        for rules in index.rule_sets():
-            if not rules.rows:
-                continue
-            for key in self._against(rules):
-                self._counters[self._counter_of(key)].add_rows(per_row(rules.rows, columns.capacity))
+        for pods, meaning in self._watch.begin():
+            by_row = per_row(pods.rows, columns.capacity)
+            if isinstance(meaning, int):
+                self._add_class(meaning, by_row)
+            else:
+                for key in meaning:
+                    self._counters[self._counter_of(key)].add_rows(by_row)
         self._key_versions = [(counter.column, counter.column.version) for counter in self._counters]
         self._fill_mask()
 
-    def _add_class(self, pods: LabelClass) -> None:
-        flags = self._flags(pods)
-        if not flags:
-            return
-        by_row = per_row(pods.rows, self.columns.capacity)
+    def _add_class(self, flags: int, by_row: Counts) -> None:
         if flags & 1:
             labelled: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
             for counter in self._counters[: len(self._near)]:
@@ -180,29 +179,25 @@ class AffinityFilter:
             if flags & (2 << i):
                 self._counters[len(self._near) + i].add_rows(by_row)
 
-    def _flags(self, pods: LabelClass) -> int:
-        flags = self._class_flags.get(id(pods))
-        if flags is None:
-            flags = 0
-            if self._near and all(t.selects(pods.namespace, pods.labels, self.objects) for t in self._near):
-                flags = 1
-            for i, term in enumerate(self._away):
-                if term.selects(pods.namespace, pods.labels, self.objects):
-                    flags |= 2 << i
-            self._class_flags[id(pods)] = flags
-        return flags
+    def _flags(self, pods: LabelClass) -> int | None:
+        """Bit 0: matches all near terms; bit i + 1: matches away term i."""
+        flags = 0
+        if self._near and all(t.selects(pods.namespace, pods.labels, self.objects) for t in self._near):
+            flags = 1
+        for i, term in enumerate(self._away):
+            if term.selects(pods.namespace, pods.labels, self.objects):
+                flags |= 2 << i
+        return flags or None
 
-    def _against(self, rules: RuleSet) -> tuple[str, ...]:
+    def _against(self, rules: RuleSet) -> tuple[str, ...] | None:
         """Topology keys of the anti-affinity terms in a rule set that select this shape."""
-        keys = self._forbidden_keys.get(id(rules))
-        if keys is None:
-            shape = self.shape
-            keys = self._forbidden_keys[id(rules)] = tuple(
-                term.key
-                for term in rules.terms
-                if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects)
-            )
-        return keys
+        shape = self.shape
+        keys = tuple(
+            term.key
+            for term in rules.terms
+            if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects)
+        )
+        return keys or None
 
     def _counter_of(self, key: str) -> int:
         number = self._forbidding.get(key)
@@ -242,25 +237,27 @@ class AffinityFilter:
         if self._stale():
             self.rebuild()
             return None
-        near, index = len(self._near), self.index
+        news = self._watch.news()
+        if news is None:
+            self.rebuild()
+            return None
+        if not news:
+            return ()
+        near = len(self._near)
         turned: set[tuple[int, int]] = set()
         was_alone = self._anywhere == 0
-        for row, record, sign in changes:
-            if record is None:
-                continue
-            if near or self._away:
-                flags = self._flags(index.class_of(record))
-                if flags & 1:
+        for meaning, row, sign in news:
+            if isinstance(meaning, int):
+                if meaning & 1:
                     for number in range(near):
                         self._counters[number].add(row, sign, turned, number)
                     if any(counter.column.ids[row] for counter in self._counters[:near]):
                         self._anywhere += sign
                 for i in range(len(self._away)):
-                    if flags & (2 << i):
+                    if meaning & (2 << i):
                         self._counters[near + i].add(row, sign, turned, near + i)
-            rules = index.rules_of(record)
-            if rules is not None:
-                for key in self._against(rules):
+            else:
+                for key in meaning:
                     number = self._counter_of(key)
                     self._counters[number].add(row, sign, turned, number)
         if near and was_alone != (self._anywhere == 0):
@@ -275,10 +272,8 @@ class AffinityFilter:
         return list(rows)
 
     def _stale(self) -> bool:
-        return (
-            self._namespaces_version != self.plugin.namespaces_version
-            or not self.index.current(self._index_version)
-            or any(column.version != version for column, version in self._key_versions)
+        return self._namespaces_version != self.plugin.namespaces_version or any(
+            column.version != version for column, version in self._key_versions
         )
 
     def explain(self, rows: Rows) -> Sequence[Finding]:

@@ -7,7 +7,8 @@ the change log, the index always says on which rows the pods of a class are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ REQUIRED, ANTI, PREFERRED = "required affinity", "required anti-affinity", "pref
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _MANY = 20_000
+_RECENT = 256
 
 
 def matcher_of(selector: LabelSelector | None, *more: Requirement) -> LabelMatcher:
@@ -89,26 +91,56 @@ def terms_of(
     return tuple(found)
 
 
-class LabelClass:
-    """Pods no selector can tell apart. `rows`: row -> how many of them are there."""
+class Pods:
+    """Some placed pods. `rows`: row -> how many; the last comings and goings are kept for those who follow them."""
 
-    __slots__ = ("labels", "namespace", "rows", "terminating")
+    __slots__ = ("_base", "_recent", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        self._base = 0
+        self._recent: list[tuple[int, int]] = []
+
+    def count(self, row: int, sign: int) -> None:
+        count = self.rows.get(row, 0) + sign
+        if count:
+            self.rows[row] = count
+        else:
+            del self.rows[row]
+        self._recent.append((row, sign))
+        if len(self._recent) > 2 * _RECENT:
+            del self._recent[:_RECENT]
+            self._base += _RECENT
+
+    @property
+    def position(self) -> int:
+        return self._base + len(self._recent)
+
+    def since(self, position: int) -> list[tuple[int, int]] | None:
+        """(row, sign) after `position`; None if that is too long ago."""
+        return self._recent[position - self._base :] if position >= self._base else None
+
+
+class LabelClass(Pods):
+    """Pods no selector can tell apart."""
+
+    __slots__ = ("labels", "namespace", "terminating")
 
     def __init__(self, namespace: str, labels: dict[str, str], terminating: bool) -> None:
+        super().__init__()
         self.namespace = namespace
         self.labels = labels
         self.terminating = terminating
-        self.rows: dict[int, int] = {}
 
 
-class RuleSet:
+class RuleSet(Pods):
     """Pods whose own affinity rules mean the same."""
 
-    __slots__ = ("rows", "terms")
+    __slots__ = ("terms",)
 
     def __init__(self, terms: tuple[Term, ...]) -> None:
+        super().__init__()
         self.terms = terms
-        self.rows: dict[int, int] = {}
 
 
 class PodIndex:
@@ -119,6 +151,8 @@ class PodIndex:
         self._position = -1
         self._epoch = -1
         self._limit = _MANY
+        self.classes: list[LabelClass] = []  # in order of first sight
+        self.rule_sets: list[RuleSet] = []
         self._classes: dict[tuple[str, bool, tuple[tuple[str, str], ...]], LabelClass] = {}
         self._rule_sets: dict[bytes, RuleSet] = {}
         self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
@@ -133,49 +167,39 @@ class PodIndex:
         return found
 
     def sync(self) -> None:
-        """Bring the rows of all classes and rule sets up to date."""
+        """Bring all classes and rule sets up to date."""
         log = self.columns.log
-        if self._epoch != self.interest.epoch or len(self._classes) + len(self._rules_of_shape) > self._limit:
-            self._start_over()
+        if self._position == log.position and self._epoch == self.interest.epoch:
+            return
         changes = log.since(self._position) if self._position >= 0 else None
-        if changes is None:
-            self._recount()
+        known = len(self._classes) + len(self._rules_of_shape)
+        if changes is None or self._epoch != self.interest.epoch or known > self._limit:
+            self._start_over()
         else:
             for row, record, sign in changes:
                 if record is not None:
                     self._count(record, row, sign)
         self._position = log.position
 
-    def current(self, version: int) -> bool:
-        """Whether classes remembered at `version` are still the ones in use."""
-        return version == self.version and self._epoch == self.interest.epoch
-
     def _start_over(self) -> None:
-        """Make the classes anew: the interest grew, or most of them are of pods long gone."""
+        """Make the classes anew: the interest grew, the log is lost, or most of them are of pods long gone."""
         self._classes.clear()
         self._rule_sets.clear()
         self._rules_of_shape.clear()
+        self.classes = []
+        self.rule_sets = []
         self._epoch = self.interest.epoch
         self.version += 1
-        self._recount()
-        self._position = self.columns.log.position
-        self._limit = max(_MANY, 2 * (len(self._classes) + len(self._rules_of_shape)))
-
-    def _recount(self) -> None:
-        """Where all pods are, from the columns; the classes stay the ones they were."""
-        for pods in self._classes.values():
-            pods.rows = {}
-        for rules in self._rule_sets.values():
-            rules.rows = {}
         for row, records in enumerate(self.columns.pods):
             for record in records.values():
                 self._count(record, row, 1)
+        self._limit = max(_MANY, 2 * (len(self._classes) + len(self._rules_of_shape)))
 
     def _count(self, record: PodRecord, row: int, sign: int) -> None:
-        _add(self.class_of(record).rows, row, sign)
+        self.class_of(record).count(row, sign)
         rules = self.rules_of(record)
         if rules is not None:
-            _add(rules.rows, row, sign)
+            rules.count(row, sign)
 
     def class_of(self, record: PodRecord) -> LabelClass:
         keys = self.interest.keys
@@ -185,6 +209,7 @@ class PodIndex:
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = LabelClass(record.namespace, dict(seen), record.terminating)
+            self.classes.append(found)
         return found
 
     def rules_of(self, record: PodRecord) -> RuleSet | None:
@@ -202,14 +227,82 @@ class PodIndex:
             if found is None:
                 terms = terms_of(shape.affinity, shape.anti_affinity, record.namespace, labels)
                 found = self._rule_sets[key] = RuleSet(terms)
+                self.rule_sets.append(found)
             self._rules_of_shape[shape.id, values] = found
         return found
 
-    def classes(self) -> Iterable[LabelClass]:
-        return self._classes.values()
 
-    def rule_sets(self) -> Iterable[RuleSet]:
-        return self._rule_sets.values()
+T = TypeVar("T")
+
+
+class Watch(Generic[T]):
+    """The classes and rule sets one tracker cares for, and what happened to them since it last looked.
+
+    `of_class` and `of_rules` say what a class or rule set means to the tracker; None: nothing.
+    """
+
+    __slots__ = ("_entries", "_of_class", "_of_rules", "_seen", "_seen_classes", "_seen_rules", "_version", "index")
+
+    def __init__(
+        self,
+        index: PodIndex,
+        of_class: Callable[[LabelClass], T | None] | None,
+        of_rules: Callable[[RuleSet], T | None] | None = None,
+    ) -> None:
+        self.index = index
+        self._of_class = of_class
+        self._of_rules = of_rules
+        self._entries: list[tuple[Pods, T]] = []
+        self._seen: list[int] = []
+        self._seen_classes = 0
+        self._seen_rules = 0
+        self._version = -1
+
+    def begin(self) -> list[tuple[Pods, T]]:
+        """Everything that matters, as it is now."""
+        self.index.sync()
+        self._version = self.index.version
+        self._entries = []
+        self._seen = []
+        self._seen_classes = self._seen_rules = 0
+        self._meet()
+        self._seen = [pods.position for pods, _ in self._entries]
+        return self._entries
+
+    def _meet(self) -> None:
+        """Look at classes and rule sets not seen before; all that happened to them is news."""
+        index = self.index
+        for pods in index.classes[self._seen_classes :] if self._of_class is not None else ():
+            meaning = self._of_class(pods) if self._of_class is not None else None
+            if meaning is not None:
+                self._entries.append((pods, meaning))
+                self._seen.append(0)
+        for rules in index.rule_sets[self._seen_rules :] if self._of_rules is not None else ():
+            meaning = self._of_rules(rules) if self._of_rules is not None else None
+            if meaning is not None:
+                self._entries.append((rules, meaning))
+                self._seen.append(0)
+        self._seen_classes = len(index.classes)
+        self._seen_rules = len(index.rule_sets)
+
+    def news(self) -> list[tuple[T, int, int]] | None:
+        """(meaning, row, sign) of every pod that came or went; None: begin again."""
+        index = self.index
+        index.sync()
+        if self._version != index.version:
+            return None
+        if self._seen_classes != len(index.classes) or self._seen_rules != len(index.rule_sets):
+            self._meet()
+        found: list[tuple[T, int, int]] = []
+        for i, (pods, meaning) in enumerate(self._entries):
+            position = pods.position
+            if position != self._seen[i]:
+                recent = pods.since(self._seen[i])
+                if recent is None:
+                    return None
+                found += [(meaning, row, sign) for row, sign in recent]
+                self._seen[i] = position
+        return found
 
 
 def _own_label_keys(*parts: PodAffinity | None) -> list[str]:
@@ -221,14 +314,6 @@ def _own_label_keys(*parts: PodAffinity | None) -> list[str]:
                 found += term.match_label_keys or ()
                 found += term.mismatch_label_keys or ()
     return found
-
-
-def _add(rows: dict[int, int], row: int, sign: int) -> None:
-    count = rows.get(row, 0) + sign
-    if count:
-        rows[row] = count
-    else:
-        del rows[row]
 
 
 def per_row(rows: Mapping[int, int], capacity: int) -> npt.NDArray[np.int64]:

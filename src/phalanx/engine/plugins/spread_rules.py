@@ -11,7 +11,7 @@ import numpy.typing as npt
 from phalanx.engine.columns import Columns
 from phalanx.engine.objects import Objects
 from phalanx.engine.plugins.node_affinity import matching
-from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, matcher_of, per_row
+from phalanx.engine.plugins.pod_index import LabelClass, matcher_of
 from phalanx.engine.plugins.tolerating import untolerated
 from phalanx.engine.shapes import Shape
 from phalanx.model.objects import ReplicaSet, Service, StatefulSet
@@ -40,6 +40,12 @@ class Constraint:
         if pods.terminating or pods.namespace != namespace or self.matcher.everything:
             return False
         return self.matcher.matches(pods.labels)
+
+
+def counting(constraints: Sequence[Constraint], namespace: str, pods: LabelClass) -> tuple[int, ...] | None:
+    """Numbers of the constraints that count pods of a class; None: no one does."""
+    found = tuple(i for i, constraint in enumerate(constraints) if constraint.counts(namespace, pods))
+    return found or None
 
 
 def own_constraints(shape: Shape, action: str) -> tuple[Constraint, ...]:
@@ -156,12 +162,3 @@ class Inclusion:
     def watched(self, constraints: Iterable[Constraint]) -> bool:
         """Whether any change of a node's labels or taints can change the masks."""
         return any((c.honor_affinity and self.has_affinity) or c.honor_taints for c in constraints)
-
-
-def matching_per_row(constraint: Constraint, namespace: str, index: PodIndex) -> Counts:
-    """(capacity,) pods that count, by row. The index must be in sync."""
-    counts: Counts = np.zeros(index.columns.capacity, dtype=np.int64)
-    for pods in index.classes():
-        if pods.rows and constraint.counts(namespace, pods):
-            counts += per_row(pods.rows, len(counts))
-    return counts

@@ -11,13 +11,14 @@ import numpy as np
 from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
 from phalanx.engine.journal import Change
+from phalanx.engine.plugins.pod_index import Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
     HOSTNAME,
     SOFT,
     Constraint,
     Counts,
     Inclusion,
-    matching_per_row,
+    counting,
     with_all_keys,
 )
 from phalanx.engine.shapes import Shape
@@ -48,7 +49,7 @@ class SpreadNormaliser:
 class _Soft:
     """One constraint. `counts` is by row for the hostname, by domain id for every other key."""
 
-    __slots__ = ("by_row", "constraint", "counts", "ids", "included", "lookup", "size", "weight")
+    __slots__ = ("by_row", "constraint", "counts", "ids", "included", "size", "weight")
 
     def __init__(self, constraint: Constraint, columns: Columns, included: Bools) -> None:
         column = columns.label(constraint.key)
@@ -56,17 +57,16 @@ class _Soft:
         self.ids = column.ids
         self.by_row = constraint.key == HOSTNAME
         self.included = included
-        self.lookup: dict[int, bool] = {}
         self.size = -1  # domains among the competing nodes
         self.weight = 0.0
         self.counts: Counts = np.zeros(columns.capacity if self.by_row else column.size, dtype=np.int64)
 
-    def fill(self, per_row: Counts) -> None:
+    def add(self, by_row: Counts) -> None:
         if self.by_row:
-            self.counts = per_row
+            self.counts += by_row
         else:
-            weights = per_row[self.included]
-            self.counts = np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
+            weights = by_row[self.included]
+            self.counts += np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
 
     def resize(self, competing: Bools) -> bool:
         """Count the domains among the competing rows (capacity,); True if their number changed."""
@@ -88,7 +88,6 @@ class SpreadScore:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.index = plugin.index
         self.need_all_keys = need_all_keys
         self.normaliser = SpreadNormaliser()
         self.raw: Floats = np.zeros(columns.capacity)
@@ -98,11 +97,12 @@ class SpreadScore:
         self._watch_nodes = False
         self._key_versions: list[tuple[Any, int]] = []
         self._selectors_version = -1
-        self._index_version = -1
+        self._constraints: tuple[Constraint, ...] = ()
+        self._watch = Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods))
 
     def rebuild(self) -> None:
         self._selectors_version = self.plugin.selectors_version
-        constraints = self.plugin.constraints(self.shape, SOFT)
+        constraints = self._constraints = self.plugin.constraints(self.shape, SOFT)
         columns = self.columns
         self._soft = []
         self.normaliser.active = bool(constraints)
@@ -113,8 +113,6 @@ class SpreadScore:
         self._dirty = True
         if not constraints:
             return
-        self.index.sync()
-        self._index_version = self.index.version
         inclusion = Inclusion(self.shape, columns)
         self._watch_nodes = inclusion.watched(constraints)
         everywhere: Bools = np.ones(columns.capacity, dtype=np.bool_)
@@ -123,9 +121,11 @@ class SpreadScore:
             self._ignored = ~everywhere
         for constraint in constraints:
             policy = inclusion.mask(constraint)
-            soft = _Soft(constraint, columns, everywhere if policy is None else everywhere & policy)
-            soft.fill(matching_per_row(constraint, self.shape.namespace, self.index))
-            self._soft.append(soft)
+            self._soft.append(_Soft(constraint, columns, everywhere if policy is None else everywhere & policy))
+        for pods, numbers in self._watch.begin():
+            by_row = per_row(pods.rows, columns.capacity)
+            for number in numbers:
+                self._soft[number].add(by_row)
         self._key_versions = [(column, column.version) for column in (columns.label(c.key) for c in constraints)]
         self.set_feasible(columns.alive)
 
@@ -133,16 +133,15 @@ class SpreadScore:
         if self._stale(changes):
             self.rebuild()
             return None
+        news = self._watch.news() if self._soft else []
+        if news is None:
+            self.rebuild()
+            return None
         touched = False
-        for row, record, sign in changes if self._soft else ():
-            if record is None or record.namespace != self.shape.namespace:
-                continue
-            pods = self.index.class_of(record)
-            for soft in self._soft:
-                counts = soft.lookup.get(id(pods))
-                if counts is None:
-                    counts = soft.lookup[id(pods)] = soft.constraint.counts(self.shape.namespace, pods)
-                if counts and (soft.by_row or soft.included[row]):
+        for numbers, row, sign in news:
+            for number in numbers:
+                soft = self._soft[number]
+                if soft.by_row or soft.included[row]:
                     soft.counts[row if soft.by_row else soft.ids[row]] += sign
                     touched = True
         if not touched:
@@ -155,8 +154,6 @@ class SpreadScore:
             return True
         if not self._soft:
             return False
-        if not self.index.current(self._index_version):
-            return True
         if any(column.version != version for column, version in self._key_versions):
             return True
         return self._watch_nodes and any(record is None for _, record, _ in changes)

@@ -11,15 +11,15 @@ from phalanx.engine.columns import Columns
 from phalanx.engine.config_args import PodTopologySpreadArgs
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
 from phalanx.engine.journal import Change
-from phalanx.engine.plugins.pod_index import LabelClass, PodIndex
+from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
     HARD,
     SOFT,
     Constraint,
     Counts,
     Inclusion,
+    counting,
     default_constraints,
-    matching_per_row,
     own_constraints,
     with_all_keys,
 )
@@ -88,13 +88,12 @@ class PodTopologySpread:
 class _Domains:
     """The counts of one constraint by domain id, kept current."""
 
-    __slots__ = ("constraint", "counts", "fits", "ids", "included", "lookup", "present", "self_match")
+    __slots__ = ("constraint", "counts", "fits", "ids", "included", "present", "self_match")
 
     def __init__(self, constraint: Constraint, columns: Columns, included: Bools, self_match: int) -> None:
         column = columns.label(constraint.key)
         self.constraint = constraint
         self.ids = column.ids
-        self.lookup: dict[int, bool] = {}  # id of a label class -> counts
         self.included = included  # (capacity,) rows that take part
         self.self_match = self_match
         self.counts: Counts = np.zeros(column.size, dtype=np.int64)
@@ -102,9 +101,9 @@ class _Domains:
         self.present[0] = False
         self.fits: Bools = np.zeros(column.size, dtype=np.bool_)
 
-    def fill(self, per_row: Counts) -> None:
-        weights = per_row[self.included]
-        self.counts = np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
+    def add(self, by_row: Counts) -> None:
+        weights = by_row[self.included]
+        self.counts += np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
 
     def judge(self) -> Bools:
         """(domains,) whether one more pod keeps the skew; entry 0, "no such label", is False."""
@@ -125,21 +124,18 @@ class SpreadFilter:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.index = plugin.index
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
         self._domains: list[_Domains] = []
         self._constraints: tuple[Constraint, ...] = ()
         self._watch_nodes = False
         self._key_versions: list[tuple[Any, int]] = []
         self._selectors_version = -1
-        self._index_version = -1
+        self._watch = Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods))
 
     def rebuild(self) -> None:
         self._selectors_version = self.plugin.selectors_version
         self._constraints = self.plugin.constraints(self.shape, HARD)
-        columns, shape, index = self.columns, self.shape, self.index
-        index.sync()
-        self._index_version = index.version
+        columns, shape = self.columns, self.shape
         inclusion = Inclusion(shape, columns)
         self._watch_nodes = inclusion.watched(self._constraints)
         everywhere = with_all_keys(self._constraints, columns)
@@ -148,10 +144,13 @@ class SpreadFilter:
             policy = inclusion.mask(constraint)
             included = everywhere if policy is None else everywhere & policy
             self_match = 1 if constraint.matcher.matches(shape.labels) else 0
-            domains = _Domains(constraint, columns, included, self_match)
-            domains.fill(matching_per_row(constraint, shape.namespace, index))
+            self._domains.append(_Domains(constraint, columns, included, self_match))
+        for pods, numbers in self._watch.begin():
+            by_row = per_row(pods.rows, columns.capacity)
+            for number in numbers:
+                self._domains[number].add(by_row)
+        for domains in self._domains:
             domains.fits = domains.judge()
-            self._domains.append(domains)
         self._key_versions = [(column, column.version) for column in map(columns.label, self._keys())]
         self._fill_mask()
 
@@ -168,16 +167,15 @@ class SpreadFilter:
         if self._stale(changes):
             self.rebuild()
             return None
+        news = self._watch.news() if self._domains else []
+        if news is None:
+            self.rebuild()
+            return None
         touched = False
-        for row, record, sign in changes if self._domains else ():
-            if record is None or record.namespace != self.shape.namespace:
-                continue
-            pods = self.index.class_of(record)
-            for domains in self._domains:
-                counts = domains.lookup.get(id(pods))
-                if counts is None:
-                    counts = domains.lookup[id(pods)] = domains.constraint.counts(self.shape.namespace, pods)
-                if counts and domains.included[row]:
+        for numbers, row, sign in news:
+            for number in numbers:
+                domains = self._domains[number]
+                if domains.included[row]:
                     domains.counts[domains.ids[row]] += sign
                     touched = True
         if not touched:
@@ -197,8 +195,6 @@ class SpreadFilter:
 
     def _stale(self, changes: Sequence[Change]) -> bool:
         if self._selectors_version != self.plugin.selectors_version:
-            return True
-        if self._domains and not self.index.current(self._index_version):
             return True
         if any(column.version != version for column, version in self._key_versions):
             return True
