@@ -53,6 +53,7 @@ def node(gates: Gates) -> Rules:
     """Nodes register with their status, so a new one keeps it."""
 
     def default(obj: Json) -> None:
+        obj.setdefault("spec", {})  # clients read it without asking: kube-apiserver never leaves it out
         status = obj.get("status")
         if status and status.get("capacity") and status.get("allocatable") is None:
             status["allocatable"] = dict(status["capacity"])
