@@ -14,7 +14,9 @@ from differential import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import (
+    HOST,
     NAMES,
+    ZONE,
     backdrop,
     calm_nodes,
     namespaces,
@@ -268,3 +270,27 @@ def test_scores_stay_right_when_the_first_node_is_gone() -> None:
     world.check(pod)
     world.gone(b.node("n0").build())
     world.check(pod)
+
+
+@pytest.mark.parametrize("moves", [1, 300, 700, 40_000])
+def test_verdicts_stay_right_however_much_happened_since_the_last_look(moves: int) -> None:
+    """Short histories are followed, longer ones lost and made up for, at every level that keeps one."""
+    world = World()
+    for i in range(3):
+        world.see(b.node(f"n{i}").zone(f"z{i}").build())
+    world.see(b.pod("a").label("app", "web").node("n0").anti_affinity(HOST, {"app": "db"}).build())
+    candidates = [
+        b.pod("x").label("app", "db").build(),
+        b.pod("y").label("app", "db").spread(ZONE, {"app": "web"}, soft=True).affinity(HOST, {"app": "web"}).build(),
+        b.pod("z").label("app", "web").spread(ZONE, {"app": "web"}).anti_affinity(HOST, {"app": "web"}).build(),
+    ]
+    columns, record = world.engine.columns, world.engine.pods.records["default/a"]
+    for _ in range(2):
+        for candidate in candidates:
+            world.check(candidate)
+        for i in range(moves):
+            row = record.row
+            columns.unplace(record)
+            columns.place(record, (row + 1 + i % 2) % 3)
+    for candidate in candidates:
+        world.check(candidate)
