@@ -190,6 +190,32 @@ def _group_parts(found: Json, path: str, gates: Gates) -> list[FieldError]:
     return parts.errors
 
 
+def _parallelism(item: Json) -> int:
+    job: Json = (item.get("template") or {}).get("spec") or {}
+    count = job.get("parallelism")
+    return 1 if count is None else int(count)
+
+
+def _pods(item: Json) -> int:
+    replicas = item.get("replicas")
+    return _parallelism(item) * (1 if replicas is None else int(replicas))
+
+
+def _count(level: Json, path: str, pods: int) -> list[FieldError]:
+    count = ((level.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount") or 0
+    if count <= pods:
+        return []
+    return [invalid(f"{path}.schedulingPolicy.gang.minCount", count, f"must not be greater than its pods ({pods})")]
+
+
+def _one_priority(items: list[Json], path: str) -> list[FieldError]:
+    pods = [template_of((item.get("template") or {}).get("spec")) for item in items]
+    classes = sorted({pod.get("priorityClassName") or "" for pod in pods})
+    if len(classes) < 2:
+        return []
+    return [invalid(path, ", ".join(classes), "all pods of one group need the same priorityClassName")]
+
+
 _LEVEL_ONE = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
 
 
@@ -217,11 +243,28 @@ def _scheduling(spec: Json, gates: Gates) -> list[FieldError]:
                 errors.append(duplicate(where, target))
             used.add(target)
         errors += _group_parts(entry, at, gates)
+        members = [item for item in spec.get("replicatedJobs") or () if item.get("name") in targets]
         job = entry.get("job")
         if job is not None:
             if len(targets) != 1:
                 errors.append(forbidden(f"{at}.job", "needs exactly one target"))
+            if any(entry.get(field) is not None for field in (*_LEVEL_ONE, "resourceClaims")):
+                errors.append(forbidden(f"{at}.job", "may not be set together with fields of the whole entry"))
             errors += _group_parts(job, f"{at}.job", gates)
+            errors += _count(job, f"{at}.job", max(map(_parallelism, members), default=0))
+        else:
+            errors += _count(entry, at, sum(map(_pods, members)))
+            errors += _one_priority(members, at)
+    if not entries:
+        items = spec.get("replicatedJobs") or []
+        in_turn = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+        if in_turn or any(item.get("dependsOn") for item in items):
+            if ((found.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount"):
+                text = "may not be set when replicatedJobs start one after another"
+                errors.append(forbidden(f"{path}.schedulingPolicy.gang.minCount", text))
+        else:
+            errors += _count(found, path, sum(map(_pods, items)))
+            errors += _one_priority(items, path)
     missing = [name for name in known if name not in used]
     if entries and missing:
         text = f"every replicatedJob must be a target, missing: {', '.join(missing)}"
@@ -279,9 +322,25 @@ def _targets(holder: Json, known: set[str | None], path: str) -> list[FieldError
 # -- update ----------------------------------------------------------------------------------------------------------
 
 
-def _steerable(item: Json, earlier: Json) -> bool:
-    """Whether two replicated Jobs differ only in what may change while the set is suspended."""
-    return same(_without_steering(item), _without_steering(earlier))
+def _may_become(item: Json, earlier: Json, suspended: bool) -> bool:
+    """Whether two replicated Jobs differ only in what may change: their size, and while suspended where pods may go."""
+    if _elastic(item) and _elastic(earlier):
+        item, earlier = _without_size(item), _without_size(earlier)
+    if suspended:
+        item, earlier = _without_steering(item), _without_steering(earlier)
+    return same(item, earlier)
+
+
+def _elastic(item: Json) -> bool:
+    job: Json = (item.get("template") or {}).get("spec") or {}
+    size = job.get("parallelism")
+    return bool(job.get("completionMode") == "Indexed" and size and size > 0 and size == job.get("completions"))
+
+
+def _without_size(item: Json) -> Json:
+    template: Json = item.get("template") or {}
+    job = {k: v for k, v in (template.get("spec") or {}).items() if k not in ("parallelism", "completions")}
+    return {**item, "template": {**template, "spec": job}}
 
 
 def _without_steering(item: Json) -> Json:
@@ -306,9 +365,8 @@ def _update_errors(new: Json, old: Json) -> list[FieldError]:
     suspended = bool(spec.get("suspend")) or bool(before.get("suspend"))
     items, earlier = spec.get("replicatedJobs") or [], before.get("replicatedJobs") or []
     if not same(items, earlier) and not (
-        suspended
-        and len(items) == len(earlier)
-        and all(_steerable(item, other) for item, other in zip(items, earlier, strict=True))
+        len(items) == len(earlier)
+        and all(_may_become(item, other, suspended) for item, other in zip(items, earlier, strict=True))
     ):
         gangs = [
             immutable(f"spec.replicatedJobs[{index}].gangConfig", item.get("gangConfig"))
