@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,11 +25,6 @@ log = logging.getLogger(__name__)
 
 PAGE = 2000
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
-
-
-class Seen(NamedTuple):
-    uid: str
-    resource_version: str
 
 
 class Change(NamedTuple, Generic[T]):
@@ -58,7 +54,7 @@ class _List(msgspec.Struct):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
-_PEEK = msgspec.json.Decoder(_Peek)
+_peek = msgspec.json.Decoder(_Peek).decode
 _LIST = msgspec.json.Decoder(_List)
 
 
@@ -76,17 +72,20 @@ class Informer(Generic[T]):
         optional: bool = False,
         rng: random.Random | None = None,
     ) -> None:
-        """optional: a server without this resource (404) counts as an empty list that is asked for again later."""
+        """`type_` bytes: objects are passed on encoded; in the API server's own process they then cost no memory.
+
+        optional: a server without this resource (404) counts as an empty list that is asked for again later.
+        """
         self.resource = resource
         self.synced = asyncio.Event()
         self.relists = 0
         self._client = client
-        self._decoder = msgspec.json.Decoder(type_)
+        self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
         self._sink = sink
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._optional = optional
         self._rng = rng or random.Random()
-        self._known: dict[tuple[str, str], Seen] = {}
+        self._known: dict[tuple[str, str], str] = {}  # "uid resourceVersion": one string, there are many
         self._since_yield = 0
 
     async def run(self) -> None:
@@ -128,8 +127,8 @@ class Informer(Generic[T]):
             )
             for raw in page.items or ():
                 body = bytes(raw)
-                meta = _PEEK.decode(body).metadata
-                found[meta.namespace, meta.name] = body
+                meta = _peek(body).metadata
+                found[sys.intern(meta.namespace), meta.name] = body
             continue_ = page.metadata.next
             if not continue_:
                 break
@@ -142,7 +141,7 @@ class Informer(Generic[T]):
         for key in [key for key in self._known if key not in found]:
             self._gone(*key)
         for body in found.values():
-            self._set(body)
+            self._set(_peek(body).metadata, body)
 
     async def _follow(self, revision: str) -> None:
         """Watch until the server forgets `revision` (raises) or the connection needs a fresh list."""
@@ -159,7 +158,7 @@ class Informer(Generic[T]):
                 ):
                     failures = 0
                     if event.type == "BOOKMARK":
-                        revision = _PEEK.decode(event.object).metadata.resource_version
+                        revision = _peek(event.object).metadata.resource_version
                         continue
                     revision = self._take(event.type, event.object)
                     self._since_yield += 1
@@ -174,31 +173,35 @@ class Informer(Generic[T]):
                 failures += 1
 
     def _take(self, type_: str, body: bytes) -> str:
-        meta = _PEEK.decode(body).metadata
+        meta = _peek(body).metadata
         if type_ == "DELETED":
             self._gone(meta.namespace, meta.name)
         else:
-            self._set(body)
+            self._set(meta, body)
         return meta.resource_version
 
-    def _set(self, body: bytes) -> None:
-        meta = _PEEK.decode(body).metadata
-        key = (meta.namespace, meta.name)
+    def _set(self, meta: _Meta, body: bytes) -> None:
+        key = (sys.intern(meta.namespace), meta.name)
+        state = f"{meta.uid} {meta.resource_version}"
         known = self._known.get(key)
         if known is not None:
-            if known == (meta.uid, meta.resource_version):
+            if known == state:
                 return
-            if known.uid != meta.uid:
+            if not known.startswith(meta.uid):
                 # Deleted and made anew while we were not looking: two objects, not one that changed.
                 self._gone(*key)
         try:
-            typed = self._decoder.decode(body)
+            typed = self._decode(body)
         except msgspec.ValidationError as error:
             log.error("%s %s/%s cannot be read and is left out: %s", self.resource.kind, *key, error)
             return
-        self._known[key] = Seen(meta.uid, meta.resource_version)
-        self._sink(Change(meta.namespace, meta.name, typed))
+        self._known[key] = state
+        self._sink(Change(*key, typed))
 
     def _gone(self, namespace: str, name: str) -> None:
         if self._known.pop((namespace, name), None) is not None:
             self._sink(Change(namespace, name, None))
+
+
+def _same(body: bytes) -> bytes:
+    return body

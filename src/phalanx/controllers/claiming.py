@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import Invalid, NotFound
+from phalanx.controllers.cache import by_labels
 from phalanx.controllers.ownership import controller_of, controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime import Cache, Json
 from phalanx.model.selectors import from_selector
@@ -34,8 +35,8 @@ class Claims:
                 await self._release(obj, meta["uid"])
         if deleting(owner):
             return mine
-        for obj in self._cache.by_index("orphans", meta["namespace"]):
-            if not deleting(obj) and matcher.matches(obj["metadata"].get("labels")) and adoptable(obj):
+        for obj in self._cache.matching("orphans", meta["namespace"], matcher):
+            if not deleting(obj) and adoptable(obj):
                 adopted = await self._adopt(obj, owner)
                 if adopted is not None:
                     mine.append(adopted)
@@ -66,4 +67,4 @@ class Claims:
 
 
 def _index_orphans(obj: Json) -> list[str]:
-    return [obj["metadata"]["namespace"]] if controller_of(obj) is None else []
+    return by_labels(obj) if controller_of(obj) is None else []

@@ -199,7 +199,7 @@ class DeploymentController(Controller):
             await self._scale(current, int(deployment["spec"].get("replicas", 1)), deployment)
 
     def _has_pods(self, replica_set: Json) -> bool:
-        return bool(self._pods.by_index("controller", replica_set["metadata"]["uid"]))
+        return self._pods.any_in_index("controller", replica_set["metadata"]["uid"])
 
     async def _roll(self, deployment: Json, current: Json, old: list[Json]) -> None:
         spec = deployment["spec"]

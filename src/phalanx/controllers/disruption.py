@@ -11,6 +11,7 @@ from typing import Any
 
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.controllers import resources as r
+from phalanx.controllers.cache import by_labels
 from phalanx.controllers.ownership import controller_of
 from phalanx.controllers.pods import finished, ready
 from phalanx.controllers.runtime import Cache, Caches, Controller, Json, Key
@@ -38,7 +39,7 @@ class DisruptionController(Controller):
         self._clock = clock
         self._budgets = caches.of(r.DISRUPTION_BUDGETS)
         self._pods = caches.of(r.PODS)
-        self._pods.index("namespace", lambda pod: [pod["metadata"]["namespace"]])
+        self._pods.index("labels", by_labels)
         self._budgets.index("namespace", lambda budget: [budget["metadata"]["namespace"]])
         self._owners: dict[tuple[str, str], Cache] = {key: caches.of(resource) for key, resource in SCALED.items()}
         self._budgets.on_change(lambda key, new, old: self.queue.add(key))
@@ -63,11 +64,7 @@ class DisruptionController(Controller):
         if budget is None:
             return
         matcher = from_selector(budget["spec"].get("selector"))
-        pods = [
-            pod
-            for pod in self._pods.by_index("namespace", key.namespace)
-            if not finished(pod) and matcher.matches(pod["metadata"].get("labels"))
-        ]
+        pods = [pod for pod in self._pods.matching("labels", key.namespace, matcher) if not finished(pod)]
         conditions = conditions_of(budget)
         generation = budget["metadata"].get("generation", 0)
         try:

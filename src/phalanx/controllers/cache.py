@@ -1,0 +1,251 @@
+"""Everything the server has of one resource, with lookups by index and by label selector.
+
+Objects are kept as the bytes they came in (which the API server of the same process holds anyway) and decoded when
+somebody looks, so that fifty thousand pods nobody asks about cost next to nothing. Objects handed out are shared and
+never changed in place: a controller copies what it edits. They come without managedFields, which no controller reads
+and which the server keeps on an update that does not mention them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.informer import Change, Informer
+from phalanx.model.selectors import LabelMatcher
+
+Json = dict[str, Any]
+GRAVES = 20_000  # removed objects that late answers may still speak of
+RECENT = {"pods": 8192}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Key(NamedTuple):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+Indexer = Callable[[Json], Iterable[str]]
+Handler = Callable[[Key, Json | None, Json | None], None]  # (key, new, old)
+
+
+class _Meta(msgspec.Struct, rename="camel", gc=False):
+    uid: str = ""
+    resource_version: str = "0"
+    managed_fields: msgspec.Raw = msgspec.Raw()
+
+
+class _Peek(msgspec.Struct, gc=False):
+    metadata: _Meta
+
+
+_peek = msgspec.json.Decoder(_Peek).decode
+
+
+def by_labels(obj: Json) -> list[str]:
+    """An index that `Cache.matching` can use: the namespace, and every label in it."""
+    meta = obj["metadata"]
+    namespace = meta.get("namespace", "")
+    return [namespace, *(_pair(namespace, key, value) for key, value in (meta.get("labels") or {}).items())]
+
+
+def _pair(namespace: str, key: str, value: str) -> str:
+    return f"{namespace}/{key}={value}"
+
+
+class Cache:
+    def __init__(self, client: Client, resource: Resource, *, optional: bool = False) -> None:
+        self.client = client
+        self.resource = resource
+        self._bodies: dict[Key, bytes] = {}
+        self._decoded: OrderedDict[Key, Json] = OrderedDict()  # of some, the last used last
+        self._most_decoded = RECENT.get(resource.plural)
+        self._indexers: dict[str, Indexer] = {}
+        self._indexes: dict[str, dict[str, dict[Key, None]]] = {}
+        self._handlers: list[Handler] = []
+        self._graves: OrderedDict[str, None] = OrderedDict()  # uids of what went last
+        self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
+
+    def index(self, name: str, indexer: Indexer) -> None:
+        """Declare before `run`."""
+        self._indexers[name] = indexer
+        self._indexes[name] = {}
+
+    def on_change(self, handler: Handler) -> None:
+        self._handlers.append(handler)
+
+    def get(self, namespace: str, name: str) -> Json | None:
+        return self._get(Key(namespace, name))
+
+    def by_index(self, name: str, value: str) -> list[Json]:
+        """In the order in which the objects were first seen."""
+        return [self._known(key) for key in self._indexes[name].get(value, ())]
+
+    def any_in_index(self, name: str, value: str) -> bool:
+        return value in self._indexes[name]
+
+    def matching(self, name: str, namespace: str, matcher: LabelMatcher) -> list[Json]:
+        """Objects of a namespace whose labels match. `name`: an index made of `by_labels`.
+
+        Only objects that have the rarest of the labels asked for are looked at.
+        """
+        if matcher.nothing:
+            return []
+        index = self._indexes[name]
+        candidates = index.get(namespace, {})
+        for requirement in matcher.requirements:
+            if requirement.operator in ("In", "=", "==") and len(requirement.values) == 1:
+                found = index.get(_pair(namespace, requirement.key, requirement.values[0]), {})
+                if len(found) < len(candidates):
+                    candidates = found
+        objects = map(self._known, candidates)
+        return [obj for obj in objects if matcher.matches(obj["metadata"].get("labels"))]
+
+    def __iter__(self) -> Iterator[Json]:
+        return iter([self._known(key) for key in self._bodies])
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    async def run(self) -> None:
+        await self._informer.run()
+
+    async def synced(self) -> None:
+        await self._informer.synced.wait()
+
+    def remember(self, obj: Json) -> None:
+        """Take over the answer of a write at once, so that the next look does not act on older news."""
+        meta = obj["metadata"]
+        if meta["uid"] in self._graves:
+            return  # the answer is older than the news that the object is gone
+        key = Key(meta.get("namespace", ""), meta["name"])
+        known = self._bodies.get(key)
+        if known is None or int(_peek(known).metadata.resource_version) < int(meta["resourceVersion"]):
+            old = self._get(key)
+            self._bodies[key] = _encode(obj)
+            self._index(key, self._fresh(key), old)
+
+    def _take(self, change: Change[bytes]) -> None:
+        key = Key(change.namespace, change.name)
+        known, body = self._bodies.get(key), change.object
+        if body is None:
+            old = self._drop(key)
+            new = None
+        else:
+            if known is not None:
+                ours, theirs = _peek(known).metadata, _peek(body).metadata
+                if ours.uid == theirs.uid and int(ours.resource_version) > int(theirs.resource_version):
+                    return  # our own later write is known already
+            old = self._get(key)
+            self._bodies[key] = body
+            new = self._fresh(key)
+            self._index(key, new, old)
+        for handler in self._handlers:
+            handler(key, new, old)
+
+    # -- decoding -----------------------------------------------------------------------------------------------
+
+    def _get(self, key: Key) -> Json | None:
+        return self._known(key) if key in self._bodies else None
+
+    def _known(self, key: Key) -> Json:
+        obj = self._decoded.get(key)
+        if obj is None:
+            return self._fresh(key)
+        if self._most_decoded is not None:
+            self._decoded.move_to_end(key)
+        return obj
+
+    def _fresh(self, key: Key) -> Json:
+        """Decode what the body says now."""
+        obj = self._decoded[key] = self._read(self._bodies[key])
+        if self._most_decoded is not None:
+            self._decoded.move_to_end(key)
+            if len(self._decoded) > self._most_decoded:
+                self._decoded.popitem(last=False)
+        return obj
+
+    def _read(self, body: bytes) -> Json:
+        managed = bytes(_peek(body).metadata.managed_fields)
+        if managed:
+            # Half of a typical pod: cut out before anything is made of it.
+            body = body.replace(b'"managedFields":' + managed, b'"managedFields":null', 1)
+        obj: Json = _decode(body)
+        obj["metadata"].pop("managedFields", None)
+        # Lists of built-in kinds do not repeat what their items are.
+        obj.setdefault("apiVersion", self.resource.api_version)
+        obj.setdefault("kind", self.resource.kind)
+        return obj
+
+    # -- indexes ------------------------------------------------------------------------------------------------
+
+    def _index(self, key: Key, obj: Json, old: Json | None) -> None:
+        for name, indexer in self._indexers.items():
+            index = self._indexes[name]
+            before = set(indexer(old)) if old is not None else set()
+            for value in indexer(obj):
+                if value in before:
+                    before.discard(value)
+                else:
+                    index.setdefault(value, {})[key] = None
+            for value in before:
+                _unindex(index, value, key)
+
+    def _drop(self, key: Key) -> Json | None:
+        old = self._get(key)
+        if old is None:
+            return None
+        del self._bodies[key]
+        self._decoded.pop(key, None)
+        self._graves[old["metadata"]["uid"]] = None
+        if len(self._graves) > GRAVES:
+            self._graves.popitem(last=False)
+        for name, indexer in self._indexers.items():
+            for value in indexer(old):
+                _unindex(self._indexes[name], value, key)
+        return old
+
+
+def _unindex(index: dict[str, dict[Key, None]], value: str, key: Key) -> None:
+    keys = index.get(value)
+    if keys is not None:
+        keys.pop(key, None)
+        if not keys:
+            del index[value]
+
+
+class Caches:
+    """The caches of one process, each made once."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._caches: dict[Resource, Cache] = {}
+
+    def of(self, resource: Resource, *, optional: bool = False) -> Cache:
+        cache = self._caches.get(resource)
+        if cache is None:
+            cache = self._caches[resource] = Cache(self.client, resource, optional=optional)
+        return cache
+
+    async def run(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Fill all caches, then run `then` beside them for ever."""
+        async with asyncio.TaskGroup() as group:
+            for cache in self._caches.values():
+                group.create_task(cache.run())
+            for cache in self._caches.values():
+                await cache.synced()
+            group.create_task(_as_coroutine(then))
+
+
+async def _as_coroutine(then: Callable[[], Awaitable[None]]) -> None:
+    await then()
