@@ -285,10 +285,10 @@ def test_verdicts_stay_right_however_much_happened_since_the_last_look(moves: in
         b.pod("z").label("app", "web").spread(ZONE, {"app": "web"}).anti_affinity(HOST, {"app": "web"}).build(),
     ]
     columns, record = world.engine.columns, world.engine.pods.records["default/a"]
-    for _ in range(2):
+    for many in (moves, 1, moves, 2):
         for candidate in candidates:
             world.check(candidate)
-        for i in range(moves):
+        for i in range(many):
             row = record.row
             columns.unplace(record)
             columns.place(record, (row + 1 + i % 2) % 3)
