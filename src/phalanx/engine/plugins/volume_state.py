@@ -7,6 +7,7 @@ change log.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -313,7 +314,7 @@ class Verdict(NamedTuple):
     unresolvable: bool
 
 
-class VolumeFilter:
+class VolumeFilter(ABC):
     """A tracker whose verdicts come from `judge`, asked again whenever storage, nodes or (if it cares) pods with
     volumes changed."""
 
@@ -327,8 +328,8 @@ class VolumeFilter:
         self.verdicts: list[Verdict] = []
         self._seen = (-1, -1)
 
-    def judge(self) -> list[Verdict]:
-        raise AssertionError("each volume plugin judges for itself")
+    @abstractmethod
+    def judge(self) -> list[Verdict]: ...
 
     def rebuild(self) -> None:
         if self.cares_for_pods:
