@@ -67,7 +67,9 @@ class Run:
         self.see(self.objects[name])
 
     def messages(self, name: str) -> list[str]:
-        return [c.message for c in self.log if isinstance(c, d.SetPodCondition) and c.name == name]
+        """What a pod was told, without what preemption adds to it."""
+        said = [c.message for c in self.log if isinstance(c, d.SetPodCondition) and c.name == name]
+        return [message.partition(" preemption: ")[0] for message in said]
 
 
 def binds(decisions: list[d.Decision]) -> dict[str, str]:

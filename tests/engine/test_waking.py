@@ -135,7 +135,10 @@ def test_writing_the_verdict_to_the_pod_does_not_try_it_again(evaluations):
 
 
 def test_a_restart_does_not_repeat_what_the_pod_already_says():
-    message = "0/1 nodes are available: 1 Insufficient cpu."
+    message = (
+        "0/1 nodes are available: 1 Insufficient cpu. "
+        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
     run = Run().see(node("n").cpu("1"), pod("p").cpu("2").condition("PodScheduled", "False", "Unschedulable", message))
     assert run.step() == []
 

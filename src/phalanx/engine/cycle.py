@@ -6,6 +6,7 @@ PreBind. Group roots are handed to `GroupRoots.attempt`, which uses the same par
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,7 @@ class Cycle:
         self.holding: dict[str, Held] = {}
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of pods that are assumed (to come back after a failure)
+        self.departed: list[Callable[[PodRecord], None]] = []  # told of every pod that is gone or finished
 
     # ---- attempts
 
@@ -344,6 +346,9 @@ class Cycle:
         hopeless = result is None or result.hopeless
         message = diagnosis.message
         self.say(record, UNSCHEDULABLE, message)
+        if result is not None and result.sleep is not None:
+            result.sleep(root, message)
+            return
         self.sleep(root, record, evaluation, diagnosis.plugins, message, shared=hopeless and not record.nominated)
 
     def sleep(
@@ -407,7 +412,7 @@ class Cycle:
                 raise PluginFailure(plugin.name, result.status.message)
         if last is None:
             return None
-        return PostFilterResult(last.status, last.nominate, ", ".join(messages), last.hopeless)
+        return PostFilterResult(last.status, last.nominate, ", ".join(messages), last.hopeless, last.sleep)
 
     # ---- words
 

@@ -34,6 +34,7 @@ from phalanx.model.objects import Node, Pod
 if TYPE_CHECKING:
     from phalanx.engine.cycle import Cycle
     from phalanx.engine.diagnosis import Diagnosis
+    from phalanx.engine.roots import Root
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -373,6 +374,8 @@ class PostFilterResult:
     nominate: str | None = None  # node to nominate; "" clears; None keeps
     message: str = ""  # appended to the message people see, e.g. "preemption: 0/3 nodes are available: …"
     hopeless: bool = False  # trying again for a pod of the same shape and priority is pointless until something changes
+    # Puts the root to sleep instead of the cycle: (root, message). For plugins that will wake it themselves.
+    sleep: Callable[[Root, str], None] | None = None
 
 
 @runtime_checkable

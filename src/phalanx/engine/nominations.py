@@ -8,12 +8,14 @@ from phalanx.engine.records import PodRecord
 
 
 class Nominations:
-    __slots__ = ("_by_node", "_node_of", "version")
+    __slots__ = ("_by_node", "_node_of", "base", "changes", "version")
 
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, PodRecord]] = {}
         self._node_of: dict[str, str] = {}
         self.version = 0
+        self.changes: list[str] = []  # nodes whose promises changed, in order; the first is number `base`
+        self.base = 0
 
     def __bool__(self) -> bool:
         return bool(self._node_of)
@@ -25,7 +27,7 @@ class Nominations:
             record.nominated = node
             self._by_node.setdefault(node, {})[record.key] = record
             self._node_of[record.key] = node
-            self.version += 1
+            self._changed(node)
 
     def clear(self, record: PodRecord) -> str:
         """Forget a promise; returns the node it was for."""
@@ -36,8 +38,12 @@ class Nominations:
             del pods[record.key]
             if not pods:
                 del self._by_node[node]
-            self.version += 1
+            self._changed(node)
         return node
+
+    def _changed(self, node: str) -> None:
+        self.version += 1
+        self.changes.append(node)
 
     def all(self) -> Iterator[tuple[str, PodRecord]]:
         """Every promise: (node, pod)."""

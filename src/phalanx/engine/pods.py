@@ -282,5 +282,7 @@ class Pods:
         self.nominating.pop(record.key, None)
         del self.records[record.key]
         self.shapes.drop(record.shape)
+        for tell in self.cycle.departed:
+            tell(record)
         if self.groups.claims(record):
             self.groups.gone(record, finished=finished)

@@ -32,6 +32,7 @@ DEFAULT_PLUGINS: tuple[str, ...] = (
     "PodTopologySpread",
     "InterPodAffinity",
     "DynamicResources",
+    "DefaultPreemption",
     "NodeResourcesBalancedAllocation",
     "ImageLocality",
     "DefaultBinder",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from phalanx.engine.framework import Factory
 from phalanx.engine.plugins.balanced_allocation import NodeResourcesBalancedAllocation
 from phalanx.engine.plugins.default_binder import DefaultBinder
+from phalanx.engine.plugins.default_preemption import DefaultPreemption
 from phalanx.engine.plugins.dynamic_resources import DynamicResources
 from phalanx.engine.plugins.image_locality import ImageLocality
 from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity
@@ -40,5 +41,6 @@ BUILTIN: dict[str, Factory] = {
     "DynamicResources": DynamicResources,
     "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
     "ImageLocality": ImageLocality,
+    "DefaultPreemption": DefaultPreemption,
     "DefaultBinder": DefaultBinder,
 }

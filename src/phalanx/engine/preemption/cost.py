@@ -67,10 +67,11 @@ class Prices:
             for gang, pods in membership:
                 left = units.gang_running[gang] - pods
                 ties[u] += 0 < left < units.gang_minimum[gang] <= units.gang_running[gang]
-        total = units.lost.sum()
-        ties = ties + (units.lost / total if total > 0 else 0.0)
-        self.ties: Floats = np.asarray(ties, dtype=np.float64) * TIES / max(1.0, float(ties.sum()))  # (U,) sums up to TIES at most
-        self.base: Floats = units.pods * self.per_pod
+        total = float(units.lost.sum())
+        if total > 0:
+            ties += units.lost / total
+        self.ties: Floats = ties * (TIES / max(1.0, float(ties.sum())))  # (U,) sums up to TIES at most
+        self.base: Floats = units.pods.astype(np.float64) * self.per_pod
 
     def units_now(self, spent: Sequence[int]) -> Floats:
         """(U,) price of each unit, given the budgets without room left; ties apart."""

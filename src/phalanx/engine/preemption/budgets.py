@@ -1,0 +1,60 @@
+"""Which disruption budgets a pod counts against. Follows kube-scheduler: an empty selector protects nobody, a pod
+without labels is never protected, a pod that the budget already lists as disrupted costs it nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phalanx.engine.objects import Objects
+from phalanx.engine.records import PodRecord
+from phalanx.model.objects import PodDisruptionBudget
+from phalanx.model.selectors import BadSelector, LabelMatcher, from_selector
+
+NONE: tuple[int, ...] = ()
+
+
+class Budgets:
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self.version = 0  # +1 when the answers of `of` may be others
+        self.spending = 0  # +1 when `allowed` changed
+        self.names: list[str] = []
+        self.allowed: list[int] = []
+        self._by_namespace: dict[str, list[tuple[int, LabelMatcher, Mapping[str, str]]]] = {}
+        self._stale = True
+
+    def changed(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
+        self._stale = True
+        same = old is not None and new is not None and old.spec == new.spec
+        if not same or _disrupted(old) != _disrupted(new):
+            self.version += 1
+        self.spending += 1
+
+    def refresh(self) -> None:
+        if not self._stale:
+            return
+        self._stale = False
+        self.names, self.allowed, self._by_namespace = [], [], {}
+        for budget in self._objects.all(PodDisruptionBudget):
+            try:
+                matcher = from_selector(budget.spec.selector)
+            except BadSelector:
+                continue
+            if matcher.nothing or matcher.everything:
+                continue
+            namespace = budget.metadata.namespace
+            entry = (len(self.names), matcher, budget.status.disrupted_pods or {})
+            self._by_namespace.setdefault(namespace, []).append(entry)
+            self.names.append(f"{namespace}/{budget.metadata.name}")
+            self.allowed.append(max(0, budget.status.disruptions_allowed))
+
+    def of(self, record: PodRecord) -> tuple[int, ...]:
+        """Numbers of the budgets an eviction of the pod counts against; call `refresh` first."""
+        entries = self._by_namespace.get(record.namespace)
+        if not entries or not record.labels:
+            return NONE
+        return tuple(n for n, matcher, gone in entries if record.name not in gone and matcher.matches(record.labels))
+
+
+def _disrupted(budget: PodDisruptionBudget | None) -> Mapping[str, str]:
+    return (budget.status.disrupted_pods or {}) if budget is not None else {}

@@ -1,0 +1,208 @@
+"""Everything that could be evicted, by row, kept current from the change log.
+
+A unit is a pod, or all placed pods under the highest group that is only disrupted as a whole. Terminating pods are in
+no unit: their room is about to be free and nobody has to pay for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.columns import Columns
+from phalanx.engine.cycle import Cycle
+from phalanx.engine.objects import Objects
+from phalanx.engine.preemption.budgets import Budgets
+from phalanx.engine.records import PodRecord
+from phalanx.model.groups import GroupForest, GroupKey, PodKey
+
+UnitKey = str | GroupKey  # a pod's key, or the group that goes as a whole
+
+
+class Unit:
+    __slots__ = ("key", "pods", "priority", "started")
+
+    def __init__(self, key: UnitKey, priority: int) -> None:
+        self.key = key
+        self.priority = priority
+        self.pods: dict[str, PodRecord] = {}
+        self.started = 0.0  # sum of start times of its pods, seconds
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.key, str):
+            return f"pod {self.key}"
+        return f"{self.key.kind} {self.key.namespace}/{self.key.name}"
+
+    def rank(self) -> tuple[Any, ...]:
+        """What hurts least first: lower priority, a lone pod before a group, fewer pods, later start, name."""
+        group = not isinstance(self.key, str)
+        return (self.priority, group, len(self.pods), -self.started / max(1, len(self.pods)), str(self.key))
+
+    def __repr__(self) -> str:
+        return f"<unit {self.name} priority {self.priority}, {len(self.pods)} pods>"
+
+
+class Catalogue:
+    """One per engine: `Catalogue.of(cycle)`."""
+
+    def __init__(self, cycle: Cycle, objects: Objects) -> None:
+        self.cycle = cycle
+        self.columns: Columns = cycle.columns
+        self.budgets = Budgets(objects)
+        self.units: dict[UnitKey, Unit] = {}
+        self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
+        self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
+        self._unit_of: dict[str, UnitKey] = {}  # pod key -> unit
+        self._position = -1
+        self._stale = True
+        self.changed_rows: list[int] = []  # grows; followers remember a position in it
+        self.epoch = 0  # +1 when everything was built anew
+        self._starts: dict[str, float] = {}
+
+    @classmethod
+    def shared(cls, cycle: Cycle, objects: Objects) -> Catalogue:
+        found = cycle.columns.shared.get(cls)
+        if found is None:
+            found = cycle.columns.shared[cls] = cls(cycle, objects)
+        assert isinstance(found, Catalogue)
+        return found
+
+    @property
+    def forest(self) -> GroupForest | None:
+        return getattr(self.cycle.groups, "forest", None)
+
+    def regroup(self) -> None:
+        """A group changed: who goes with whom may be different now."""
+        self._stale = True
+
+    def refresh(self) -> None:
+        """Bring everything up to date. Never call this inside a trial."""
+        self.budgets.refresh()
+        log = self.columns.log
+        changes = None if self._stale or self._position < 0 else log.since(self._position)
+        self._position = log.position
+        if changes is None:
+            self._rebuild()
+            return
+        touched: dict[int, None] = {}
+        for row, record, sign in changes:
+            if record is not None:
+                if sign > 0:
+                    self._add(row, record, touched)
+                else:
+                    self._remove(row, record, touched)
+            touched[row] = None
+        if touched:
+            self.changed_rows.extend(touched)
+
+    def _rebuild(self) -> None:
+        self._stale = False
+        self.units, self.on_row, self.leaving, self._unit_of = {}, {}, {}, {}
+        self.changed_rows = []
+        self.epoch += 1
+        touched: dict[int, None] = {}
+        for row in range(self.columns.n):
+            for record in self.columns.pods[row].values():
+                self._add(row, record, touched)
+
+    def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
+        """(unit, priority) of a placed pod."""
+        forest = self.forest
+        leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+        if forest is None or leaf is None:
+            return record.key, record.priority
+        root = forest.resolve(leaf).root
+        known = root is not None and forest.group(root) is not None
+        priority = forest.priority(root) if known and root is not None else record.priority
+        unit = forest.disruption_unit(leaf)
+        return (unit if unit is not None else record.key), priority
+
+    def _add(self, row: int, record: PodRecord, touched: dict[int, None]) -> None:
+        if record.terminating:
+            self.leaving.setdefault(row, {})[record.key] = record
+            return
+        key, priority = self.unit_of(record)
+        unit = self.units.get(key)
+        if unit is None:
+            unit = self.units[key] = Unit(key, priority)
+        elif unit.pods and key != record.key:
+            for other in unit.pods.values():  # what the unit costs changed wherever it sits
+                touched[other.row] = None
+        unit.priority = priority
+        unit.pods[record.key] = record
+        unit.started += self.start(record)
+        self.on_row.setdefault(row, {}).setdefault(key, {})[record.key] = record
+        self._unit_of[record.key] = key
+
+    def _remove(self, row: int, record: PodRecord, touched: dict[int, None]) -> None:
+        leaving = self.leaving.get(row)
+        if leaving is not None and leaving.pop(record.key, None) is not None:
+            if not leaving:
+                del self.leaving[row]
+            return
+        key = self._unit_of.pop(record.key, None)
+        if key is None:
+            return
+        unit = self.units[key]
+        unit.pods.pop(record.key, None)
+        unit.started -= self.start(record)
+        for other in unit.pods.values():
+            touched[other.row] = None
+        if not unit.pods:
+            del self.units[key]
+        here = self.on_row[row]
+        here[key].pop(record.key, None)
+        if not here[key]:
+            del here[key]
+            if not here:
+                del self.on_row[row]
+
+    def start(self, record: PodRecord) -> float:
+        """When the pod started; one that has not yet loses nothing."""
+        text = record.start_time
+        if not text:
+            return self.cycle.now
+        found = self._starts.get(text)
+        if found is None:
+            if len(self._starts) > 50_000:
+                self._starts.clear()
+            try:
+                found = parse_rfc3339(text)
+            except ValueError:
+                found = 0.0
+            self._starts[text] = found
+        return found
+
+    def lost(self, unit: Unit) -> float:
+        """Seconds of work thrown away."""
+        return max(0.0, len(unit.pods) * self.cycle.now - unit.started)
+
+    def gangs_broken(self, units: Iterable[Unit]) -> int:
+        """Gangs that would be left running below their minimum."""
+        forest = self.forest
+        if forest is None:
+            return 0
+        gone: dict[GroupKey, int] = {}
+        for unit in units:
+            for record in unit.pods.values():
+                leaf = forest.leaf_of(PodKey(record.namespace, record.name))
+                if leaf is not None:
+                    gone[leaf] = gone.get(leaf, 0) + 1
+        broken = 0
+        for leaf, count in gone.items():
+            group = forest.group(leaf)
+            if group is None or group.spec is None or not group.spec.gang:
+                continue
+            running = self.running(leaf)
+            broken += running >= group.spec.minimum and 0 < running - count < group.spec.minimum
+        return broken
+
+    def running(self, leaf: GroupKey) -> int:
+        """Members on a node that are not on their way out."""
+        forest = self.forest
+        group = forest.group(leaf) if forest is not None else None
+        if group is None:
+            return 0
+        return sum(1 for name in group.members if str(name) in self._unit_of)

@@ -1,0 +1,332 @@
+"""The cheapest node for one pod: per shape and priority a table over rows, kept current row by row.
+
+A row's entry is the least that has to go there by resources alone. Rows where something else than resources is in the
+way (a port, an affinity rule, a volume) are judged by the filters themselves in a trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.cycle import Cycle
+from phalanx.engine.evaluation import Evaluation
+from phalanx.engine.framework import Bools
+from phalanx.engine.nominations import Nominations
+from phalanx.engine.preemption.catalogue import Catalogue, Unit
+from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.records import PodRecord
+from phalanx.engine.shapes import Shape
+
+TRIALS = 100  # rows judged by the filters themselves, per attempt
+MAX_TABLES = 64
+IMPOSSIBLE = np.inf
+PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    row: int
+    units: tuple[Unit, ...]
+    key: tuple[float, ...]  # cost in the configured order
+
+
+class RowTable:
+    """For one shape and priority: cost arrays over rows and who would have to go."""
+
+    def __init__(self, chooser: Chooser, shape: Shape, priority: int) -> None:
+        self.chooser = chooser
+        self.shape = shape
+        self.priority = priority
+        self.cost: npt.NDArray[np.float64] = np.zeros((0, 0))  # (5, capacity), inf where impossible
+        self.units: dict[int, tuple[Unit, ...]] = {}
+        self._epoch = -1
+        self._at = 0
+        self._versions: tuple[int, ...] = ()
+        self._promised: dict[str, None] = {}
+
+    def refresh(self) -> None:
+        catalogue, columns = self.chooser.catalogue, self.chooser.catalogue.columns
+        nominations = self.chooser.cycle.nominations
+        versions = (catalogue.budgets.version, catalogue.budgets.spending, columns.generation)
+        if self._epoch != catalogue.epoch or versions != self._versions:
+            self.cost = np.full((len(ORDER), columns.capacity), IMPOSSIBLE)
+            self.units = {}
+            rows: Iterable[int] = np.flatnonzero(columns.alive[: columns.n]).tolist()
+        else:
+            rows = dict.fromkeys(catalogue.changed_rows[self._at :])
+            names = nominations.changes[self.chooser.seen(self, nominations) :]
+            rows.update(dict.fromkeys(columns.row_of[name] for name in names if name in columns.row_of))
+        self._epoch, self._versions, self._at = catalogue.epoch, versions, len(catalogue.changed_rows)
+        self.chooser.position[id(self)] = nominations.base + len(nominations.changes)
+        for row in rows:
+            self.look(row)
+
+    def look(self, row: int, besides: str = "") -> None:
+        """Judge one row again; the promise to the pod `besides` does not count."""
+        found = self.chooser.cheapest(self.shape, self.priority, row, besides) if self.chooser.alive(row) else None
+        if found is None:
+            self.cost[:, row] = IMPOSSIBLE
+            self.units.pop(row, None)
+            return
+        self.cost[:, row] = found[0]
+        self.units[row] = found[1]
+
+    def best(self, allowed: Bools) -> int:
+        """The cheapest allowed row, the lowest among equals; -1 if there is none."""
+        rows = np.flatnonzero(allowed & (self.cost[0] < IMPOSSIBLE))
+        for part in self.cost:
+            if len(rows) <= 1:
+                break
+            values = part[rows]
+            rows = rows[values == values.min()]
+        return int(rows[0]) if len(rows) else -1
+
+
+class Chooser:
+    def __init__(self, cycle: Cycle, catalogue: Catalogue, order: Sequence[str] = ORDER) -> None:
+        self.cycle = cycle
+        self.catalogue = catalogue
+        self.order = tuple(order)
+        self.position: dict[int, int] = {}
+        self._tables: dict[tuple[int, int], RowTable] = {}
+
+    def alive(self, row: int) -> bool:
+        return bool(self.catalogue.columns.alive[row])
+
+    def seen(self, table: RowTable, nominations: Nominations) -> int:
+        """Where in the list of changed promises the table stopped reading."""
+        return max(0, self.position.get(id(table), 0) - nominations.base)
+
+    def table(self, shape: Shape, priority: int) -> RowTable:
+        key = (shape.id, priority)
+        table = self._tables.pop(key, None)
+        if table is None or table.shape is not shape:
+            while len(self._tables) >= MAX_TABLES:
+                old = self._tables.pop(next(iter(self._tables)))
+                self.position.pop(id(old), None)
+            table = RowTable(self, shape, priority)
+        self._tables[key] = table
+        table.refresh()
+        return table
+
+    # ---- one row by resources -----------------------------------------------------------------------------
+
+    def free(self, shape: Shape, priority: int, row: int, besides: str = "") -> dict[int, float]:
+        """Per resource the shape asks for: free now or soon, less what is promised to others of at least its rank."""
+        columns = self.catalogue.columns
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for record in self.catalogue.leaving.get(row, {}).values():
+            for rid, amount in record.shape.requests:
+                if rid in left:
+                    left[rid] += amount
+        for record in self.cycle.nominations.on(columns.names[row]):
+            if record.row < 0 and record.priority >= priority and record.key != besides:
+                for rid, amount in record.shape.requests:
+                    if rid in left:
+                        left[rid] -= amount
+        return left
+
+    def candidates(self, priority: int, row: int) -> list[tuple[Unit, dict[str, PodRecord]]]:
+        """Units of lower priority with pods on the row, whom to spare first in front."""
+        catalogue = self.catalogue
+        found = [
+            (catalogue.units[key], pods)
+            for key, pods in catalogue.on_row.get(row, {}).items()
+            if catalogue.units[key].priority < priority
+        ]
+        return sorted(found, key=lambda entry: self.dearness(entry[0]))
+
+    def dearness(self, unit: Unit) -> tuple[Any, ...]:
+        protected = 0
+        budgets = self.catalogue.budgets
+        if budgets.allowed:
+            protected = sum(budgets.allowed[b] <= 0 for record in unit.pods.values() for b in budgets.of(record))
+        rank = unit.rank()
+        return (-protected, -rank[0], not rank[1], -rank[2], -rank[3], rank[4])
+
+    def cheapest(
+        self, shape: Shape, priority: int, row: int, besides: str = ""
+    ) -> tuple[tuple[float, ...], tuple[Unit, ...]] | None:
+        """Least cost of making the pod fit by resources; None: impossible. No victims: what is leaving suffices."""
+        left = self.free(shape, priority, row, besides)
+        lacking = {rid: amount - left[rid] for rid, amount in shape.requests if amount > left[rid]}
+        if not lacking:
+            return self.cost(()), ()
+        entries = self.candidates(priority, row)
+        if not entries:
+            return None
+        freed = []
+        for unit, pods in entries:
+            gives = dict.fromkeys(lacking, 0.0)
+            for record in pods.values():
+                for rid, amount in record.shape.requests:
+                    if rid in gives:
+                        gives[rid] += amount
+            freed.append((unit, gives))
+        total = {rid: sum(gives[rid] for _, gives in freed) for rid in lacking}
+        if any(total[rid] < need for rid, need in lacking.items()):
+            return None
+        chosen: list[tuple[Unit, dict[int, float]]] = []
+        for unit, gives in freed:
+            if all(total[rid] - gives[rid] >= need for rid, need in lacking.items()):
+                for rid in lacking:
+                    total[rid] -= gives[rid]
+            else:
+                chosen.append((unit, gives))
+        best = self.cost([unit for unit, _ in chosen])
+        units = tuple(unit for unit, _ in chosen)
+        if len(chosen) > 1:
+            shorter = [(entry,) for entry in freed]
+            if len(chosen) > 2 and len(freed) <= PAIRS:
+                shorter += list(combinations(freed, 2))  # type: ignore[arg-type]
+            for some in shorter:
+                if all(sum(gives[rid] for _, gives in some) >= need for rid, need in lacking.items()):
+                    cost = self.cost([unit for unit, _ in some])
+                    if cost < best:
+                        best, units = cost, tuple(unit for unit, _ in some)
+        return best, units
+
+    def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
+        if not units:
+            return self._nothing
+        catalogue = self.catalogue
+        budgets = catalogue.budgets
+        violations = 0
+        if budgets.allowed:
+            hits: dict[int, int] = {}
+            for unit in units:
+                for record in unit.pods.values():
+                    for b in budgets.of(record):
+                        hits[b] = hits.get(b, 0) + 1
+            violations = sum(max(0, count - budgets.allowed[b]) for b, count in hits.items())
+        parts = {
+            "budgets": float(violations),
+            "priority": float(max(unit.priority for unit in units)),
+            "pods": float(sum(len(unit.pods) for unit in units)),
+            "gangs": float(catalogue.gangs_broken(units)),
+            "work": -sum(unit.started for unit in units),  # later starts lose less; the same for every `now`
+        }
+        return tuple(parts[name] for name in self.order)
+
+    @property
+    def _nothing(self) -> tuple[float, ...]:
+        low = {"priority": -(2.0**40), "work": -(2.0**60)}
+        return tuple(low.get(name, 0.0) for name in self.order)
+
+    # ---- all rows ------------------------------------------------------------------------------------------
+
+    def choose(self, record: PodRecord, evaluation: Evaluation, resolvable: Bools) -> Candidate | None:
+        """The cheapest row where evictions make the pod fit, whatever its filters look at."""
+        table = self.table(record.shape, record.priority)
+        own = self.catalogue.columns.row_of.get(record.nominated, -1) if record.nominated else -1
+        if own >= 0:
+            table.look(own, besides=record.key)
+        try:
+            return self._choose(table, record, evaluation, resolvable)
+        finally:
+            if own >= 0:
+                table.look(own)
+
+    def _choose(
+        self, table: RowTable, record: PodRecord, evaluation: Evaluation, resolvable: Bools
+    ) -> Candidate | None:
+        others = resolvable & evaluation.columns.alive
+        alone = others.copy()
+        for plugin, tracker in evaluation.filters:
+            if plugin.name != "NodeResourcesFit":
+                alone &= tracker.mask
+        best: Candidate | None = None
+        tries = alone.copy()
+        check = _looks_at_others(evaluation)
+        for _ in range(TRIALS):
+            row = table.best(tries)
+            if row < 0:
+                break
+            units = table.units[row]
+            if not check or self.holds(record, evaluation, row, units):
+                best = Candidate(row, units, tuple(table.cost[:, row]))
+                break
+            tries[row] = False
+        hindered = np.flatnonzero(others & ~alone & (table.cost[0] < IMPOSSIBLE))
+        for row in hindered[:TRIALS].tolist():
+            found = self.trial(record, evaluation, row)
+            if found is not None and (best is None or (found.key, found.row) < (best.key, best.row)):
+                best = found
+        return best
+
+    def holds(self, record: PodRecord, evaluation: Evaluation, row: int, units: Iterable[Unit]) -> bool:
+        """Whether every filter agrees once these units are gone."""
+        columns = self.catalogue.columns
+        mark = columns.journal.mark()
+        try:
+            self._clear(record, row, units)
+            evaluation.refresh()
+            return bool(evaluation.feasible[row])
+        finally:
+            columns.journal.rewind(mark)
+            evaluation.refresh()
+
+    def trial(self, record: PodRecord, evaluation: Evaluation, row: int) -> Candidate | None:
+        """Everything of lower priority off the row, then back again one by one while the pod still fits."""
+        columns = self.catalogue.columns
+        units = [unit for unit, _ in self.candidates(record.priority, row)]
+        if not units:
+            return None
+        mark = columns.journal.mark()
+        try:
+            self._clear(record, row, units)
+            evaluation.refresh()
+            if not evaluation.feasible[row]:
+                return None
+            victims: list[Unit] = []
+            for unit in units:
+                inner = columns.journal.mark()
+                for pod in unit.pods.values():
+                    columns.place(pod, self._home[pod.key])
+                evaluation.refresh()
+                if evaluation.feasible[row]:
+                    columns.journal.release(inner)
+                else:
+                    columns.journal.rewind(inner)
+                    victims.append(unit)
+            return Candidate(row, tuple(victims), self.cost(victims))
+        finally:
+            columns.journal.rewind(mark)
+            evaluation.refresh()
+
+    def _clear(self, record: PodRecord, row: int, units: Iterable[Unit]) -> None:
+        """Take units and terminating pods away, and count whoever was promised the row."""
+        columns = self.catalogue.columns
+        self._home: dict[str, int] = {}
+        for unit in units:
+            for pod in unit.pods.values():
+                self._home[pod.key] = pod.row
+                columns.unplace(pod)
+        for pod in list(self.catalogue.leaving.get(row, {}).values()):
+            columns.unplace(pod)
+        for rival in self.cycle.nominations.rivals(columns.names[row], record):
+            if rival.row < 0:
+                columns.place(rival, row)
+
+
+def _looks_at_others(evaluation: Evaluation) -> bool:
+    """Whether taking pods away could make some filter say no that says yes now (required affinity, spreading)."""
+    shape = evaluation.shape
+    return (
+        shape.affinity is not None
+        or bool(shape.spread)
+        or any(
+            getattr(plugin, "wakes_on", None) is not None and plugin.name not in _ONLY_BETTER
+            for plugin, _ in evaluation.filters
+        )
+    )
+
+
+# Filters for which fewer pods on nodes are never worse.
+_ONLY_BETTER = frozenset({"InterPodAffinity", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"})
