@@ -19,13 +19,15 @@ HASH_LABEL = "controller-revision-hash"
 
 
 class Revisions:
-    def __init__(self, cache: Cache, owner: Resource) -> None:
-        self._cache, self._owner = cache, owner
+    def __init__(self, cache: Cache, owner: Resource, *, label: str = HASH_LABEL, numbered: bool = False) -> None:
+        """numbered: names end in the number at which the revision was made."""
+        self.cache, self._owner = cache, owner
+        self._label, self._numbered = label, numbered
         cache.index("controller", index_by_controller)
 
     def of(self, owner: Json) -> list[Json]:
         """Oldest first."""
-        found = [rev for rev in self._cache.by_index("controller", owner["metadata"]["uid"]) if not deleting(rev)]
+        found = [rev for rev in self.cache.by_index("controller", owner["metadata"]["uid"]) if not deleting(rev)]
         return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
 
     async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
@@ -39,40 +41,41 @@ class Revisions:
             return found
         meta = found["metadata"]
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "revision": highest + 1}
-        answer = await self._cache.client.patch(self._cache.resource, meta["name"], patch, meta["namespace"])
+        answer = await self.cache.client.patch(self.cache.resource, meta["name"], patch, meta["namespace"])
         return self._remembered(answer)
 
     async def _make(self, owner: Json, data: Json, labels: dict[str, str], number: int) -> Json:
         meta = owner["metadata"]
         for collisions in itertools.count():
             digest = hash_of(data, collisions)
-            name = f"{meta['name'][: 253 - len(digest) - 1]}-{digest}"
+            ending = f"{digest}-{number}" if self._numbered else digest
+            name = f"{meta['name'][: 253 - len(ending) - 1]}-{ending}"
             body = {
-                "apiVersion": self._cache.resource.api_version,
-                "kind": self._cache.resource.kind,
+                "apiVersion": self.cache.resource.api_version,
+                "kind": self.cache.resource.kind,
                 "metadata": {
                     "name": name,
                     "namespace": meta["namespace"],
-                    "labels": {**labels, HASH_LABEL: digest},
+                    "labels": {**labels, self._label: digest},
                     "ownerReferences": [controller_reference(owner, self._owner)],
                 },
                 "data": data,
                 "revision": number,
             }
             try:
-                return self._remembered(await self._cache.client.create(self._cache.resource, body, meta["namespace"]))
+                return self._remembered(await self.cache.client.create(self.cache.resource, body, meta["namespace"]))
             except AlreadyExists:
                 found: Json = msgspec.json.decode(
-                    await self._cache.client.get(self._cache.resource, name, meta["namespace"])
+                    await self.cache.client.get(self.cache.resource, name, meta["namespace"])
                 )
                 if controlled_by(found, meta["uid"]) and found.get("data") == data and not deleting(found):
-                    self._cache.remember(found)
+                    self.cache.remember(found)
                     return found
         raise AssertionError("unreachable")
 
     def _remembered(self, answer: bytes) -> Json:
         revision: Json = msgspec.json.decode(answer)
-        self._cache.remember(revision)
+        self.cache.remember(revision)
         return revision
 
     async def trim(self, owner: Json, live: set[str], limit: int) -> None:
@@ -81,7 +84,7 @@ class Revisions:
         for revision in idle[: max(0, len(idle) - limit)]:
             meta = revision["metadata"]
             try:
-                await self._cache.client.delete(self._cache.resource, meta["name"], meta["namespace"], uid=meta["uid"])
+                await self.cache.client.delete(self.cache.resource, meta["name"], meta["namespace"], uid=meta["uid"])
             except (NotFound, Conflict):
                 continue
 

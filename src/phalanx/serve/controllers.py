@@ -14,6 +14,7 @@ from phalanx.controllers.events import Events
 from phalanx.controllers.groups import Groups
 from phalanx.controllers.job import JobController
 from phalanx.controllers.jobset import JobSetController
+from phalanx.controllers.leaderworkerset import LeaderWorkerSetController
 from phalanx.controllers.replicaset import ReplicaSetController
 from phalanx.controllers.runtime import Caches, Controller
 from phalanx.controllers.statefulset import StatefulSetController
@@ -27,12 +28,14 @@ class ControllersService:
         self.events = Events(client, clock)
         groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
         job_groups = groups if gates("WorkloadWithJob") else None
+        leader_worker_sets = LeaderWorkerSetController(self._caches, clock, self.events, groups)
         self.ready = asyncio.Event()
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
             ReplicaSetController(self._caches, clock),
             DeploymentController(self._caches, clock),
-            StatefulSetController(self._caches, clock),
+            StatefulSetController(self._caches, clock, [leader_worker_sets.admit]),
+            leader_worker_sets,
             DaemonSetController(self._caches, clock),
             JobController(self._caches, clock, self.events, job_groups),
             JobSetController(self._caches, clock, self.events, groups),

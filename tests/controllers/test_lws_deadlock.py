@@ -1,0 +1,58 @@
+"""The deadlock of kubernetes-sigs/lws issue 167: leaders take all the room, and no group is ever complete."""
+
+from __future__ import annotations
+
+import asyncio
+
+from test_lws import P, lws
+from world import Json, World, condition, world
+
+ROOM = "racks=1,cpu=2,pods=10"  # two nodes of two cores each: four pods of one core, that is two groups of two
+
+
+def placed(pods: list[Json]) -> list[str]:
+    return sorted(pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName"))
+
+
+async def quiet(cluster: World, count: int) -> list[Json]:
+    """All pods exist and each is either placed or told why not."""
+
+    def settled(pods: list[Json]) -> bool:
+        return len(pods) == count and all(
+            pod["spec"].get("nodeName") or condition(pod, "PodScheduled").get("reason") == "Unschedulable"
+            for pod in pods
+        )
+
+    return await cluster.eventually("Pod", settled)
+
+
+def test_without_groups_the_leaders_take_everything() -> None:
+    async def scenario() -> None:
+        async with world(nodes=2, topology=ROOM) as cluster:
+            await cluster.apply(lws("vllm", 4, 2, cpu="1"))
+            pods = await quiet(cluster, 8)
+            assert placed(pods) == ["vllm-0", "vllm-1", "vllm-2", "vllm-3"]
+            found = cluster.look("LeaderWorkerSet", "vllm")
+            assert found is not None and not found["status"].get("readyReplicas"), "all room is used and nothing serves"
+
+    asyncio.run(scenario())
+
+
+def test_with_groups_as_many_replicas_serve_as_there_is_room_for() -> None:
+    async def scenario() -> None:
+        async with world(nodes=2, topology=ROOM) as cluster:
+            await cluster.apply(lws("vllm", 4, 2, cpu="1", scheduling={}))
+            found = await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda o: o.get("status", {}).get("readyReplicas") == 2
+            )
+            assert condition(found, "Available").get("status") != "True"
+            pods = await quiet(cluster, 8)
+            whole = [pod["metadata"]["labels"][f"{P}group-index"] for pod in pods if pod["spec"].get("nodeName")]
+            assert len(whole) == 4 and sorted(set(whole)) == sorted(whole)[::2], "two groups, each complete"
+            # Room that comes free goes to the next whole group.
+            await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"replicas": 2}})
+            await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda o: condition(o, "Available").get("status") == "True"
+            )
+
+    asyncio.run(scenario())
