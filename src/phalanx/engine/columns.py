@@ -90,6 +90,14 @@ class Columns:
                 cells[row] = offered(name, node.status.allocatable.get(name))
         return rid
 
+    def forget_resources(self, keep: int) -> None:
+        """Forget the youngest resources, all but the first `keep`: only a trial asked for them, and nobody may since
+        have learned their ids."""
+        for name in self.resource_names[keep:]:
+            rid = self.resources.pop(name)
+            self.alloc[rid, :] = 0.0
+        del self.resource_names[keep:]
+
     def label(self, key: str) -> LabelColumn:
         """The column of a node label key, made and filled the first time somebody asks."""
         column = self.labels.get(key)

@@ -125,6 +125,9 @@ class ShapeTable:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def every(self) -> list[Shape]:
+        return list(self._by_key.values())
+
     def of(self, pod: Pod) -> Shape:
         """The shape of a pod, made if it is new. Does not count a reference."""
         quick = None

@@ -27,6 +27,10 @@ class GroupConditions:
     def forget(self, key: GroupKey) -> None:
         self._said.pop(key, None)
 
+    def said(self, key: GroupKey) -> tuple[str, str, str] | None:
+        """(status, reason, message) as last written or seen."""
+        return self._said.get(key)
+
     def is_true(self, key: GroupKey) -> bool:
         return self._said.get(key, ("",))[0] == "True"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.engine.groups.attempt import Attempt
+from phalanx.engine.groups.attempt import Attempt, Failure
 from phalanx.engine.groups.commits import Commit, initially_scheduled
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.records import PodRecord
@@ -201,6 +201,21 @@ class Groups:
             return Place.GATED  # arrived since the last step
         root = self._roots.get(self._home.get(leaf, ""))
         return root.place if root is not None and record.key in root.records else Place.NOWHERE
+
+    # ---- questions
+
+    def root_of(self, key: GroupKey) -> Root | None:
+        """The root in which the pending pods of a group, or of those below it, are."""
+        target = self.forest.resolve(key).root
+        return self._roots.get(root_key(target) if target is not None else f"waiting/{root_key(key)}")
+
+    def failure(self, root: str) -> Failure | None:
+        """Why the last attempt of a root failed, by its key."""
+        return self._attempt.failures.get(root)
+
+    def under_way(self, root: GroupKey) -> bool:
+        """Binds of its members are not all answered yet."""
+        return root in self.commits
 
     @property
     def busy(self) -> bool:

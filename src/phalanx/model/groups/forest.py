@@ -7,11 +7,13 @@ faulty children, and only a change of such a yes or no climbs on. Never decides 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
 from phalanx.model.groups.group import (
     KNOWN,
+    PLACED,
     PREEMPT_LOWER,
     Group,
     GroupSpec,
@@ -22,7 +24,16 @@ from phalanx.model.groups.group import (
     spec_of_object,
     spec_of_template,
 )
-from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, WORKLOAD, GroupKey, PodKey, group_of, pod_key
+from phalanx.model.groups.keys import (
+    BOUND_IN_GROUP,
+    COMPOSITE,
+    POD_GROUP,
+    WORKLOAD,
+    GroupKey,
+    PodKey,
+    group_of,
+    pod_key,
+)
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 
@@ -33,10 +44,17 @@ class GroupForest:
     """Mutations return the heads they touched: the root, or the highest known ancestor where the root is missing."""
 
     def __init__(
-        self, ours: Callable[[str], bool] = lambda name: True, *, group_preemption_policy: bool = False
+        self,
+        ours: Callable[[str], bool] = lambda name: True,
+        *,
+        group_preemption_policy: bool = False,
+        topology: bool = True,
+        composites: bool = True,
     ) -> None:
         self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
         self._group_preemption_policy = group_preemption_policy  # gate PodGroupPreemptionPolicy
+        self._topology = topology  # gate TopologyAwareWorkloadScheduling; off: keys are as if not written
+        self._composites = composites  # gate CompositePodGroup; off: parents are as if not written
         self._groups: dict[GroupKey, Group] = {}
         self._workloads: dict[tuple[str, str], tuple[Workload, Templates]] = {}
         self._of_workload: dict[tuple[str, str], dict[GroupKey, None]] = {}  # groups that refer to a Workload
@@ -107,6 +125,14 @@ class GroupForest:
         """The group, if its object (or its Workload's template) is there."""
         found = self._groups.get(key)
         return found if found is not None and found.spec is not None else None
+
+    def named(self, key: GroupKey) -> Group | None:
+        """The group, also while only its pods or children have named it."""
+        return self._groups.get(key)
+
+    def of_workload(self, namespace: str, name: str) -> list[GroupKey]:
+        """Groups made from a Workload, its implicit ones included."""
+        return list(self._of_workload.get((namespace, name), ()))
 
     def leaf_of(self, pod: PodKey) -> GroupKey | None:
         return self._leaf_of.get(pod)
@@ -219,6 +245,8 @@ class GroupForest:
     def _set(
         self, key: GroupKey, spec: GroupSpec | None, source: PodGroup | CompositePodGroup | Workload | None
     ) -> Heads:
+        if spec is not None:
+            spec = self._gate(spec)
         group = self._node(key)
         old = group.spec
         before = self._heads(group)
@@ -243,6 +271,11 @@ class GroupForest:
         heads = _union(before, self._heads(group))
         self._prune(group)
         return heads
+
+    def _gate(self, spec: GroupSpec) -> GroupSpec:
+        if not self._topology and (spec.topology_key or spec.preferred_key):
+            spec = replace(spec, topology_key=None, preferred_key=None)
+        return spec if self._composites or spec.parent is None else replace(spec, parent=None)
 
     def _unset(self, key: GroupKey) -> Heads:
         if key not in self._groups:
@@ -367,7 +400,8 @@ class GroupForest:
         if pod.status.phase == "Failed":
             return MemberState.FAILED, pod.spec.node_name
         if pod.spec.node_name:
-            return MemberState.RUNNING, pod.spec.node_name
+            ending = pod.metadata.deletion_timestamp is not None
+            return (MemberState.ENDING if ending else MemberState.RUNNING), pod.spec.node_name
         if key in self._assumed:
             return MemberState.ASSUMED, self._assumed[key]
         if pod.metadata.deletion_timestamp is not None:
@@ -408,14 +442,22 @@ class GroupForest:
         return heads
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
-        group.counts[member.state] += sign
-        if member.state in KNOWN and member.state is not MemberState.SUCCEEDED:
+        state = member.state
+        group.counts[state] += sign
+        if state in PLACED:
+            group.placed += sign
+            if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
+                group.marked += sign
+        if state not in KNOWN:
+            return
+        group.known += sign
+        if state is not MemberState.SUCCEEDED:
             spec = member.pod.spec
             trait = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
             group.traits[trait] += sign
             if not group.traits[trait]:
                 del group.traits[trait]
-        if member.state is MemberState.PENDING and member.pod.spec.scheduling_gates:
+        if state is MemberState.PENDING and member.pod.spec.scheduling_gates:
             if sign > 0:
                 group.gated[key] = None
             else:
