@@ -78,6 +78,7 @@ class Informer(Generic[T]):
         """
         self.resource = resource
         self.synced = asyncio.Event()
+        self.served = True  # as far as is known; false while the server answers 404
         self.relists = 0
         self._client = client
         self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
@@ -93,7 +94,7 @@ class Informer(Generic[T]):
         while True:
             try:
                 revision = await self._relist()
-                failures = 0
+                failures, self.served = 0, True
                 self.synced.set()
                 await self._follow(revision)
             except (Expired, Gone):
@@ -102,6 +103,7 @@ class Informer(Generic[T]):
             except NotFound as problem:
                 if not self._optional:
                     raise
+                self.served = False
                 self._replace({})
                 self.synced.set()
                 log.info("%s is not served here (%s); asking again in 30 s", self.resource.plural, problem)

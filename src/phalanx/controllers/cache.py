@@ -120,6 +120,11 @@ class Cache:
     async def run(self) -> None:
         await self._informer.run()
 
+    @property
+    def served(self) -> bool:
+        """False: the server does not know the resource, for now."""
+        return self._informer.served
+
     async def synced(self) -> None:
         await self._informer.synced.wait()
 

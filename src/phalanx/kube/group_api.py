@@ -1,0 +1,218 @@
+"""The scheduling kinds where the cluster has them: native, or as custom resources of another API group.
+
+Kubernetes serves Workload and PodGroup as scheduling.k8s.io/v1beta1 from 1.37 on, behind a gate. Elsewhere they are
+custom resources. Those cannot live in scheduling.k8s.io: kube-apiserver answers every path below /apis/<built-in group>
+itself (the group exists everywhere, for PriorityClass), so custom resources in it are never reached. Ours are in
+scheduling.phalanx.dev, with the same kinds, versions and fields. This client lets all other code speak of
+scheduling.k8s.io and translates on the way out.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, PatchType, Propagation, Resource, WatchEvent
+from phalanx.base.errors import NotFound
+
+log = logging.getLogger(__name__)
+
+NATIVE = "scheduling.k8s.io"
+CUSTOM = "scheduling.phalanx.dev"
+KINDS = {"workloads": "Workload", "podgroups": "PodGroup", "compositepodgroups": "CompositePodGroup"}
+_PROBE = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
+
+Json = dict[str, Any]
+
+
+class GroupApi:
+    """A Client. Decides at the first list of a scheduling kind, and again while neither group is served."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.group = ""  # "" : not known, or not served
+
+    @property
+    def native(self) -> bool:
+        return self.group == NATIVE
+
+    async def decide(self) -> str:
+        """Which group serves the kinds; "" when none does (yet)."""
+        for group in (NATIVE, CUSTOM):
+            try:
+                await self._client.list(replace(_PROBE, group=group), limit=1)
+            except NotFound:
+                continue
+            self.group = group
+            log.info("scheduling objects are served by %s", group)
+            break
+        return self.group
+
+    def _resource(self, resource: Resource) -> Resource:
+        if self.group == CUSTOM and resource.group == NATIVE and resource.plural in KINDS:
+            return replace(resource, group=CUSTOM)
+        return resource
+
+    def _body(self, body: bytes | Json) -> bytes | Json:
+        """With the names of the custom group: of the object, its owners, and what an event is about."""
+        if self.group != CUSTOM:
+            return body
+        if isinstance(body, bytes):
+            if NATIVE.encode() not in body:
+                return body
+            body = msgspec.json.decode(body)
+            assert isinstance(body, dict)
+        found = dict(body)
+        _rename(found)
+        references = (found.get("metadata") or {}).get("ownerReferences")
+        if references:
+            found["metadata"] = {**found["metadata"], "ownerReferences": copy.deepcopy(references)}
+            for reference in found["metadata"]["ownerReferences"]:
+                _rename(reference)
+        for field in ("regarding", "related"):
+            if isinstance(found.get(field), dict):
+                found[field] = dict(found[field])
+                _rename(found[field])
+        return found
+
+    # ---- the protocol
+
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
+        return await self._client.get(self._resource(resource), name, namespace, subresource=subresource)
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> bytes:
+        if not self.group and resource.group == NATIVE and resource.plural in KINDS:
+            await self.decide()
+        return await self._client.list(
+            self._resource(resource),
+            namespace,
+            labels=labels,
+            fields=fields,
+            resource_version=resource_version,
+            limit=limit,
+            continue_=continue_,
+        )
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        bookmarks: bool = True,
+        timeout: float = 0.0,
+    ) -> AsyncIterator[WatchEvent]:
+        return self._client.watch(
+            self._resource(resource),
+            namespace,
+            labels=labels,
+            fields=fields,
+            resource_version=resource_version,
+            bookmarks=bookmarks,
+            timeout=timeout,
+        )
+
+    async def create(
+        self,
+        resource: Resource,
+        body: bytes | Json,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> bytes:
+        return await self._client.create(
+            self._resource(resource),
+            self._body(body),
+            namespace,
+            name=name,
+            subresource=subresource,
+            field_manager=field_manager,
+        )
+
+    async def update(
+        self,
+        resource: Resource,
+        name: str,
+        body: bytes | Json,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> bytes:
+        return await self._client.update(
+            self._resource(resource),
+            name,
+            self._body(body),
+            namespace,
+            subresource=subresource,
+            field_manager=field_manager,
+        )
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: bytes | Json | Sequence[Any],
+        namespace: str = "",
+        *,
+        patch_type: PatchType = "application/merge-patch+json",
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+    ) -> bytes:
+        return await self._client.patch(
+            self._resource(resource),
+            name,
+            body,
+            namespace,
+            patch_type=patch_type,
+            subresource=subresource,
+            field_manager=field_manager,
+            force=force,
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        grace_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> bytes:
+        return await self._client.delete(
+            self._resource(resource),
+            name,
+            namespace,
+            grace_seconds=grace_seconds,
+            propagation=propagation,
+            uid=uid,
+            resource_version=resource_version,
+        )
+
+
+def _rename(reference: Json) -> None:
+    group, _, version = str(reference.get("apiVersion") or "").partition("/")
+    if group == NATIVE and reference.get("kind") in KINDS.values():
+        reference["apiVersion"] = f"{CUSTOM}/{version}"
