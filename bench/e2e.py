@@ -86,7 +86,7 @@ def measure(title: str, target: Target, bodies: list[bytes], others: dict[str, i
         before = {name: process.cpu() for name, process in seen.items()}
         started = time.perf_counter()
         created = pool.apply(_run, (post, (target, PODS, bodies)))
-        first, last, count = counting.get()
+        _, last, count = counting.get()
     cpu = ", ".join(
         f"{name} {(process.cpu() - before[name]) / max(count, 1) * 1e6:.0f} µs" for name, process in seen.items()
     )

@@ -14,6 +14,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, Invalid, NotFound
+from phalanx.base.work import WorkQueue
 from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.compare import Difference, as_v1beta1, difference, with_counts_of
 from phalanx.controllers.grouping.core import (
@@ -26,7 +27,6 @@ from phalanx.controllers.grouping.core import (
 )
 from phalanx.controllers.grouping.jobset_gang_config import ADOPTED
 from phalanx.controllers.ownership import controlled_by, controller_of, deleting, index_by_controller
-from phalanx.controllers.queue import WorkQueue
 from phalanx.controllers.runtime import Cache, Caches, Json, Key
 
 

@@ -17,8 +17,8 @@ import msgspec
 
 from phalanx.base.client import Client, Propagation
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.work import WorkQueue
 from phalanx.local.duties.feed import DEFINITIONS, FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
-from phalanx.local.work import Work
 from phalanx.model.kinds import Kind, Registry
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,12 @@ class GarbageCollector:
         self._met: dict[str, None] = {}  # owners that were there, though no watch shows them (yet, or any more)
         self._definitions: dict[str, tuple[str, str]] = {}  # name of a definition -> (group, kind)
         self._puzzling: set[str] = set()  # uids to look at again when kinds come or go
-        self._work: Work[str] = Work("garbage collector", self._step)
+        self._work: WorkQueue[str] = WorkQueue("garbage collector")
         feed.listen(self._on_change, self._on_kinds)
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run()
+        await self._work.run(self._step, workers=8)
 
     # -- the graph ----------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.work import WorkQueue
 from phalanx.local.duties.feed import Body, Feed, Item, Meta
-from phalanx.local.work import Work
 from phalanx.model.kinds import Kind, Registry
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -34,12 +34,12 @@ class NamespaceDeleter:
         self._feed = feed
         self._clock = clock
         self._terminating: set[str] = set()
-        self._work: Work[str] = Work("namespace deletion", self._step, workers=4)
+        self._work: WorkQueue[str] = WorkQueue("namespace deletion")
         feed.listen(self._on_change)
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run()
+        await self._work.run(self._step, workers=4)
 
     def _on_change(self, before: Item | None, after: Item | None) -> None:
         item = after or before

@@ -12,8 +12,8 @@ import msgspec
 
 from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
+from phalanx.base.work import WorkQueue
 from phalanx.local.duties.feed import Body, Feed, Item, Meta
-from phalanx.local.work import Work
 from phalanx.model.kinds import Registry
 
 PODS = "pods"
@@ -89,12 +89,12 @@ class GroupProtection:
         self._references: dict[Place, dict[Place, None]] = {}  # group -> who refers to it
         self._made: dict[Place, Place] = {}  # who -> the group it refers to
         self._deleting: dict[Place, Meta] = {}  # groups on their way out
-        self._work: Work[Place] = Work("group protection", self._step, workers=2)
+        self._work: WorkQueue[Place] = WorkQueue("group protection")
         feed.listen(self._on_change)
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run()
+        await self._work.run(self._step, workers=2)
 
     def _on_change(self, before: Item | None, after: Item | None) -> None:
         item = after or before

@@ -8,6 +8,7 @@ under way at a time, and a bounded number in all. Time in pods' lives runs `spee
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,20 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
 from phalanx.base.informer import Change, Informer
+from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.fit import Ledger, amounts, pod_requests
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
-from phalanx.local.nodes.views import EXIT_CODE, RUN_SECONDS, KubeletNode, KubeletPod, number
-from phalanx.local.work import Work
+from phalanx.local.nodes.views import (
+    EXIT_CODE,
+    FINISHED,
+    RUN_SECONDS,
+    KubeletNode,
+    KubeletPod,
+    glance,
+    number,
+    read_pod,
+)
 
 PODS = Resource("", "v1", "pods", "Pod")
 KILLED = 143  # 128 + SIGTERM: what a stopped container reports
@@ -53,6 +63,16 @@ class Node:
 
 
 @dataclass(slots=True)
+class Held:
+    """A pod as last heard of; decoded only while something is done about it."""
+
+    uid: str
+    node: str
+    phase: str
+    body: bytes
+
+
+@dataclass(slots=True)
 class Run:
     """A pod that was admitted. Times are seconds of the clock."""
 
@@ -76,22 +96,22 @@ class SimulatedKubelet:
         self._client = client
         self._clock = clock
         self._options = options or KubeletOptions()
-        self._pods: dict[Place, KubeletPod] = {}
+        self._pods: dict[Place, Held] = {}
         self._runs: dict[Place, Run] = {}
         self._strangers: dict[str, dict[Place, None]] = {}  # node name -> pods on nodes not known (yet)
-        self._pod_work: Work[Place] = Work("kubelet", self._pod_step, self._options.writes_at_once)
-        self._node_work: Work[str] = Work("kubelet nodes", self._node_step, 8)
+        self._pod_work: WorkQueue[Place] = WorkQueue("kubelet")
+        self._node_work: WorkQueue[str] = WorkQueue("kubelet nodes")
 
     async def run(self) -> None:
         nodes = Informer(self._client, NODES, KubeletNode, self._on_node, labels=f"{SIMULATED}=true")
-        pods = Informer(self._client, PODS, KubeletPod, self._on_pod, fields="spec.nodeName!=")
+        pods = Informer(self._client, PODS, bytes, self._on_pod, fields="spec.nodeName!=")
         async with asyncio.TaskGroup() as group:
             group.create_task(nodes.run())
             await nodes.synced.wait()
             group.create_task(pods.run())
             await pods.synced.wait()
-            group.create_task(self._pod_work.run())
-            group.create_task(self._node_work.run())
+            group.create_task(self._pod_work.run(self._pod_step, self._options.writes_at_once))
+            group.create_task(self._node_work.run(self._node_step, 8))
             self.synced.set()
 
     # -- what the watches say -----------------------------------------------------------------------------------
@@ -119,40 +139,44 @@ class SimulatedKubelet:
         if (view.ready == "True") == known.failed or not view.ready:
             self._node_work.add(change.name)
 
-    def _on_pod(self, change: Change[KubeletPod]) -> None:
-        place, pod = (change.namespace, change.name), change.object
+    def _on_pod(self, change: Change[bytes]) -> None:
+        place = (change.namespace, change.name)
         before = self._pods.get(place)
-        if before is not None and (pod is None or pod.metadata.uid != before.metadata.uid):
+        seen = glance(change.object) if change.object is not None else None
+        if before is not None and (seen is None or seen.metadata.uid != before.uid):
             self._leave(place, before)
-        if pod is None:
+        if seen is None or change.object is None:
             return
+        name = seen.spec.node_name
+        node = self.nodes.get(name)
+        # The node's own string and one of three phases: tens of thousands of pods share them.
+        pod = Held(seen.metadata.uid, node.name if node else name, sys.intern(seen.status.phase), change.object)
         self._pods[place] = pod
-        node = self.nodes.get(pod.spec.node_name)
         if node is None:
-            self._strangers.setdefault(pod.spec.node_name, {})[place] = None
+            self._strangers.setdefault(name, {})[place] = None
         else:
             self._arrive(place, pod, node)
 
-    def _arrive(self, place: Place, pod: KubeletPod, node: Node) -> None:
+    def _arrive(self, place: Place, pod: Held, node: Node) -> None:
         node.pods[place] = None
-        if pod.finished:
-            node.ledger.give_back(pod.metadata.uid)
-        elif pod.status.phase == "Running" and place not in self._runs:
-            self._resume(place, pod, node)
+        if pod.phase in FINISHED:
+            node.ledger.give_back(pod.uid)
+        elif pod.phase == "Running" and place not in self._runs:
+            self._resume(place, read_pod(pod.body), node)
         self._pod_work.add(place)
 
-    def _leave(self, place: Place, pod: KubeletPod) -> None:
+    def _leave(self, place: Place, pod: Held) -> None:
         del self._pods[place]
         self._runs.pop(place, None)
-        strangers = self._strangers.get(pod.spec.node_name)
+        strangers = self._strangers.get(pod.node)
         if strangers is not None:
             strangers.pop(place, None)
             if not strangers:
-                del self._strangers[pod.spec.node_name]
-        node = self.nodes.get(pod.spec.node_name)
+                del self._strangers[pod.node]
+        node = self.nodes.get(pod.node)
         if node is not None:
             node.pods.pop(place, None)
-            node.ledger.give_back(pod.metadata.uid)
+            node.ledger.give_back(pod.uid)
 
     def _resume(self, place: Place, pod: KubeletPod, node: Node) -> None:
         """A pod that an earlier life of this process had started."""
@@ -194,10 +218,11 @@ class SimulatedKubelet:
     # -- a pod --------------------------------------------------------------------------------------------------
 
     async def _pod_step(self, place: Place) -> None:
-        pod = self._pods.get(place)
-        node = self.nodes.get(pod.spec.node_name) if pod is not None else None
-        if pod is None or node is None or node.failed:
+        held = self._pods.get(place)
+        node = self.nodes.get(held.node) if held is not None else None
+        if held is None or node is None or node.failed:
             return
+        pod = read_pod(held.body)
         run = self._runs.get(place)
         try:
             if pod.deleting:

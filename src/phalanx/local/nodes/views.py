@@ -1,4 +1,4 @@
-"""What the simulated kubelet reads of pods and nodes. Leaner than the model's views: it keeps one per pod it runs.
+"""What the simulated kubelet reads of pods and nodes. Leaner than the model's views: there are very many.
 
 Decoded JSON has no cycles, so these are kept out of the cyclic garbage collector (gc=False).
 """
@@ -68,6 +68,30 @@ class KubeletPod(Struct, frozen=True, gc=False):
     @property
     def restarts(self) -> int:
         return max((status.restart_count for status in self.status.container_statuses or ()), default=0)
+
+
+class _GlanceMeta(Struct, frozen=True, gc=False):
+    uid: str = ""
+
+
+class _GlanceSpec(Struct, frozen=True, gc=False):
+    node_name: str = ""
+
+
+class _GlanceStatus(Struct, frozen=True, gc=False):
+    phase: str = ""
+
+
+class Glance(Struct, frozen=True, gc=False):
+    """The little that tells whether a pod needs a closer look."""
+
+    metadata: _GlanceMeta = _GlanceMeta()
+    spec: _GlanceSpec = _GlanceSpec()
+    status: _GlanceStatus = _GlanceStatus()
+
+
+glance = msgspec.json.Decoder(Glance).decode
+read_pod = msgspec.json.Decoder(KubeletPod).decode
 
 
 class Address(Struct, frozen=True, gc=False):

@@ -1,0 +1,109 @@
+"""A level-triggered work queue: a key waits at most once, is worked on by one worker at a time, and is never forgotten.
+
+Adding a key that waits already changes nothing; adding one that is being worked on makes it come up again afterwards.
+What fails comes back after a delay that doubles per key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from phalanx.base.errors import ApiProblem, Conflict
+
+K = TypeVar("K", bound=Hashable)
+log = logging.getLogger(__name__)
+
+FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
+WORTH_TELLING = 3  # failures in a row after which the log says so
+
+
+class WorkQueue(Generic[K]):
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self._ready: deque[K] = deque()
+        self._waiting: set[K] = set()  # in `_ready`, or to be put there when the work under way ends
+        self._working: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker, not all of them
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._working) + len(self._timers)
+
+    def add(self, key: K) -> None:
+        if key in self._waiting:
+            return
+        self._waiting.add(key)
+        if key not in self._working:
+            self._enqueue(key)
+
+    def _enqueue(self, key: K) -> None:
+        self._ready.append(key)
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.done():
+                worker.set_result(None)
+                break
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """The earlier of two times wins: whoever works on a key looks at everything that is due."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + seconds:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_later(seconds, self._due, key)
+
+    def _due(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    async def run(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._worker(work))
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+
+    async def _worker(self, work: Callable[[K], Awaitable[None]]) -> None:
+        while True:
+            while not self._ready:
+                waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waker)
+                await waker
+            key = self._ready.popleft()
+            self._waiting.discard(key)
+            self._working.add(key)
+            try:
+                await work(key)
+                self._failures.pop(key, None)
+            except Exception as error:
+                self._again_later(key, error)
+            finally:
+                self._working.discard(key)
+                if key in self._waiting:
+                    self._enqueue(key)
+
+    def _again_later(self, key: K, error: Exception) -> None:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        if isinstance(error, Conflict):
+            log.debug("%s: %s changed meanwhile, looking again", self.name, key)
+        elif isinstance(error, ApiProblem):
+            level = logging.WARNING if failures == WORTH_TELLING else logging.INFO
+            log.log(level, "%s: %s: %s; trying again", self.name, key, error)
+        else:
+            log.error("%s: %s failed and is tried again", self.name, key, exc_info=error)
+        self.add_after(key, min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 30)))
