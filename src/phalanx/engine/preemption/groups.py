@@ -1,0 +1,262 @@
+"""Preemption for group roots: plans the minimum first, extras in a step of their own, and carries plans out.
+
+`plan` only looks. `__call__` is what a failed attempt of a root ends with: it answers a note for the group's message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from phalanx.engine.framework import ClusterChange
+from phalanx.engine.groups.build import Built, build
+from phalanx.engine.groups.trial import Assignment, Greedy, holds
+from phalanx.engine.placement.outcome import Outcome
+from phalanx.engine.placement.problem import Leaf, done
+from phalanx.engine.plugins.default_preemption import NEVER, announce
+from phalanx.engine.preemption.catalogue import Catalogue, Unit
+from phalanx.engine.preemption.cluster import Stage, Stager, leftovers, raised
+from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.ongoing import Ongoing
+from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
+from phalanx.engine.preemption.problem import DEFAULT_BUDGET
+from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan
+from phalanx.engine.records import PodRecord
+from phalanx.engine.roots import Root
+from phalanx.model.groups import COMPOSITE, Group
+
+if TYPE_CHECKING:
+    from phalanx.engine.engine import Engine
+    from phalanx.engine.groups.attempt import Failure
+    from phalanx.engine.groups.roots import Groups
+
+ONGOING = "ongoing preemption on nominated nodes"
+GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
+RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
+MOST_REPRIEVES = 300
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupPlan:
+    """A plan with what is needed to carry it out."""
+
+    answer: Answer
+    units: tuple[Unit, ...] = ()
+    seats: tuple[tuple[PodRecord, int], ...] = ()
+
+    @property
+    def victims(self) -> list[PodRecord]:
+        return [pod for unit in self.units for pod in unit.pods.values()]
+
+
+class GroupPreemption:
+    def __init__(self, engine: Engine, groups: Groups) -> None:
+        self.engine = engine
+        self.groups = groups
+        self.cycle = engine.cycle
+        self.catalogue = Catalogue.shared(engine.cycle, engine.objects)
+        self.ongoing = Ongoing.shared(engine.cycle)
+        self.order = ORDER
+        self.budget = DEFAULT_BUDGET
+        self._futile: dict[str, tuple[tuple[Any, ...], str]] = {}
+
+    # ---- called by an attempt that failed
+
+    def __call__(self, root: Root, group: Group, failure: Failure) -> str:
+        if self.groups.forest.preemption_policy(group.key) == "Never":
+            return NEVER
+        if self.ongoing.of(root.key) is not None:
+            return ONGOING
+        state = self._state(root)
+        known = self._futile.get(root.key)
+        if known is not None and known[0] == state:
+            return known[1]
+        found = self.plan(root, group, failure.built)
+        if found.units or found.seats:
+            return self.carry_out(root, group, found)
+        note = self._note(found.answer)
+        if len(self._futile) > 1024:
+            self._futile.clear()
+        self._futile[root.key] = (self._state(root), note)
+        return note
+
+    def expected(self, root: str, change: ClusterChange) -> bool:
+        return self.ongoing.expected(root, change)
+
+    def _state(self, root: Root) -> tuple[Any, ...]:
+        """An unchanged cluster is not searched twice for the same pods."""
+        pods = tuple(sorted(root.records))
+        return (self.cycle.columns.log.position, self.cycle.nominations.version, self.catalogue.budgets.spending, pods)
+
+    @staticmethod
+    def _note(answer: Answer) -> str:
+        if isinstance(answer, GaveUp):
+            return GAVE_UP.format(answer.expansions)
+        return answer.reason if isinstance(answer, Hopeless) else RULES
+
+    # ---- looking
+
+    def plan(self, root: Root, group: Group, built: Built | None = None) -> GroupPlan:
+        """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible."""
+        self.catalogue.refresh()
+        if built is None:
+            settings = self.engine.settings
+            built = build(self.cycle, group, self.groups.waiting_pods, settings.search_budget, root.priority)
+        stager = Stager(self.cycle, self.catalogue, built, root.priority)
+        whole = built.problem.root
+        if not stager.units and not self.catalogue.leaving:
+            return GroupPlan(Hopeless(NOBODY_LOWER))
+        if not done(whole):
+            tree, origin = raised(whole, {})
+            return self._try(stager.stage(tree, origin, self.order, self.budget))
+        return self._extras(stager)
+
+    def _extras(self, stager: Stager) -> GroupPlan:
+        waiting = leftovers(stager.built.problem.root)
+        found = GroupPlan(Hopeless("nothing waits beyond the minimum"))
+        if waiting:
+            found = self._with(stager, {id(leaf): leaf.total for leaf in waiting})
+        if found.units or found.seats or (len(waiting) <= 1 and sum(leaf.total for leaf in waiting) <= 1):
+            return found
+        for leaf in waiting:
+            best = self._most(stager, leaf)
+            if best is not None:
+                return best
+        return found
+
+    def _most(self, stager: Stager, leaf: Leaf) -> GroupPlan | None:
+        """As many of one leaf's pods as can be served at all."""
+        low, high = 0, leaf.total
+        best: GroupPlan | None = None
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self._with(stager, {id(leaf): middle})
+            if found.units or found.seats:
+                low, best = middle, found
+            else:
+                high = middle - 1
+        return best
+
+    def _with(self, stager: Stager, more: dict[int, int]) -> GroupPlan:
+        tree, origin = raised(stager.built.problem.root, more)
+        return self._try(stager.stage(tree, origin, self.order, self.budget))
+
+    def _try(self, stage: Stage) -> GroupPlan:
+        answer = plan(stage.problem)
+        if not isinstance(answer, Plan):
+            return GroupPlan(answer)
+        units = tuple(stage.units[victim.unit] for victim in answer.victims)
+        seats = self._seats(stage, answer.placement)
+        if not stage.built.coupled or self._holds(units, seats):
+            return GroupPlan(answer, units, tuple(seats))
+        return self._careful(stage)
+
+    def _seats(self, stage: Stage, outcome: Outcome) -> Assignment:
+        """From counts to pods, in queue order."""
+        number = {shape: i for i, shape in enumerate(stage.built.shapes)}
+        left: dict[tuple[int, int], list[PodRecord]] = {}
+        for part, records in stage.built.pending.items():
+            for record in records:
+                left.setdefault((part, number[record.shape]), []).append(record)
+        seats: Assignment = []
+        for share in outcome.shares:
+            waiting = left[stage.origin[id(share.leaf)], share.shape]
+            for row, count in zip(share.nodes, share.counts, strict=True):
+                seats += [(record, int(row)) for record in waiting[: int(count)]]
+                del waiting[: int(count)]
+        return seats
+
+    # ---- rules that counting does not see
+
+    def _holds(self, units: Sequence[Unit], seats: Assignment) -> bool:
+        journal = self.cycle.columns.journal
+        mark = journal.mark()
+        try:
+            self._clear(units)
+            return holds(self.cycle, seats)
+        finally:
+            journal.rewind(mark)
+
+    def _clear(self, units: Sequence[Unit]) -> dict[str, int]:
+        columns = self.cycle.columns
+        home: dict[str, int] = {}
+        for unit in units:
+            for pod in unit.pods.values():
+                home[pod.key] = pod.row
+                columns.unplace(pod)
+        for leaving in self.catalogue.leaving.values():
+            for pod in list(leaving.values()):
+                columns.unplace(pod)
+        return home
+
+    def _careful(self, stage: Stage) -> GroupPlan:
+        """Everybody of lower priority out, the members in by the filters' own word, then back one by one."""
+        columns = self.cycle.columns
+        mark = columns.journal.mark()
+        try:
+            home = self._clear(stage.units)
+            greedy = Greedy(self.cycle, stage.built)
+            seats = greedy.run()
+            if not seats:
+                return GroupPlan(Hopeless(RULES))
+            rows = {row for _, row in seats}
+            near = [u for u in stage.units if any(home[pod.key] in rows for pod in u.pods.values())]
+            far = [u for u in stage.units if u not in set(near)]
+            victims: list[Unit] = []
+            if not self._back(far, home, seats):
+                near = [*near, *far]
+            for unit in sorted(near, key=lambda u: (-u.priority, -len(u.pods), str(u.key)))[:MOST_REPRIEVES]:
+                if not self._back([unit], home, seats):
+                    victims.append(unit)
+        finally:
+            columns.journal.rewind(mark)
+        tried = GaveUp(0)
+        return GroupPlan(tried, tuple(victims), tuple(seats))
+
+    def _back(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> bool:
+        columns = self.cycle.columns
+        inner = columns.journal.mark()
+        for unit in units:
+            for pod in unit.pods.values():
+                columns.place(pod, home[pod.key])
+        if holds(self.cycle, seats):
+            columns.journal.release(inner)
+            return True
+        columns.journal.rewind(inner)
+        return False
+
+    # ---- doing
+
+    def carry_out(self, root: Root, group: Group, found: GroupPlan) -> str:
+        """Evict, promise the nodes, and wait."""
+        columns, cycle = self.cycle.columns, self.cycle
+        rows = {row for _, row in found.seats}
+        nodes = [columns.names[row] for row in sorted(rows)]
+        victims = found.victims
+        leaving = [pod for row in sorted(rows) for pod in self.catalogue.leaving.get(row, {}).values()]
+        if not victims and not leaving:
+            return ""
+        members = {record.key for record, _ in found.seats}
+        for node in nodes:
+            for other in list(cycle.nominations.on(node)):
+                if other.priority < root.priority and other.key not in members:
+                    cycle.nominate(other, "")
+        kind = "compositepodgroup" if group.key.kind == COMPOSITE else "podgroup"
+        uid = group.spec.uid if group.spec is not None else ""
+        text = f"found a placement for {kind}, preempting {len(victims)} victims"
+        self.ongoing.begin(
+            root.key,
+            [record for record, _ in found.seats],
+            nodes,
+            victims,
+            leaving,
+            text=str(found.answer) if isinstance(found.answer, Plan) else text,
+            kind=kind,
+            uid=uid,
+            node="cluster",
+        )
+        announce(cycle, found.units, kind)
+        for record, row in found.seats:
+            cycle.nominate(record, columns.names[row])
+        return text

@@ -1,0 +1,246 @@
+"""Groups that make room for themselves, and groups that have to go."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_run import ClusterRun, groups_engine
+
+from phalanx.engine import decisions as d
+from phalanx.testing.builders import composite, node, pdb, pod, pod_group
+
+
+def run(**options):
+    return ClusterRun(groups_engine(), **options)
+
+
+def gang(name, count, cpu, priority, minimum=None, **more):
+    group = pod_group(name).gang(minimum or count).priority(priority)
+    if "rack" in more:
+        group = group.topology(more["rack"])
+    return [group, *(pod(f"{name}-{i}").cpu(cpu).group(name).priority(priority) for i in range(count))]
+
+
+def test_a_gang_evicts_just_enough_and_uses_free_room_first():
+    world = run().see(
+        *(node(f"n{i}").cpu("2") for i in range(3)),
+        pod("l0").cpu("2").priority(10).node("n0"),
+        pod("l1").cpu("2").priority(10).node("n1"),
+        *gang("g", 3, "1", 100),
+    )
+    world.step()
+    assert len(world.evicted) == 1
+    assert sorted(world.bound) == ["g-0", "g-1", "g-2"]
+
+
+def test_nothing_is_evicted_unless_the_whole_gang_then_fits():
+    world = run().see(
+        node("n").cpu("3"),
+        pod("high").cpu("1").priority(500).node("n"),
+        *(pod(f"low{i}").cpu("1").priority(10).node("n") for i in range(2)),
+        *gang("g", 3, "1", 100),
+    )
+    world.step()
+    assert world.evicted == [] and world.bound == {}
+
+
+def test_what_the_group_and_its_victims_are_told_while_victims_terminate():
+    world = run(grace=True).see(node("n").cpu("1"), pod("low").cpu("1").priority(10).node("n"), *gang("g", 1, "1", 100))
+    world.step()
+    (evict,) = world.of(d.Evict)
+    assert evict.message == "default-scheduler: preempting to accommodate a higher priority podgroup"
+    assert evict.event_message.startswith("Preempted by podgroup ")
+    assert evict.preemptor == "podgroup/default/g"
+    conditions = [c for c in world.of(d.SetGroupCondition, "g") if c.type == "PodGroupInitiallyScheduled"]
+    assert conditions[-1].message.endswith("pod group preemption: found a placement for podgroup, preempting 1 victims")
+    assert world.nominated() == {"g-0": "n"}
+    world.step(30)
+    assert world.evicted == ["low"] and world.bound == {}
+    world.finish().step()
+    assert world.bound == {"g-0": "n"}
+
+
+def test_the_gang_goes_at_once_when_the_last_victim_is_gone_and_not_before():
+    world = run(grace=True).see(
+        *(node(f"n{i}").cpu("1") for i in range(2)),
+        *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(2)),
+        *gang("g", 2, "1", 9),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["low0", "low1"]
+    world.finish("low0")
+    assert world.step() == []
+    world.finish("low1").step()
+    assert sorted(world.bound) == ["g-0", "g-1"] and len(world.evicted) == 2
+
+
+def test_a_disruption_mode_all_group_goes_as_a_whole_and_is_told():
+    world = run().see(
+        *(node(f"n{i}").cpu("1") for i in range(3)),
+        pod_group("batch").gang(2).priority(10).disrupt_all(),
+        *(pod(f"b{i}").cpu("1").group("batch").priority(10).node(f"n{i}") for i in range(3)),
+        *gang("g", 1, "1", 100),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["b0", "b1", "b2"]
+    told = [c for c in world.of(d.SetGroupCondition, "batch") if c.type == "DisruptionTarget"]
+    assert [(c.status, c.reason) for c in told] == [("True", "PreemptionByScheduler")]
+
+
+def test_a_lone_pod_is_preferred_to_a_whole_group():
+    world = run().see(
+        *(node(f"n{i}").cpu("1") for i in range(3)),
+        pod_group("batch").gang(2).priority(10).disrupt_all(),
+        *(pod(f"b{i}").cpu("1").group("batch").priority(10).node(f"n{i}") for i in range(2)),
+        pod("lone").cpu("1").priority(10).node("n2"),
+        pod("high").cpu("1").priority(100),
+    )
+    world.step()
+    assert world.evicted == ["lone"]
+
+
+def test_a_single_pod_evicts_a_whole_group_if_that_is_all_there_is():
+    world = run().see(
+        *(node(f"n{i}").cpu("1") for i in range(2)),
+        pod_group("batch").gang(2).priority(10).disrupt_all(),
+        *(pod(f"b{i}").cpu("1").group("batch").priority(10).node(f"n{i}") for i in range(2)),
+        pod("high").cpu("1").priority(100),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["b0", "b1"] and len(world.bound) == 1
+
+
+def test_a_gang_is_not_broken_where_a_free_pod_will_do():
+    world = run().see(
+        *(node(f"n{i}").cpu("1") for i in range(3)),
+        pod_group("train").gang(2).priority(10),
+        *(pod(f"t{i}").cpu("1").group("train").priority(10).node(f"n{i}") for i in range(2)),
+        pod("web").cpu("1").priority(10).node("n2"),
+        *gang("g", 1, "1", 100),
+    )
+    world.step()
+    assert world.evicted == ["web"]
+
+
+@pytest.mark.parametrize("priority", [10, 11])
+def test_equal_or_higher_priority_groups_are_safe(priority):
+    world = run().see(
+        node("n").cpu("2"),
+        *(pod(f"run{i}").cpu("1").priority(priority).node("n") for i in range(2)),
+        *gang("g", 2, "1", 10),
+    )
+    world.step()
+    assert world.evicted == []
+
+
+def test_the_rack_with_fewer_victims():
+    world = run().see(
+        *(node(f"a{i}").cpu("2").label("rack", "r1") for i in range(2)),
+        *(node(f"b{i}").cpu("2").label("rack", "r2") for i in range(4)),
+        *(pod(f"x{i}").cpu("1").priority(10).node(f"a{i // 2}") for i in range(4)),
+        pod("y").cpu("2").priority(10).node("b0"),
+        pod("w1").cpu("2").priority(900).node("b1"),
+        pod("w2").cpu("1").priority(900).node("b2"),
+        *gang("g", 2, "2", 100, rack="rack"),
+    )
+    world.step()
+    assert world.evicted == ["y"]
+    assert {world.bound[f"g-{i}"] for i in range(2)} <= {"b0", "b3"}
+
+
+def test_the_minimum_is_served_first_and_extras_in_a_plan_of_their_own():
+    world = run(grace=True).see(
+        *(node(f"n{i}").cpu("1") for i in range(4)),
+        *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(4)),
+        *gang("g", 3, "1", 9, minimum=2),
+    )
+    world.step()
+    assert len(world.evicted) == 2
+    world.finish().step()
+    assert len(world.evicted) == 3 and len(world.bound) == 2
+    world.finish().step()
+    assert len(world.evicted) == 3 and len(world.bound) == 3
+
+
+def test_extras_that_can_only_partly_be_served_still_get_what_is_possible():
+    world = run().see(
+        *(node(f"n{i}").cpu("1") for i in range(4)),
+        *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(2)),
+        *(pod(f"high{i}").cpu("1").priority(99).node(f"n{i + 2}") for i in range(2)),
+        *gang("g", 3, "1", 9, minimum=1),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["low0", "low1"] and len(world.bound) == 2
+
+
+def test_a_composite_evicts_for_its_minimum_only():
+    world = run().see(
+        *(node(f"n{i}").cpu("2") for i in range(3)),
+        *(pod(f"low{i}").cpu("2").priority(10).node(f"n{i}") for i in range(3)),
+        composite("root").gang(1).priority(100).from_workload("w", "root"),
+        pod_group("pg1").gang(2).priority(100).parent("root").from_workload("w", "pg1"),
+        pod_group("pg2").gang(1).priority(100).parent("root").from_workload("w", "pg2"),
+        pod("a1").cpu("2").group("pg1").priority(100),
+        pod("a2").cpu("100").group("pg1").priority(100),
+        pod("b1").cpu("2").group("pg2").priority(100),
+    )
+    world.step()
+    assert len(world.evicted) == 1 and list(world.bound) == ["b1"]
+
+
+def test_budgets_are_kept_when_possible():
+    world = run().see(
+        node("n").cpu("3"),
+        pdb("guard").select({"app": "guarded"}).allowed(0),
+        *(pod(f"g{i}").cpu("1").priority(10).label("app", "guarded").node("n") for i in range(2)),
+        pod("free").cpu("1").priority(10).label("app", "free").node("n"),
+        *gang("gang", 2, "500m", 100),
+    )
+    world.step()
+    assert world.evicted == ["free"] and len(world.bound) == 2
+
+
+def test_anti_affinity_of_members_is_resolved_by_evicting_whom_they_avoid():
+    members = [
+        pod(f"p{i}").cpu("1500m").group("pg").priority(100).anti_affinity("kubernetes.io/hostname", {"app": "bad"})
+        for i in range(2)
+    ]
+    world = run().see(
+        node("n1").cpu("2").label("kubernetes.io/hostname", "n1"),
+        node("n2").cpu("2").label("kubernetes.io/hostname", "n2"),
+        pod("low").cpu("500m").priority(10).label("app", "bad").node("n1"),
+        pod_group("pg").gang(2).priority(100),
+        *members,
+    )
+    world.step()
+    assert world.evicted == ["low"] and len(world.bound) == 2
+
+
+def test_never_policy_of_a_pod_holds_for_its_gang():
+    world = run().see(
+        node("n").cpu("2"),
+        *(pod(f"low{i}").cpu("1").priority(1).node("n") for i in range(2)),
+        pod_group("g").gang(2).priority(9),
+        *(pod(f"g-{i}").cpu("1").group("g").priority(9).preemption_policy("Never") for i in range(2)),
+    )
+    world.step()
+    assert world.evicted == []
+
+
+def test_a_deleted_preemptor_leaves_nothing_behind():
+    world = run(grace=True).see(node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), *gang("g", 1, "1", 9))
+    world.step()
+    world.gone("Pod", "g-0").finish()
+    world.see(pod("other").cpu("1").priority(1)).step()
+    assert world.bound == {"other": "n"} and world.evicted == ["low"]
+
+
+def test_an_unchanged_cluster_is_not_searched_twice():
+    world = run().see(node("n").cpu("1"), pod("x").cpu("1").priority(50).node("n"),
+                      pod("y").cpu("0").priority(1).node("n"), *gang("g", 1, "1", 9))  # fmt: skip
+    preempt = world.engine.groups.preempt
+    asked = []
+    look = preempt.plan
+    preempt.plan = lambda *args: asked.append(1) or look(*args)
+    world.step()
+    world.step(400)
+    assert len(asked) == 1
