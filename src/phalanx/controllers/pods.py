@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from phalanx.base.client import Resource
@@ -10,6 +11,8 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.controllers.ownership import controller_reference
 
 Json = dict[str, Any]
+# May change a pod before it is created, or raise to have it tried again later: (pod, the set that makes it).
+Admission = Callable[[Json, Json], Awaitable[None]]
 
 
 def phase(pod: Json) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,7 +14,7 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.claiming import Claims
 from phalanx.controllers.expectations import Expectations
 from phalanx.controllers.ownership import controller_of, deleting
-from phalanx.controllers.pods import active, available_in, from_template, ready, removal_rank
+from phalanx.controllers.pods import Admission, active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import conditions_of, set_condition, write_status
 from phalanx.model.selectors import from_selector
@@ -24,9 +25,10 @@ BURST = 500  # pods created or removed in one go
 class ReplicaSetController(Controller):
     name = "replicaset"
 
-    def __init__(self, caches: Caches, clock: Clock) -> None:
+    def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
         self._client, self._clock = caches.client, clock
+        self._admission = admission
         self._sets = caches.of(r.REPLICA_SETS)
         self._pods = caches.of(r.PODS)
         self._claims = Claims(self._pods, r.REPLICA_SETS)
@@ -76,6 +78,8 @@ class ReplicaSetController(Controller):
                 }
                 victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BURST)]
                 await asyncio.gather(*(self._delete(owner, pod) for pod in victims))
+        except Conflict:
+            raise  # something the pods need is not there yet: no failure, just later
         except ApiProblem as error:
             return error.message
         return ""
@@ -91,6 +95,8 @@ class ReplicaSetController(Controller):
 
     async def _create_one(self, owner: Json) -> None:
         body = from_template(owner["spec"]["template"], owner, r.REPLICA_SETS)
+        for admit in self._admission:
+            await admit(body, owner)
         pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
         self._pods.remember(pod)
 

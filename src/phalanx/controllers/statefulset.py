@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +14,11 @@ from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.claiming import Claims
 from phalanx.controllers.ownership import controller_of, deleting
-from phalanx.controllers.pods import available_in, finished, from_template, ready
+from phalanx.controllers.pods import Admission, available_in, finished, from_template, ready
 from phalanx.controllers.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import write_status
 from phalanx.controllers.volumes import Volumes
-
-# May change a pod before it is created, or raise to have it tried again later: (pod, set).
-Admission = Callable[[Json, Json], Awaitable[None]]
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"

@@ -17,6 +17,7 @@ from phalanx.controllers.jobset import JobSetController
 from phalanx.controllers.leaderworkerset import LeaderWorkerSetController
 from phalanx.controllers.replicaset import ReplicaSetController
 from phalanx.controllers.runtime import Caches, Controller
+from phalanx.controllers.set_groups import SetGroups
 from phalanx.controllers.statefulset import StatefulSetController
 from phalanx.model.gates import Gates
 
@@ -29,13 +30,16 @@ class ControllersService:
         groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
         job_groups = groups if gates("WorkloadWithJob") else None
         leader_worker_sets = LeaderWorkerSetController(self._caches, clock, self.events, groups)
+        sets = SetGroups(self._caches, self.events, groups) if groups is not None else None
+        admission = [sets.admit] if sets is not None else []
         self.ready = asyncio.Event()
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
-            ReplicaSetController(self._caches, clock),
+            ReplicaSetController(self._caches, clock, admission),
             DeploymentController(self._caches, clock),
-            StatefulSetController(self._caches, clock, [leader_worker_sets.admit]),
+            StatefulSetController(self._caches, clock, [leader_worker_sets.admit, *admission]),
             leader_worker_sets,
+            *(sets.controllers.values() if sets is not None else ()),
             DaemonSetController(self._caches, clock),
             JobController(self._caches, clock, self.events, job_groups),
             JobSetController(self._caches, clock, self.events, groups),

@@ -1,0 +1,99 @@
+"""MPIJob (kubeflow.org/v2beta1): all ranks are one gang, the launcher included. Parts are "launcher" and "worker".
+
+A launcher that is created only when all workers are ready would be waited for in vain: it then gets a group of its
+own. `runPolicy.schedulingPolicy.minAvailable` overrides the number, as mpi-operator has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
+from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.providers.contract import Part, Replica
+
+
+def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
+    wish = wishes(job["metadata"].get("annotations"))
+    if wish.gang is False:
+        return Grouping()
+    name = job["metadata"]["name"]
+    workers, minimum = _workers(job), _minimum(job)
+    priority = _priority(job)
+    if waits_for_workers(job):
+        leaves = [
+            Leaf("worker", gang(minimum), wish.constraints, wish.mode, (), priority),
+            Leaf("launcher", gang(1), None, wish.mode, (), priority),
+        ]
+        if not workers:
+            leaves = leaves[1:]
+        groups = {leaf.name: f"{name}-{leaf.name}" for leaf in leaves}
+        return Grouping(
+            workload=workload(job, name, leaves),
+            groups=[pod_group(job, groups[leaf.name], name, leaf) for leaf in leaves],
+            links={part: Link(pod_group=groups[part], template=part) for part in groups},
+        )
+    leaf = Leaf("launcher-worker", gang(minimum), wish.constraints, wish.mode, (), priority)
+    link = Link(pod_group=name, template=leaf.name)
+    return Grouping(
+        workload=workload(job, name, [leaf]),
+        groups=[pod_group(job, name, name, leaf)],
+        links={"launcher": link, "worker": link},
+    )
+
+
+def replica_of(job: Json, owner: Json) -> Replica:
+    """For providers of other schedulers: one PodGroup of the MPIJob's name, as mpi-operator makes it."""
+    specs = job["spec"]["mpiReplicaSpecs"]
+    parts = [
+        Part(role.lower(), count, ((specs.get(role) or {}).get("template") or {}).get("spec") or {})
+        for role, count in (("Launcher", 1), ("Worker", _workers(job)))
+    ]
+    annotations = dict(job["metadata"].get("annotations") or {})
+    queue = _policy(job).get("queue")
+    if queue:
+        annotations["scheduling.volcano.sh/queue-name"] = queue
+    return Replica(
+        name=job["metadata"]["name"],
+        namespace=namespace_of(job),
+        owner=owner,
+        min_member=_minimum(job),
+        parts=parts,
+        annotations=annotations,
+        priority_class=_priority(job),
+    )
+
+
+def waits_for_workers(job: Json) -> bool:
+    return bool(job["spec"].get("launcherCreationPolicy") == "WaitForWorkersReady")
+
+
+def _workers(job: Json) -> int:
+    found = (job["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
+    count = found.get("replicas")
+    return 0 if not found else 1 if count is None else int(count)
+
+
+def _policy(job: Json) -> Json:
+    found: Json = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
+    return found
+
+
+def _minimum(job: Json) -> int:
+    everybody = _workers(job) + (0 if waits_for_workers(job) else 1)
+    asked = _policy(job).get("minAvailable")
+    wish = wishes(job["metadata"].get("annotations")).min_count
+    count = int(asked) if asked is not None else wish or max(1, everybody)
+    if count > max(1, everybody):
+        raise Refused(f"a gang of {count} can never form: only {everybody} pods start together; lower minAvailable")
+    return count
+
+
+def _priority(job: Json) -> str:
+    specs = job["spec"].get("mpiReplicaSpecs") or {}
+    named = [
+        (((specs.get(role) or {}).get("template") or {}).get("spec") or {}).get("priorityClassName")
+        for role in ("Launcher", "Worker")
+    ]
+    return _policy(job).get("priorityClass") or next((name for name in named if name), "")
