@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.base.errors import ConfigProblem
 from phalanx.cli.options import connection_options, log_level_option
+
+if TYPE_CHECKING:
+    from phalanx.serve.cluster_mode import ClusterModeSettings
 
 
 def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callable[[Any], Any]) -> int:
@@ -16,12 +20,7 @@ def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callabl
     from phalanx.serve.remote import Remote
 
     configure_logging(log_level)
-
-    def say(text: str) -> None:
-        click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
-        sys.stdout.flush()
-
-    return run(Remote(kubeconfig, context, make, name=f"phalanx-{name}"), lambda: f"ready {name}", say)
+    return run(Remote(kubeconfig, context, make, name=f"phalanx-{name}"), lambda: f"ready {name}", _say)
 
 
 @click.command(short_help="Simulate nodes and their kubelets.")
@@ -51,14 +50,88 @@ def nodes(kubeconfig: str, context: str, count: int, topology: str, log_level: s
 
 @click.command(short_help="Run the workload controllers.")
 @connection_options
+@click.option(
+    "--mode",
+    default="local",
+    show_default=True,
+    type=click.Choice(["local", "cluster"]),
+    help="local: all controllers; cluster: only groups and links, beside the cluster's own controllers.",
+)
+@click.option("--scheduler-name", default="", metavar="NAME", help="cluster: grouped pods are sent to this scheduler.")
+@click.option("--webhook-listen", default="", metavar="HOST:PORT", help="cluster: serve the webhook that links pods.")
+@click.option(
+    "--webhook-host", "hosts", multiple=True, metavar="NAME", help="cluster: a name in the webhook's certificate."
+)
+@click.option(
+    "--webhook-configuration",
+    default="phalanx",
+    show_default=True,
+    metavar="NAME",
+    help="cluster: MutatingWebhookConfiguration that is told whom to trust.",
+)
+@click.option("--tls-dir", default=None, metavar="DIR", help="cluster: tls.crt and tls.key.  [default: generated]")
+@click.option(
+    "--namespace",
+    default="phalanx-system",
+    show_default=True,
+    metavar="NS",
+    help="cluster: where the lease and the Secret of the certificate are.",
+)
+@click.option(
+    "--leader-elect/--no-leader-elect", default=True, show_default=True, help="cluster: write only with the lease."
+)
+@click.option("--health", default="", metavar="HOST:PORT", help="cluster: /livez /readyz /metrics.")
 @log_level_option("info")
-def controllers(kubeconfig: str, context: str, log_level: str) -> int:
-    """Run the workload and disruption controllers of a local cluster against an API server.
+def controllers(
+    kubeconfig: str,
+    context: str,
+    mode: str,
+    scheduler_name: str,
+    webhook_listen: str,
+    hosts: tuple[str, ...],
+    webhook_configuration: str,
+    tls_dir: str | None,
+    namespace: str,
+    leader_elect: bool,
+    health: str,
+    log_level: str,
+) -> int:
+    """Run the workload and disruption controllers of a local cluster, or make groups beside those of a real one.
 
     \b
-    Example:
+    Examples:
       phalanx controllers --kubeconfig data/kubeconfig
+      phalanx controllers --mode cluster --kubeconfig ~/.kube/config --scheduler-name phalanx
+      phalanx controllers --mode cluster --webhook-listen 0.0.0.0:9443 \\
+        --webhook-host phalanx-webhook.phalanx-system.svc --scheduler-name phalanx
     """
+    if mode == "cluster":
+        from pathlib import Path
+
+        from phalanx.kube.lease import LeaseSettings
+        from phalanx.serve.cluster_mode import ClusterModeSettings
+        from phalanx.serve.settings import Listen
+
+        return _run_cluster_mode(
+            ClusterModeSettings(
+                kubeconfig=kubeconfig,
+                context=context,
+                scheduler_name=scheduler_name,
+                webhook=Listen.parse(webhook_listen) if webhook_listen else None,
+                tls_dir=Path(tls_dir) if tls_dir else None,
+                webhook_hosts=hosts,
+                configuration=webhook_configuration,
+                namespace=namespace,
+                leader_elect=leader_elect,
+                lease=LeaseSettings("phalanx-controllers", namespace),
+                health=Listen.parse(health) if health else None,
+            ),
+            log_level,
+        )
+    if scheduler_name or webhook_listen or hosts or tls_dir or health:
+        raise ConfigProblem(
+            "--mode", "--scheduler-name, --webhook-*, --tls-dir and --health belong to --mode cluster; add it"
+        )
     from phalanx.base.clock import SystemClock
     from phalanx.serve.component import Loop
     from phalanx.serve.controllers import ControllersService
@@ -68,3 +141,26 @@ def controllers(kubeconfig: str, context: str, log_level: str) -> int:
         return Loop("controllers", service.run, ready=service.ready.wait)
 
     return _run(kubeconfig, context, log_level, "controllers", make)
+
+
+def _run_cluster_mode(settings: ClusterModeSettings, log_level: str) -> int:
+    from phalanx.serve.cluster_mode import ClusterMode
+    from phalanx.serve.process import configure_logging, run
+
+    configure_logging(log_level)
+    process = ClusterMode(settings)
+
+    def ready() -> str:
+        line = "ready controllers mode=cluster"
+        if process.webhook is not None and settings.webhook is not None:
+            line += f" webhook=https://{settings.webhook.host}:{process.webhook.port}"
+        if process.health is not None and settings.health is not None:
+            line += f" health=http://{settings.health.host}:{process.health.port}"
+        return line
+
+    return run(process, ready, _say)
+
+
+def _say(text: str) -> None:
+    click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
+    sys.stdout.flush()

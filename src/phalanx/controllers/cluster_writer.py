@@ -61,9 +61,8 @@ class ClusterWriter:
         known = cache.get(meta["namespace"], meta["name"])
         if known is None:
             try:
-                resource = (
-                    WORKLOADS_V1ALPHA1 if wanted["apiVersion"] == WORKLOADS_V1ALPHA1.api_version else cache.resource
-                )
+                first = wanted["apiVersion"] == WORKLOADS_V1ALPHA1.api_version
+                resource = WORKLOADS_V1ALPHA1 if first else cache.resource
                 made = msgspec.json.decode(await self._client.create(resource, wanted, meta["namespace"]))
                 if not first:
                     cache.remember(made)

@@ -19,6 +19,7 @@ from phalanx.engine.config import SchedulerConfig, default_config, read_config
 from phalanx.engine.engine import Engine
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
+from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.model.gates import Gates
 from phalanx.serve.health import HealthServer
@@ -96,7 +97,7 @@ class SchedulerProcess:
         self._client = client
         name = settings.config.profiles[0].scheduler_name
         service = self.service = SchedulerService(
-            client,
+            GroupApi(client),
             engine,
             settings.gates,
             self._clock,

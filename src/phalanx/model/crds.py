@@ -1,0 +1,165 @@
+"""CustomResourceDefinitions of Workload, PodGroup and CompositePodGroup, made from the tables of those kinds.
+
+For clusters that do not serve them natively. They live in scheduling.phalanx.dev: kube-apiserver never passes requests
+below /apis/scheduling.k8s.io, a group of its own, on to custom resources. Schemas are structural, so trees of templates
+are written out to the greatest depth that is allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.model import tables
+from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
+
+Json = dict[str, Any]
+
+GROUP = "scheduling.phalanx.dev"
+LEVELS = 3  # nested composite templates above the leaves: KEP-6012 allows trees of depth 4
+
+_SCALARS: dict[str, Json] = {
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
+    "double": {"type": "number", "format": "double"},
+    "bytes": {"type": "string", "format": "byte"},
+    "time": {"type": "string", "format": "date-time"},
+    "microtime": {"type": "string", "format": "date-time"},
+    "duration": {"type": "string"},
+    "quantity": {"x-kubernetes-int-or-string": True},
+    "intorstring": {"x-kubernetes-int-or-string": True},
+    "json": {"x-kubernetes-preserve-unknown-fields": True},
+}
+# Records of which exactly one field is set.
+_UNIONS = {
+    "PodGroupSchedulingPolicy": ("basic", "gang"),
+    "CompositePodGroupSchedulingPolicy": ("basic", "gang"),
+    "DisruptionMode": ("single", "all"),
+    "CompositeDisruptionMode": ("single", "all"),
+    "PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
+    "WorkloadSpec": ("podGroupTemplates", "compositePodGroupTemplates"),
+}
+_MOST = {"podGroupTemplates": 8, "compositePodGroupTemplates": 8, "resourceClaims": 4, "topology": 1}
+_LEAST = {"minCount": 1, "minGroupCount": 1}
+_RECURSIVE = "compositePodGroupTemplates"
+_AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+
+
+def definitions() -> list[Json]:
+    scheduled = {
+        "name": "Scheduled",
+        "type": "string",
+        "description": "Whether the group was placed.",
+    }
+    group = [
+        {"name": "Min", "type": "integer", "jsonPath": ".spec.schedulingPolicy.gang.minCount"},
+        {**scheduled, "jsonPath": '.status.conditions[?(@.type=="PodGroupInitiallyScheduled")].status'},
+        {"name": "Workload", "type": "string", "jsonPath": ".spec.workloadRef.workloadName"},
+    ]
+    composite = [
+        {"name": "Min", "type": "integer", "jsonPath": ".spec.schedulingPolicy.gang.minGroupCount"},
+        {**scheduled, "jsonPath": '.status.conditions[?(@.type=="CompositePodGroupInitiallyScheduled")].status'},
+        {"name": "Workload", "type": "string", "jsonPath": ".spec.workloadRef.workloadName"},
+    ]
+    owner = [
+        {"name": "For", "type": "string", "jsonPath": ".spec.controllerRef.kind"},
+        {"name": "Name-of", "type": "string", "jsonPath": ".spec.controllerRef.name"},
+    ]
+    return [
+        _definition("Workload", "v1beta1", owner, status=False),
+        _definition("PodGroup", "v1beta1", group),
+        _definition("CompositePodGroup", "v1alpha3", composite),
+    ]
+
+
+def _definition(kind: str, version: str, columns: list[Json], *, status: bool = True) -> Json:
+    record = tables.record(f"scheduling/{version}.{kind}")
+    served: Json = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": _root(record)},
+        "additionalPrinterColumns": [*columns, _AGE],
+    }
+    if status:
+        served["subresources"] = {"status": {}}
+    plural = f"{kind.lower()}s"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "phalanx"}},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "categories": ["phalanx"],
+            },
+            "versions": [served],
+        },
+    }
+
+
+def _root(record: Object) -> Json:
+    schema = _record(record, 0)
+    schema["properties"] |= {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+    }
+    return schema
+
+
+def _record(record: Object, level: int) -> Json:
+    """level: how many lists of composite templates lie above."""
+    name = record.name.rpartition(".")[2]
+    fields = {key: field for key, field in record.fields.items() if key != _RECURSIVE or level < LEVELS}
+    found: Json = {"type": "object"}
+    if record.doc:
+        found["description"] = record.doc
+    if fields:
+        found["properties"] = {key: _field(field, level + (key == _RECURSIVE)) for key, field in fields.items()}
+    if required := [key for key, field in fields.items() if field.required]:
+        found["required"] = required
+    union = [key for key in _UNIONS.get(name, ()) if key in fields]
+    if len(union) == 2:
+        one, other = union
+        found["x-kubernetes-validations"] = [
+            {
+                "rule": f"has(self.{one}) != has(self.{other})",
+                "message": f"exactly one of {one} and {other} must be set",
+            }
+        ]
+    if record.atomic:
+        found["x-kubernetes-map-type"] = "atomic"
+    return found
+
+
+def _field(field: Field, level: int) -> Json:
+    found = _type(field.type, level)
+    if field.doc:
+        found["description"] = field.doc
+    if field.name in _LEAST:
+        found["minimum"] = _LEAST[field.name]
+    if isinstance(field.type, ListOf):
+        found["x-kubernetes-list-type"] = field.type.kind
+        if field.type.keys:
+            found["x-kubernetes-list-map-keys"] = list(field.type.keys)
+        if field.name in _MOST:
+            found["maxItems"] = _MOST[field.name]
+    return found
+
+
+def _type(kind: Type, level: int) -> Json:
+    if isinstance(kind, Object):
+        return _record(kind, level)
+    if isinstance(kind, ListOf):
+        return {"type": "array", "items": _type(kind.item, level)}
+    if isinstance(kind, MapOf):
+        return {"type": "object", "additionalProperties": _type(kind.value, level)}
+    assert isinstance(kind, Scalar)
+    return dict(_SCALARS[kind.name])

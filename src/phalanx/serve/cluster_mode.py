@@ -1,0 +1,166 @@
+"""`phalanx controllers --mode cluster`: groups and links beside the controllers of a real cluster, as one process.
+
+All replicas follow the cluster and serve the webhook; the one that holds the lease writes groups and labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter
+
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.errors import ApiProblem
+from phalanx.controllers.cluster import ClusterControllers
+from phalanx.controllers.linking import Abilities
+from phalanx.kube.client import HttpClient
+from phalanx.kube.config import in_cluster, load
+from phalanx.kube.group_api import GroupApi
+from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.serve.health import HealthServer
+from phalanx.serve.settings import Listen
+from phalanx.serve.webhook import WebhookServer
+from phalanx.serve.webhook_tls import from_directory, from_secret, publish
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
+PODS_OPENAPI = "/openapi/v3/api/v1"
+POD_SPEC = "io.k8s.api.core.v1.PodSpec"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterModeSettings:
+    kubeconfig: str = ""  # "" = in-cluster
+    context: str = ""
+    scheduler_name: str = ""  # grouped pods go there; "" leaves them where they are
+    webhook: Listen | None = None
+    tls_dir: Path | None = None
+    webhook_hosts: tuple[str, ...] = ()  # names in the generated certificate
+    configuration: str = "phalanx"  # MutatingWebhookConfiguration
+    secret: str = "phalanx-webhook-tls"
+    namespace: str = "phalanx-system"  # of the lease and the Secret
+    leader_elect: bool = True
+    lease: LeaseSettings = field(default_factory=lambda: LeaseSettings("phalanx-controllers", "phalanx-system"))
+    health: Listen | None = None
+
+
+async def probe(api: GroupApi, ask: Ask) -> Abilities:
+    """Which links the API server keeps. It drops the fields of a pod while the gate of the kinds is off, whatever its
+    OpenAPI document says: so both the kinds and the fields must be there."""
+    if await api.decide() != "scheduling.k8s.io":
+        return Abilities()
+    try:
+        document = msgspec.json.decode(await ask(PODS_OPENAPI))
+    except ApiProblem as problem:
+        log.warning("reading %s: %s; pods are linked by label", PODS_OPENAPI, problem)
+        return Abilities()
+    schemas = (document.get("components") or {}).get("schemas") or {}
+    fields = (schemas.get(POD_SPEC) or {}).get("properties") or {}
+    return Abilities("schedulingGroup" in fields, "workloadRef" in fields)
+
+
+class ClusterMode:
+    """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
+
+    def __init__(self, settings: ClusterModeSettings, *, clock: Clock | None = None) -> None:
+        self._settings, self._clock = settings, clock or SystemClock()
+        self._http: HttpClient | None = None
+        self.controllers: ClusterControllers | None = None
+        self.webhook: WebhookServer | None = None
+        self.health: HealthServer | None = None
+        self.authority = b""  # PEM: whom the API server must trust
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        settings = self._settings
+        connection = load(settings.kubeconfig, settings.context) if settings.kubeconfig else in_cluster()
+        http = self._http = await HttpClient(connection, user_agent="phalanx-controllers").__aenter__()
+        await self.start_with(http, lambda path: http.request("GET", path))
+
+    async def start_with(self, client: Client, ask: Ask) -> None:
+        """The same over any client."""
+        settings = self._settings
+        api = GroupApi(client)
+        controllers = self.controllers = ClusterControllers(api, self._clock)
+        abilities = await probe(api, ask)
+        log.info("pods are linked by %s", "spec.schedulingGroup" if abilities.scheduling_group else "label")
+        controllers.directory.abilities = abilities
+        controllers.directory.scheduler = settings.scheduler_name
+        controllers.writer.fill_priority = not api.native
+        self._tasks.append(asyncio.create_task(controllers.follow(), name="follow"))
+        if settings.webhook is not None:
+            await self._serve_webhook(client, controllers, settings.webhook)
+        if settings.health is not None:
+            await self._serve_health(controllers, settings.health)
+        self._tasks.append(asyncio.create_task(self._work(client, controllers), name="work"))
+        ready = asyncio.create_task(controllers.ready.wait())
+        done, _ = await asyncio.wait({ready, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        if ready not in done:
+            ready.cancel()
+        for task in done - {ready}:
+            task.result()
+
+    async def _work(self, client: Client, controllers: ClusterControllers) -> None:
+        if not self._settings.leader_elect:
+            await controllers.work()
+            return
+        identity = f"{socket.gethostname()}_{random.SystemRandom().getrandbits(64):016x}"
+        await Elector(client, self._settings.lease, identity, self._clock).lead(controllers.work)
+
+    async def _serve_webhook(self, client: Client, controllers: ClusterControllers, listen: Listen) -> None:
+        settings = self._settings
+        if settings.tls_dir is not None:
+            identity = from_directory(settings.tls_dir)
+        else:
+            now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
+            hosts = settings.webhook_hosts
+            identity = await from_secret(client, settings.secret, settings.namespace, hosts, now)
+        self.authority = identity.ca
+        self.webhook = WebhookServer(controllers.directory, controllers.ready)
+        await self.webhook.start(listen.host, listen.port, identity.context())
+        if identity.ca and settings.configuration:
+            await publish(client, settings.configuration, identity.ca)
+
+    async def _serve_health(self, controllers: ClusterControllers, listen: Listen) -> None:
+        registry = CollectorRegistry()
+        answers = Counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], registry=registry)
+        told: dict[str, int] = {}
+
+        def refresh() -> None:
+            for outcome, count in (self.webhook.counts if self.webhook is not None else {}).items():
+                answers.labels(outcome).inc(count - told.get(outcome, 0))
+                told[outcome] = count
+
+        self.health = HealthServer(
+            registry,
+            live={"ping": lambda: ""},
+            ready={"informer-sync": lambda: "" if controllers.ready.is_set() else "caches are being filled"},
+            before_scrape=refresh,
+        )
+        await self.health.start(listen.host, listen.port)
+
+    async def until_failure(self) -> None:
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        if self.webhook is not None:
+            await self.webhook.stop()
+        for task in reversed(self._tasks):  # the lease is released before the caches end
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self.health is not None:
+            await self.health.stop()
+        if self._http is not None:
+            await self._http.__aexit__()

@@ -1,0 +1,130 @@
+"""The mutating webhook for pods: links a pod that is being created to its group.
+
+Speaks AdmissionReview v1 over HTTPS. Never refuses a pod and never calls the API server on the way: what it does not
+know it lets pass, and the controllers label such pods afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import ssl
+from collections import Counter
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from phalanx.controllers.grouping.core import Json
+from phalanx.controllers.linking import PodView
+
+log = logging.getLogger(__name__)
+
+PATH = "/mutate-pods"
+PATIENCE = 1.0  # seconds for news of a workload whose first pod is here already
+_MOST_BYTES = 8 << 20
+
+
+class Links(Protocol):
+    """What the webhook needs to know; see controllers.cluster_directory."""
+
+    def patch(self, pod: PodView, namespace: str) -> list[Json]: ...
+
+    async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None: ...
+
+
+class _Resource(msgspec.Struct):
+    group: str = ""
+    resource: str = ""
+
+
+class _Request(msgspec.Struct, rename={"sub_resource": "subResource"}):
+    uid: str
+    resource: _Resource = msgspec.field(default_factory=_Resource)
+    sub_resource: str = ""
+    operation: str = ""
+    namespace: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Review(msgspec.Struct, rename={"api_version": "apiVersion"}):
+    request: _Request
+    api_version: str = ""
+    kind: str = ""
+
+
+_REVIEW = msgspec.json.Decoder(_Review)
+_POD = msgspec.json.Decoder(PodView)
+
+
+class WebhookServer:
+    def __init__(self, links: Links, ready: asyncio.Event, *, patience: float = PATIENCE) -> None:
+        self._links, self._ready, self._patience = links, ready, patience
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+        self.counts: Counter[str] = Counter()  # answers by outcome: linked, unchanged, failed, malformed
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext) -> None:
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_post(PATH, self._review)
+        app.router.add_get("/livez", self._alive)
+        app.router.add_get("/readyz", self._is_ready)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _alive(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _is_ready(self, _: web.Request) -> web.Response:
+        if self._ready.is_set():
+            return web.Response(text="ok")
+        return web.Response(text="caches are being filled\n", status=500)
+
+    async def _review(self, request: web.Request) -> web.Response:
+        try:
+            review = _REVIEW.decode(await request.read())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self.counts["malformed"] += 1
+            return web.Response(status=400, text=f"not an AdmissionReview: {error}\n")
+        if not review.request.uid or review.kind != "AdmissionReview" or review.api_version != "admission.k8s.io/v1":
+            self.counts["malformed"] += 1
+            return web.Response(status=400, text="want an AdmissionReview of admission.k8s.io/v1 with a request.uid\n")
+        answer = msgspec.json.encode(await self._answer(review.request))
+        return web.Response(body=answer, content_type="application/json")
+
+    async def _answer(self, request: _Request) -> Json:
+        response: Json = {"uid": request.uid, "allowed": True}
+        try:
+            patch = await self._patch(request)
+        except msgspec.DecodeError as error:
+            self.counts["malformed"] += 1
+            response["warnings"] = [f"phalanx could not read this pod and left it alone: {error}"[:200]]
+        except Exception:
+            # A fault of ours must not stop the creation of pods.
+            log.exception("linking a pod in namespace %s", request.namespace)
+            self.counts["failed"] += 1
+            response["warnings"] = ["phalanx could not link this pod to its group; see the log of its controllers"]
+        else:
+            self.counts["linked" if patch else "unchanged"] += 1
+            if patch:
+                response["patchType"] = "JSONPatch"
+                response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+    async def _patch(self, request: _Request) -> list[Json]:
+        about_pods = request.resource.resource in ("", "pods") and not request.sub_resource
+        if not about_pods or request.operation != "CREATE" or not self._ready.is_set():
+            return []
+        pod = _POD.decode(request.object)
+        if pod.linked or pod.spec.node_name or pod.controller is None:
+            return []
+        await self._links.wait_for_owner(pod, request.namespace, self._patience)
+        return self._links.patch(pod, request.namespace)

@@ -1,0 +1,114 @@
+"""The certificate of the webhook, and telling the API server whom to trust.
+
+Replicas share one generated authority through a Secret. A certificate from elsewhere (cert-manager, an operator) is
+read from a directory instead; then nothing is written to the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import logging
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import AlreadyExists, ApiProblem, ConfigProblem, Conflict, NotFound
+from phalanx.local.api.tls import Identity, Pair, load_identity
+
+log = logging.getLogger(__name__)
+
+SECRETS = Resource("", "v1", "secrets", "Secret")
+CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
+)
+_RENEW = datetime.timedelta(days=30)
+
+
+def from_directory(directory: Path) -> Identity:
+    """tls.crt and tls.key as in a Secret of type kubernetes.io/tls; ca.crt where there is one."""
+    try:
+        certificate, key = (directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes()
+    except OSError as error:
+        raise ConfigProblem("--tls-dir", f"cannot read {error.filename}: {error.strerror}") from error
+    authority = directory / "ca.crt"
+    return Identity(authority.read_bytes() if authority.exists() else b"", Pair(key, certificate))
+
+
+async def from_secret(
+    client: Client, name: str, namespace: str, hosts: tuple[str, ...], now: datetime.datetime
+) -> Identity:
+    """The identity all replicas share, made by whoever comes first and renewed before it ends."""
+    for _ in range(5):
+        try:
+            stored = msgspec.json.decode(await client.get(SECRETS, name, namespace))
+        except NotFound:
+            stored = None
+        found = _read(stored, now, hosts) if stored is not None else None
+        if found is not None:
+            return found
+        made = load_identity(None, hosts, now)
+        try:
+            if stored is None:
+                await client.create(SECRETS, _secret(name, namespace, made), namespace)
+            else:
+                await client.update(SECRETS, name, {**stored, "data": _data(made)}, namespace)
+            return made
+        except (AlreadyExists, Conflict, NotFound):
+            continue  # another replica was quicker: take its
+    raise ConfigProblem("", f"Secret {namespace}/{name} keeps changing; delete it or give --tls-dir")
+
+
+def _secret(name: str, namespace: str, identity: Identity) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": _data(identity),
+    }
+
+
+def _data(identity: Identity) -> dict[str, str]:
+    parts = {"ca.crt": identity.ca, "tls.crt": identity.server.certificate, "tls.key": identity.server.key}
+    return {key: base64.b64encode(value).decode() for key, value in parts.items()}
+
+
+def _read(secret: dict[str, dict[str, str]], now: datetime.datetime, hosts: tuple[str, ...]) -> Identity | None:
+    try:
+        data = secret.get("data") or {}
+        authority, certificate, key = (base64.b64decode(data[part]) for part in ("ca.crt", "tls.crt", "tls.key"))
+        loaded = x509.load_pem_x509_certificate(certificate)
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        known = {
+            str(name) for name in (*names.get_values_for_type(x509.DNSName), *names.get_values_for_type(x509.IPAddress))
+        }
+    except (KeyError, ValueError, x509.ExtensionNotFound):
+        return None
+    if loaded.not_valid_after_utc - now < _RENEW or not set(hosts) <= known:
+        return None
+    return Identity(authority, Pair(key, certificate))
+
+
+async def publish(client: Client, configuration: str, authority: bytes) -> bool:
+    """Write the authority into a MutatingWebhookConfiguration. False, with a line in the log, where that cannot be."""
+    bundle = base64.b64encode(authority).decode()
+    try:
+        known = msgspec.json.decode(await client.get(CONFIGURATIONS, configuration))
+        patch: list[dict[str, str]] = []
+        for number, hook in enumerate(known.get("webhooks") or ()):
+            if (hook.get("clientConfig") or {}).get("caBundle") != bundle:
+                patch.append({"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle})
+        if patch:
+            await client.patch(CONFIGURATIONS, configuration, patch, patch_type="application/json-patch+json")
+        return True
+    except ApiProblem as problem:
+        log.warning(
+            "MutatingWebhookConfiguration %s was not told whom to trust (%s); set clientConfig.caBundle to %s",
+            configuration,
+            problem,
+            bundle,
+        )
+        return False
