@@ -12,7 +12,7 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE
 from phalanx.controllers.groups import Groups
-from phalanx.controllers.job_groups import NAME, NOT_GROUPED, JobGroups, Membership
+from phalanx.controllers.job_groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.job_policy import Verdict, judge, match_policy
 from phalanx.controllers.job_tally import (
     INDEX,
@@ -31,6 +31,7 @@ from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import conditions_of, set_condition, write_status
 
 CONTROLLER = "kubernetes.io/job-controller"
+JOB_NAME = "batch.kubernetes.io/job-name"
 BURST = 500
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
 GATHERING = 0.1  # seconds in which changes of pods are gathered into one look; Kubernetes takes a second
@@ -59,9 +60,9 @@ class JobController(Controller):
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for pod in (new, old):
-            reference = controller_of(pod) if pod is not None else None
-            if reference is not None and reference["kind"] == "Job":
-                self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
+            name = _job_of(pod) if pod is not None else ""
+            if name:
+                self.queue.add_after(Key(key.namespace, name), GATHERING)
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         about = ((new or old or {}).get("spec") or {}).get("controllerRef")
@@ -93,6 +94,8 @@ class JobController(Controller):
             membership = NOT_GROUPED
             if self._groups is not None and verdict is None:
                 membership = await self._groups.membership(job, pods)
+                if membership.wait and is_new(job, pods):
+                    return  # it has not begun, and must stay able to
             if verdict is not None:
                 await self._remove(tally.active)  # they count as failed, and the Job ends when the last has ended
             elif job["spec"].get("suspend"):
@@ -296,11 +299,20 @@ class JobController(Controller):
             return
 
 
-def _index_by_job(pod: Json) -> list[str]:
+def _job_of(pod: Json) -> str:
+    """The Job that made the pod, also when the garbage collector has cut the reference to a Job that is gone."""
+    meta = pod["metadata"]
     reference = controller_of(pod)
-    if reference is None or reference["kind"] != "Job":
-        return []
-    return [f"{pod['metadata']['namespace']}/{reference['name']}"]
+    if reference is not None:
+        return str(reference["name"]) if reference["kind"] == "Job" else ""
+    if TRACKING in (meta.get("finalizers") or ()):
+        return str((meta.get("labels") or {}).get(JOB_NAME) or "")
+    return ""
+
+
+def _index_by_job(pod: Json) -> list[str]:
+    name = _job_of(pod)
+    return [f"{pod['metadata']['namespace']}/{name}"] if name else []
 
 
 def _index_by_parent(job: Json) -> list[str]:

@@ -22,6 +22,8 @@ from phalanx.model.kinds import Kind, Registry
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
+# A group on its way out waits for its pods: it is no reason to keep a pod whose Job is gone.
+GROUP_PROTECTION = "scheduling.k8s.io/podgroup-protection"
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 LEFT_OUT = frozenset({"events"})
 
@@ -56,7 +58,7 @@ class Meta(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
     @property
     def waits_for_dependents(self) -> bool:
-        return self.deleting and self.has(FOREGROUND)
+        return self.deleting and (self.has(FOREGROUND) or self.has(GROUP_PROTECTION))
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):

@@ -110,8 +110,8 @@ def _replicated_jobs(obj: Json, spec: Json) -> list[FieldError]:
         errors += all_invalid(f"{path}.groupName", group, names.dns_1035_label(group))
         errors += not_negative(item, path, "replicas")
         job: Json = (item.get("template") or {}).get("spec") or {}
-        pods = (item.get("replicas") or 0) * (job.get("parallelism") or 1)
-        if pods > podspec.MAX_INT32:
+        count = (item.get("replicas") or 0) * (job.get("parallelism") or 1)
+        if count > podspec.MAX_INT32:
             text = f"the product of replicas and parallelism must not exceed {podspec.MAX_INT32}"
             errors.append(invalid(path, own, text))
         errors += _depends_on(item, seen, in_order, path)
@@ -122,8 +122,24 @@ def _replicated_jobs(obj: Json, spec: Json) -> list[FieldError]:
         if not template_of(job).get("containers"):
             errors.append(required(f"{path}.template.spec.template.spec.containers"))
         else:
-            errors += podspec.template_errors(job.get("template") or {}, f"{path}.template.spec.template")
+            pods = _with_claims(job.get("template") or {}, spec)
+            errors += podspec.template_errors(pods, f"{path}.template.spec.template")
     return errors
+
+
+def _with_claims(template: Json, spec: Json) -> Json:
+    """A pod template with the volumes of the set's shared claims, which its Jobs will get."""
+    pod: Json = template.get("spec") or {}
+    known = {volume.get("name") for volume in pod.get("volumes") or ()}
+    shared = [
+        (claim.get("metadata") or {}).get("name") or ""
+        for policy in spec.get("volumeClaimPolicies") or ()
+        for claim in policy.get("templates") or ()
+    ]
+    extra = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in shared if name not in known]
+    if not extra:
+        return template
+    return {**template, "spec": {**pod, "volumes": [*(pod.get("volumes") or ()), *extra]}}
 
 
 def _depends_on(item: Json, earlier: list[str], in_order: bool, path: str) -> list[FieldError]:

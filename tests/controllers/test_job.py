@@ -1,0 +1,317 @@
+"""Jobs as their users notice them: completions, failures, suspension, policies, and counts that survive crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from workload_objects import EXIT, RUN, finished, gang, job
+from world import DyingClient, World, condition, world
+
+from phalanx.controllers import job as job_module
+
+Json = dict[str, Any]
+Scenario = Callable[[World], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are replaced at once; the delay itself has a test of its own."""
+    monkeypatch.setattr(job_module, "FIRST_BACKOFF", 0.0)
+
+
+def play(scenario: Scenario, **options: Any) -> None:
+    async def run() -> None:
+        async with world(**options) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(run())
+
+
+async def done(cluster: World, name: str) -> Json:
+    return await cluster.until("Job", name, when=finished)
+
+
+async def end(cluster: World, pod: Json, code: int = 0) -> None:
+    """Let a running pod end now."""
+    patch = {"metadata": {"annotations": {RUN: "0", EXIT: str(code)}}}
+    await cluster.patch("Pod", pod["metadata"]["name"], patch)
+
+
+def running(pods: list[Json]) -> list[Json]:
+    return [p for p in pods if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]]
+
+
+async def running_pods(cluster: World, count: int) -> list[Json]:
+    return running(await cluster.eventually("Pod", lambda pods: len(running(pods)) == count))
+
+
+def outcome(obj: Json) -> tuple[str, str]:
+    for type_ in ("Complete", "Failed"):
+        if condition(obj, type_).get("status") == "True":
+            return type_, condition(obj, type_)["reason"]
+    return "", ""
+
+
+def test_an_indexed_job_completes_each_index_once() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 3, run=1, completions=5, completionMode="Indexed"))
+        found = await done(cluster, "a")
+        assert outcome(found) == ("Complete", "CompletionsReached")
+        assert found["status"]["succeeded"] == 5 and found["status"]["completedIndexes"] == "0-4"
+        assert found["status"]["completionTime"] and "active" not in found["status"]
+        pods = await cluster.eventually("Pod", lambda pods: not any(p["metadata"].get("finalizers") for p in pods))
+        indexes = sorted(p["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] for p in pods)
+        assert indexes == ["0", "1", "2", "3", "4"]
+        first = next(p for p in pods if p["metadata"]["name"].startswith("a-0-"))
+        assert first["spec"]["hostname"] == "a-0"
+        assert first["spec"]["containers"][0]["env"][0]["name"] == "JOB_COMPLETION_INDEX"
+
+    play(scenario)
+
+
+def test_a_plain_job_counts_successes_and_never_runs_more_than_asked() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, run=1, completions=5))
+        found = await done(cluster, "a")
+        assert found["status"]["succeeded"] == 5
+        assert found["status"].get("uncountedTerminatedPods", {}) == {}
+        assert len(cluster.names("Pod")) == 5
+
+    play(scenario)
+
+
+def test_a_work_queue_ends_when_all_pods_have_ended_after_a_success() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 3, completions=None))
+        pods = await running_pods(cluster, 3)
+        await end(cluster, pods[0])
+        await cluster.until("Job", "a", when=lambda j: j["status"].get("succeeded") == 1 and j["status"]["active"] == 2)
+        await end(cluster, pods[1])
+        await end(cluster, pods[2])
+        found = await done(cluster, "a")
+        assert found["status"]["succeeded"] == 3 and len(cluster.names("Pod")) == 3
+
+    play(scenario)
+
+
+def test_pods_that_fail_are_replaced_until_the_limit() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 1, run=0, exit_code=1, backoffLimit=2))
+        found = await done(cluster, "a")
+        assert outcome(found) == ("Failed", "BackoffLimitExceeded")
+        assert found["status"]["failed"] == 3
+        assert condition(found, "FailureTarget")["status"] == "True"
+
+    play(scenario)
+
+
+def test_a_replacement_waits_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "FIRST_BACKOFF", 1000.0)
+
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 1))
+        (pod,) = await running_pods(cluster, 1)
+        await end(cluster, pod, 1)
+        found = await cluster.until("Job", "a", when=lambda j: j["status"].get("failed") == 1)
+        assert "active" not in found["status"] and len(cluster.names("Pod")) == 1
+
+    play(scenario)
+
+
+def test_a_pod_deleted_by_somebody_counts_once_and_is_replaced() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, completionMode="Indexed"))
+        pods = await running_pods(cluster, 2)
+        await cluster.delete("Pod", pods[0]["metadata"]["name"])
+        found = await cluster.until(
+            "Job", "a", when=lambda j: j["status"].get("failed") == 1 and j["status"].get("ready") == 2
+        )
+        assert found["status"]["active"] == 2
+
+    play(scenario)
+
+
+def test_suspend_removes_pods_without_counting_and_resume_starts_again() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 3, completionMode="Indexed", scheduling=gang()))
+        await running_pods(cluster, 3)
+        before = {obj["metadata"]["uid"] for obj in [*cluster.all("Workload"), *cluster.all("PodGroup")]}
+        await cluster.patch("Job", "a", {"spec": {"suspend": True}})
+        await cluster.eventually("Pod", lambda pods: not pods)
+        found = await cluster.until("Job", "a", when=lambda j: condition(j, "Suspended").get("status") == "True")
+        assert "startTime" not in found["status"] and "failed" not in found["status"]
+        await cluster.patch("Job", "a", {"spec": {"suspend": False}})
+        pods = await running_pods(cluster, 3)
+        found = await cluster.until("Job", "a", when=lambda j: j["status"].get("ready") == 3)
+        assert condition(found, "Suspended")["reason"] == "JobResumed" and found["status"]["startTime"]
+        after = {obj["metadata"]["uid"] for obj in [*cluster.all("Workload"), *cluster.all("PodGroup")]}
+        assert before == after
+        (name,) = cluster.names("PodGroup")
+        assert {p["spec"]["schedulingGroup"]["podGroupName"] for p in pods} == {name}
+
+    play(scenario)
+
+
+def test_parallelism_may_change_and_the_gang_follows() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 4, completionMode="Indexed", scheduling=gang(), completions=6))
+        await running_pods(cluster, 4)
+        for size in (6, 2):
+            await cluster.patch("Job", "a", {"spec": {"parallelism": size}})
+            pods = await running_pods(cluster, size)
+            await cluster.eventually(
+                "PodGroup", lambda g, size=size: g[0]["spec"]["schedulingPolicy"]["gang"]["minCount"] == size
+            )
+            (workload,) = cluster.all("Workload")
+            assert workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] == size
+        kept = sorted(p["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] for p in pods)
+        assert kept == ["0", "1"]
+        found = await cluster.until("Job", "a", when=lambda j: j["status"].get("active") == 2)
+        assert "failed" not in found["status"]
+
+    play(scenario)
+
+
+def test_deadline() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, activeDeadlineSeconds=1))
+        found = await done(cluster, "a")
+        assert outcome(found) == ("Failed", "DeadlineExceeded")
+        assert not running(cluster.all("Pod"))
+
+    play(scenario)
+
+
+def test_a_finished_job_goes_after_its_time_to_live_with_all_its_objects() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, run=0, ttlSecondsAfterFinished=0, scheduling=gang()))
+        await cluster.gone("Job", "a")
+        for kind in ("Pod", "PodGroup", "Workload"):
+            await cluster.eventually(kind, lambda found: not found)
+
+    play(scenario)
+
+
+RULES = {
+    "Ignore": {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [42]}},
+    "FailJob": {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+    "FailIndex": {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}},
+}
+
+
+def test_failures_that_the_policy_ignores_do_not_count() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 1, backoffLimit=0, podFailurePolicy={"rules": [RULES["Ignore"]]}))
+        for _ in range(2):
+            (pod,) = await running_pods(cluster, 1)
+            await end(cluster, pod, 42)
+            uid = pod["metadata"]["uid"]
+            await cluster.eventually(
+                "Pod", lambda pods, uid=uid: any(p["metadata"]["uid"] != uid for p in running(pods))
+            )
+        (pod,) = await running_pods(cluster, 1)
+        await end(cluster, pod)
+        found = await done(cluster, "a")
+        assert outcome(found)[0] == "Complete" and "failed" not in found["status"]
+
+    play(scenario)
+
+
+def test_one_bad_exit_code_may_fail_the_job() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, podFailurePolicy={"rules": [RULES["FailJob"]]}))
+        pods = await running_pods(cluster, 2)
+        await end(cluster, pods[0], 42)
+        found = await done(cluster, "a")
+        assert outcome(found) == ("Failed", "PodFailurePolicy")
+        assert "exit code 42 matching FailJob rule at index 0" in condition(found, "Failed")["message"]
+
+    play(scenario)
+
+
+def test_indexes_fail_alone_and_the_others_go_on() -> None:
+    async def scenario(cluster: World) -> None:
+        policy = {"rules": [RULES["FailIndex"]]}
+        await cluster.apply(job("a", 3, completionMode="Indexed", backoffLimitPerIndex=1, podFailurePolicy=policy))
+        pods = await running_pods(cluster, 3)
+        by_index = {p["metadata"]["name"].split("-")[1]: p for p in pods}
+        await end(cluster, by_index["0"], 42)  # the rule fails the index at once
+        await end(cluster, by_index["1"], 1)  # one failure is allowed
+        await end(cluster, by_index["2"], 0)
+
+        def retry(pods: list[Json]) -> list[Json]:
+            uid = by_index["1"]["metadata"]["uid"]
+            return [
+                p for p in running(pods) if p["metadata"]["name"].startswith("a-1-") and p["metadata"]["uid"] != uid
+            ]
+
+        again = retry(await cluster.eventually("Pod", retry))[0]
+        assert again["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] == "1"
+        await end(cluster, again, 1)
+        found = await done(cluster, "a")
+        assert outcome(found) == ("Failed", "FailedIndexes")
+        assert found["status"]["failedIndexes"] == "0,1" and found["status"]["completedIndexes"] == "2"
+        assert found["status"]["failed"] == 3 and found["status"]["succeeded"] == 1
+
+    play(scenario)
+
+
+def test_too_many_failed_indexes_end_the_job() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(
+            job("a", 4, run=0, exit_code=1, completionMode="Indexed", backoffLimitPerIndex=0, maxFailedIndexes=1)
+        )
+        assert outcome(await done(cluster, "a")) == ("Failed", "MaxFailedIndexesExceeded")
+
+    play(scenario)
+
+
+def test_a_success_policy_ends_the_job_early() -> None:
+    async def scenario(cluster: World) -> None:
+        policy = {"rules": [{"succeededIndexes": "0"}]}
+        await cluster.apply(job("a", 3, completionMode="Indexed", successPolicy=policy))
+        pods = await running_pods(cluster, 3)
+        await end(cluster, next(p for p in pods if p["metadata"]["name"].startswith("a-0-")))
+        found = await done(cluster, "a")
+        assert outcome(found) == ("Complete", "SuccessPolicy")
+        assert found["status"]["completedIndexes"] == "0"
+
+    play(scenario)
+
+
+def test_a_job_managed_by_somebody_else_is_left_alone() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("theirs", 1, managedBy="example.com/other"))
+        await cluster.apply(job("ours", 1, run=0))
+        await done(cluster, "ours")
+        assert "status" not in (cluster.look("Job", "theirs") or {}) or not cluster.look("Job", "theirs")["status"]  # type: ignore[index]
+        assert all(name.startswith("ours") for name in cluster.names("Pod"))
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("writes", range(1, 14, 2))
+def test_counts_are_right_wherever_the_controller_dies(writes: int, indexed: bool) -> None:
+    """Killed after so many writes, started again: every pod is counted once and let go."""
+
+    async def run() -> None:
+        async with world(controllers=False) as cluster:
+            mode = "Indexed" if indexed else "NonIndexed"
+            await cluster.apply(job("a", 2, run=0, completions=4, completionMode=mode, scheduling=gang()))
+            dying = DyingClient(cluster.client, writes)
+            await cluster.start_controllers(dying)
+            await asyncio.wait_for(dying.died.wait(), 20)
+            await cluster.kill_controllers()
+            await cluster.start_controllers()
+            found = await done(cluster, "a")
+            assert found["status"]["succeeded"] == 4 and "failed" not in found["status"]
+            pods = await cluster.eventually("Pod", lambda pods: not any(p["metadata"].get("finalizers") for p in pods))
+            assert len(pods) == 4
+            assert len(cluster.names("Workload")) == len(cluster.names("PodGroup")) == 1
+            assert all(p["spec"].get("schedulingGroup") for p in pods)
+
+    asyncio.run(run())

@@ -1,0 +1,178 @@
+"""Groups of Jobs: made before the first pod, owned for bottom-up deletion, told to the user when they cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from test_job import done, running_pods
+from workload_objects import gang, job
+from world import World, world
+
+Json = dict[str, Any]
+PARENT = "scheduling.k8s.io/group-template-name"
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def run() -> None:
+        async with world(**options) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(run())
+
+
+async def told(cluster: World, reason: str) -> str:
+    events = await cluster.eventually("Event", lambda events: any(e["reason"] == reason for e in events))
+    return str(next(e.get("note") or e.get("message") for e in events if e["reason"] == reason))
+
+
+def test_a_job_gets_its_objects_and_pods_are_wired_to_them() -> None:
+    async def scenario(cluster: World) -> None:
+        made = await cluster.apply(job("a", 4, scheduling={**gang(), "disruptionMode": {"all": {}}}))
+        pods = await running_pods(cluster, 4)
+        (workload,), (group,) = cluster.all("Workload"), cluster.all("PodGroup")
+        uid = made["metadata"]["uid"]
+        assert [(o["kind"], o.get("controller")) for o in workload["metadata"]["ownerReferences"]] == [("Job", True)]
+        owners = [(o["kind"], o["uid"], o.get("controller")) for o in group["metadata"]["ownerReferences"]]
+        assert owners == [("Job", uid, True), ("Workload", workload["metadata"]["uid"], None)]
+        for pod in pods:
+            assert pod["spec"]["schedulingGroup"] == {"podGroupName": group["metadata"]["name"]}
+            owners = [(o["kind"], o["uid"], o.get("controller")) for o in pod["metadata"]["ownerReferences"]]
+            assert owners == [("Job", uid, True), ("PodGroup", group["metadata"]["uid"], None)]
+        assert group["spec"]["disruptionMode"] == {"all": {}}
+        assert await told(cluster, "WorkloadCreated") == f"Created Workload {workload['metadata']['name']} for Job a"
+        assert await told(cluster, "PodGroupCreated") == f"Created PodGroup {group['metadata']['name']} for Job a"
+        await cluster.delete("Job", "a", propagation="Background")
+        for kind in ("Pod", "PodGroup", "Workload"):
+            await cluster.eventually(kind, lambda found: not found)
+
+    play(scenario)
+
+
+def test_any_job_gets_a_basic_group_and_a_suspended_one_before_its_pods() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, completions=5, suspend=True))
+        (group,) = await cluster.eventually("PodGroup", bool)
+        assert group["spec"]["schedulingPolicy"] == {"basic": {}}
+        assert cluster.names("Pod") == []
+
+    play(scenario)
+
+
+def test_pods_that_name_a_group_keep_it() -> None:
+    async def scenario(cluster: World) -> None:
+        spec = {"schedulingPolicy": {"basic": {}}}
+        await cluster.create("PodGroup", "mine", spec=spec)
+        await cluster.apply(job("a", 2, pod={"schedulingGroup": {"podGroupName": "mine"}}))
+        pods = await running_pods(cluster, 2)
+        assert {p["spec"]["schedulingGroup"]["podGroupName"] for p in pods} == {"mine"}
+        assert cluster.names("Workload") == [] and cluster.names("PodGroup") == ["mine"]
+
+    play(scenario)
+
+
+def test_a_job_that_ran_before_groups_existed_is_left_alone() -> None:
+    async def scenario(cluster: World) -> None:
+        made = job("a", 1, suspend=True)
+        await cluster.apply(made)
+        status = {"conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": ""}]}
+        await cluster.patch("Job", "a", {"status": status}, subresource="status")
+        await cluster.start_controllers()
+        await cluster.patch("Job", "a", {"spec": {"suspend": False}})
+        (pod,) = await running_pods(cluster, 1)
+        assert "schedulingGroup" not in pod["spec"] and cluster.names("Workload") == []
+
+    play(scenario, controllers=False)
+
+
+def test_a_delegated_job_waits_for_its_parents_workload_and_follows_it() -> None:
+    async def scenario(cluster: World) -> None:
+        parent = await cluster.create("ConfigMap", "parent")
+        owner = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": "parent",
+            "uid": parent["metadata"]["uid"],
+            "controller": True,
+        }
+        for name in ("a", "b"):
+            meta = {"ownerReferences": [owner], "annotations": {PARENT: "workers"}}
+            await cluster.apply(job(name, 2, metadata=meta))
+        assert "waits for a Workload of ConfigMap parent" in await told(cluster, "WaitingForWorkload")
+        assert cluster.names("Pod") == []
+        spec = {
+            "controllerRef": {"kind": "ConfigMap", "name": "parent"},
+            "podGroupTemplates": [{"name": "workers", "schedulingPolicy": {"gang": {"minCount": 2}}}],
+        }
+        await cluster.create("Workload", "theirs", spec=spec)
+        await running_pods(cluster, 4)
+        groups = cluster.all("PodGroup")
+        assert len(groups) == 2 and cluster.names("Workload") == ["theirs"]
+        for group in groups:
+            assert group["spec"]["workloadRef"] == {"workloadName": "theirs", "templateName": "workers"}
+            assert [o["kind"] for o in group["metadata"]["ownerReferences"]] == ["Job"]
+        changed = [{"name": "workers", "schedulingPolicy": {"gang": {"minCount": 1}}}]
+        await cluster.patch("Workload", "theirs", {"spec": {"podGroupTemplates": changed}})
+        await cluster.eventually(
+            "PodGroup", lambda found: all(g["spec"]["schedulingPolicy"]["gang"]["minCount"] == 1 for g in found)
+        )
+
+    play(scenario)
+
+
+def test_a_workload_made_by_hand_goes_with_the_job_its_pods_name_it_in() -> None:
+    async def scenario(cluster: World) -> None:
+        spec = {
+            "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "a"},
+            "podGroupTemplates": [{"name": "g", "schedulingPolicy": {"gang": {"minCount": 2}}}],
+        }
+        await cluster.create("Workload", "mine", spec=spec)
+        await cluster.apply(job("a", 2, pod={"workloadRef": {"name": "mine", "podGroup": "g"}}))
+        await running_pods(cluster, 2)
+        await cluster.until("Workload", "mine", when=lambda w: w["metadata"].get("ownerReferences"))
+        await cluster.delete("Job", "a", propagation="Background")
+        await cluster.gone("Workload", "mine")
+
+    play(scenario)
+
+
+def test_names_too_long_for_groups_are_told_and_nothing_starts() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("j" * 60, 1))
+        assert "at most 57 characters" in await told(cluster, "FailedWorkloadCompilation")
+        assert cluster.names("Pod") == [] and cluster.names("Workload") == []
+
+    play(scenario)
+
+
+def test_a_group_deleted_under_a_running_job_is_made_again() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, scheduling=gang()))
+        await running_pods(cluster, 2)
+        (name,) = cluster.names("PodGroup")
+        before = cluster.all("PodGroup")[0]["metadata"]["uid"]
+        await cluster.delete("PodGroup", name)
+        await cluster.delete("Workload", cluster.names("Workload")[0])
+        await cluster.eventually("Workload", lambda found: len(found) == 1)
+        await cluster.patch("Job", "a", {"spec": {"suspend": True}})  # its pods protect the group until they end
+        await cluster.until("PodGroup", name, when=lambda g: g["metadata"]["uid"] != before)
+        await cluster.patch("Job", "a", {"spec": {"suspend": False}})
+        await running_pods(cluster, 2)
+
+    play(scenario)
+
+
+def test_without_the_gate_jobs_run_ungrouped() -> None:
+    from phalanx.model.gates import Gates
+    from phalanx.serve.controllers import ControllersService
+
+    async def scenario(cluster: World) -> None:
+        gates = Gates({"WorkloadWithJob": False})
+        service = ControllersService(cluster.client, cluster.clock, gates)
+        await cluster.run(service.run(), service.ready)
+        await cluster.apply(job("a", 2, run=0))
+        await done(cluster, "a")
+        assert cluster.names("PodGroup") == [] and cluster.names("Workload") == []
+
+    play(scenario, controllers=False)
