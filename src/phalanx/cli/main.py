@@ -18,6 +18,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "controllers": ("phalanx.cli.parts", "controllers", "Run the workload controllers against an API server."),
     "nodes": ("phalanx.cli.parts", "nodes", "Simulate nodes and their kubelets against an API server."),
     "group": ("phalanx.cli.group", "group", "Print the scheduling groups that workloads in a file would get."),
+    "why": ("phalanx.cli.why", "why", "Say why a pod or group is pending, and what would help."),
+    "whatif": ("phalanx.cli.whatif", "whatif", "Say whether manifests would fit now, without creating them."),
+    "plan": ("phalanx.cli.plan", "plan", "Print what would be evicted for a pod or group, without doing it."),
     "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
 

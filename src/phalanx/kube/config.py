@@ -21,6 +21,7 @@ from phalanx.base.clock import Clock, SystemClock, parse_rfc3339
 from phalanx.base.errors import ConfigProblem
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_Tls = ssl.SSLContext  # a field is called ssl
 TOKEN_REREAD_SECONDS = 60.0  # projected tokens rotate; the file is the truth
 
 
@@ -45,6 +46,7 @@ class Connection:
     token: str = ""
     token_file: str = ""
     exec_plugin: ExecPlugin | None = None
+    trust: _Tls | None = None  # the server's CA without our client certificate, to speak for somebody else
     clock: Clock = field(default_factory=SystemClock)
     _cached: str = ""
     _valid_until: float = 0.0
@@ -102,7 +104,7 @@ def in_cluster(account: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.
     namespace = namespace_file.read_text().strip() if namespace_file.exists() else "default"
     if ":" in host:
         host = f"[{host}]"
-    return Connection(f"https://{host}:{port}", context, namespace=namespace, token_file=str(token_file))
+    return Connection(f"https://{host}:{port}", context, namespace=namespace, token_file=str(token_file), trust=context)
 
 
 def load(path: str | Path, context_name: str = "") -> Connection:
@@ -133,6 +135,7 @@ def load(path: str | Path, context_name: str = "") -> Connection:
         token=str(user.get("token") or ""),
         token_file=str(relative / user["tokenFile"]) if user.get("tokenFile") else "",
         exec_plugin=_exec(user.get("exec")),
+        trust=_tls(server, cluster, {}, relative),
     )
 
 

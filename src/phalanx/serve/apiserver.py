@@ -8,7 +8,7 @@ import logging
 import socket
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.local.api.app import App, Auth
+from phalanx.local.api.app import App, Auth, Extension
 from phalanx.local.api.auth import Anonymous, Authenticator, load_token
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
@@ -72,6 +72,11 @@ class ApiServer:
     def client(self, name: str) -> LocalClient:
         """A client for a component of this process; `name` is its field manager."""
         return LocalClient(self.api, user_agent=name)
+
+    def extend(self, path: str, answer: Extension) -> None:
+        """Let another part of the process answer a path, behind the same TLS and token."""
+        assert self._app is not None, "not started"
+        self._app.extensions[path] = answer
 
     async def start(self) -> None:
         """Raises ConfigProblem when a setting cannot work. Answers requests when it returns."""

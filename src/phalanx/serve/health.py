@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 Check = Callable[[], str]  # "" = fine, otherwise what is wrong
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HealthServer:
@@ -21,19 +22,24 @@ class HealthServer:
         live: Mapping[str, Check] | None = None,
         ready: Mapping[str, Check] | None = None,
         before_scrape: Callable[[], None] | None = None,
+        extensions: Mapping[str, Handler] | None = None,
     ) -> None:
+        """`extensions`: further paths, which must decide themselves who may ask."""
         self._registry = registry
         self._live, self._ready = dict(live or {}), dict(ready or {})
         self._before_scrape = before_scrape
+        self._extensions = dict(extensions or {})
         self._runner: web.AppRunner | None = None
         self.port = 0
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=8 << 20)
         app.router.add_get("/livez", self._handler(self._live))
         app.router.add_get("/healthz", self._handler(self._live))
         app.router.add_get("/readyz", self._handler({**self._live, **self._ready}))
         app.router.add_get("/metrics", self._metrics)
+        for path, handler in self._extensions.items():
+            app.router.add_route("*", path, handler)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
@@ -46,7 +52,7 @@ class HealthServer:
             self._runner = None
 
     @staticmethod
-    def _handler(checks: Mapping[str, Check]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _handler(checks: Mapping[str, Check]) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             results = {name: check() for name, check in checks.items()}
             failed = any(results.values())

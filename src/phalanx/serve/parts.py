@@ -14,6 +14,7 @@ from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
+from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.scheduler import SchedulerService
 
 
@@ -46,6 +47,11 @@ def scheduler(settings: ClusterSettings) -> Part:
             record=settings.record,
             record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
         )
+        diagnostics = Diagnostics(
+            service.engine, server.client("phalanx-scheduler"), settings.server.gates, lambda: service.synced
+        )
+        for path in PATHS:
+            server.extend(path, diagnostics.answer)
         return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)
 
     return make

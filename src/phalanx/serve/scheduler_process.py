@@ -6,12 +6,14 @@ import asyncio
 import logging
 import random
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import yaml
+from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ConfigProblem
@@ -22,6 +24,8 @@ from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.model.gates import Gates
+from phalanx.serve.diagnostics import PATHS, Diagnostics
+from phalanx.serve.guarded import Guarded
 from phalanx.serve.health import HealthServer
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.scheduler import SchedulerService
@@ -112,6 +116,7 @@ class SchedulerProcess:
             live={"ping": lambda: ""},
             ready={"informer-sync": lambda: ", ".join(service.unsynced)},
             before_scrape=metrics.refresh,
+            extensions=self._questions(connection, client, service),
         )
         await self.health.start(settings.health_host, settings.health_port)
         self._task = asyncio.create_task(self._run(client, service))
@@ -120,6 +125,13 @@ class SchedulerProcess:
         if self._task.done():
             ready.cancel()
             self._task.result()
+
+    def _questions(
+        self, connection: Connection, client: HttpClient, service: SchedulerService
+    ) -> dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
+        diagnostics = Diagnostics(service.engine, client, self._settings.gates, lambda: service.synced)
+        guarded = Guarded(diagnostics, connection)
+        return dict.fromkeys(PATHS, guarded.handle)
 
     async def _ready(self, service: SchedulerService) -> None:
         """With leader election, standing by counts as ready: the process does its duty."""

@@ -1,7 +1,21 @@
 """Explain yourself: why something is pending, what would help, what would happen if. Values, and no side effects."""
 
 from phalanx.engine.why.ask import Unknown, why
-from phalanx.engine.why.values import Outlook, Relaxation, Report, Verdict, Why, Would
+from phalanx.engine.why.plans import plan
+from phalanx.engine.why.values import Outlook, PlanAnswer, Relaxation, Report, Verdict, Why, Would
 from phalanx.engine.why.whatif import Question, whatif
 
-__all__ = ["Outlook", "Question", "Relaxation", "Report", "Unknown", "Verdict", "Why", "Would", "whatif", "why"]
+__all__ = [
+    "Outlook",
+    "PlanAnswer",
+    "Question",
+    "Relaxation",
+    "Report",
+    "Unknown",
+    "Verdict",
+    "Why",
+    "Would",
+    "plan",
+    "whatif",
+    "why",
+]

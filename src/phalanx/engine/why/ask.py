@@ -153,12 +153,13 @@ class _Asked:
         group = self._groups.forest.named(leaf)
         assert group is not None
         member = group.members[pod]
+        state = member.state.name.lower()
         if record is not None and record.node_name and not record.assumed:
             whole = self._placed(record)
             return _with(whole, root=root_key(leaf), levels=levels_of(self._groups, leaf))
-        if member.state.value in ("running", "succeeded", "failed"):
-            where = f"is on node {member.node}" if member.state.value == "running" else f"has {member.state.value}"
-            line = PodLine(pod.name, member.state.value, member.node)
+        if state in ("running", "succeeded", "failed"):
+            where = f"is on node {member.node}" if state == "running" else f"has {state}"
+            line = PodLine(pod.name, state, member.node)
             return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
         whole = self._story(leaf)
         said = record.said.partition(": ")[2] if record is not None else ""
@@ -167,7 +168,7 @@ class _Asked:
             verdict, reasons, _ = self._judge(record)
             if verdict.result != "placed" and verdict.message and not whole.scheduled:
                 said = said or verdict.message
-        line = PodLine(pod.name, member.state.value, member.node, record.nominated if record is not None else "", said)
+        line = PodLine(pod.name, state, member.node, record.nominated if record is not None else "", said)
         return _with(
             whole,
             kind="Pod",
@@ -285,6 +286,9 @@ class _Asked:
             return missing
         if now is not None and now.result == "placed":
             return "fits now; it is tried when its turn comes"
+        said = self._groups.conditions.said(key)
+        if said is not None and said[0] == "False" and said[2]:
+            return said[2]  # word for word what the object says
         for verdict in (last, now):
             if verdict is not None and verdict.message:
                 return verdict.message

@@ -77,6 +77,6 @@ def pods_of(groups: Groups, key: GroupKey, records: Mapping[str, PodRecord]) -> 
             if said == of_group:
                 said = ""  # only what is not said about the group already
             nominated = record.nominated if record is not None else ""
-            found.append(PodLine(name.name, member.state.value, member.node, nominated, said))
+            found.append(PodLine(name.name, member.state.name.lower(), member.node, nominated, said))
     found.sort(key=lambda line: (line.state != "pending", line.name))
     return found[:MOST_PODS]

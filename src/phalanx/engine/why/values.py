@@ -198,3 +198,32 @@ def proof_of(why: Certificate | None) -> Proof | None:
         ruled_out=[RuledOutDomains(out.reason, out.domains, out.nodes) for out in why.ruled_out],
         inner=proof_of(why.inner),
     )
+
+
+class VictimLine(_Value, frozen=True):
+    name: str  # "pod ns/name", "PodGroup ns/name": what is evicted as a whole
+    pods: int
+    priority: int
+    why: str  # what fails if this one is spared
+
+
+class Price(_Value, frozen=True):
+    budget_violations: int = 0
+    highest_priority: int | None = None  # hurt; None: nobody is
+    pods: int = 0
+    broken_gangs: int = 0
+    lost_seconds: float = 0.0
+
+
+class PlanAnswer(_Value, frozen=True):
+    """What would be evicted, without doing it."""
+
+    root: str
+    result: str  # fits, plan, underWay, hopeless, gaveUp, none
+    summary: str
+    victims: list[VictimLine] = []
+    places: list[NodeShare] = []  # where members would go
+    cost: Price | None = None
+    lower_bound: Price | None = None
+    optimal: bool = False
+    expansions: int = 0

@@ -28,6 +28,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Extra = Callable[[], Answer]
+# Another part of the process answers these paths: (method, path, query, body) -> encoded JSON, or an ApiProblem.
+Extension = Callable[[str, str, Mapping[str, str], bytes], Awaitable[bytes]]
 
 log = logging.getLogger("phalanx.api")
 WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))
@@ -51,6 +53,7 @@ class App:
         self._limits = limits or Limits()
         self._metrics = ApiMetrics(api.ctx)
         self._extras: dict[str, Extra] = {"/metrics": self._metrics.answer, **(extras or {})}  # exact paths
+        self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
         self._streams: set[asyncio.Task[Any]] = set()
         self.ready = False
         self.address = ""  # host:port that clients use
@@ -80,6 +83,9 @@ class App:
         user = self._auth.user(scope["headers"])
         raw_query: bytes = scope["query_string"]
         query = dict(parse_qsl(raw_query.decode("latin-1"), keep_blank_values=True)) if raw_query else {}
+        extension = self.extensions.get(path)
+        if extension is not None:
+            return Answer(body=await extension(method, path, query, await self._body(receive)))
         route = parse(path)
         if route is None:
             return self._document(path, method, query, scope["headers"])
@@ -161,7 +167,8 @@ class App:
                 etag = named.get(b"if-none-match", b"").decode("latin-1")
                 return openapi_answer(self._openapi, path, query, etag)
             case [""]:
-                paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version", *self._extras]
+                paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+                paths += [*self._extras, *self.extensions]
                 return Answer(body=encode({"paths": sorted(paths)}))
         extra = self._extras.get(path)
         if extra is None:

@@ -1,0 +1,126 @@
+"""Finding the scheduler and asking it: behind the API server first, then where --scheduler points."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, MethodNotAllowed, NotFound, Unreachable
+from phalanx.kube.client import HttpClient
+from phalanx.kube.config import Connection, in_cluster, load
+from phalanx.serve.diagnostics import BASE, kind_of
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_OPTIONS: tuple[Decorator, ...] = (
+    click.option("-n", "--namespace", default="", metavar="NS", help="[default: the kubeconfig's, else default]"),
+    click.option(
+        "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
+    ),
+    click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]"),
+    click.option(
+        "--scheduler",
+        default="",
+        metavar="URL",
+        help="Health address of a scheduler of its own: http://127.0.0.1:10259",
+    ),
+    click.option("-o", "--output", default="text", show_default=True, type=click.Choice(["text", "json"])),
+)
+
+
+def asking_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
+
+
+class NobodyAnswers(Exception):
+    """No scheduler could be asked; says what was tried."""
+
+
+def connection_of(kubeconfig: str, context: str) -> Connection:
+    """Raises ConfigProblem."""
+    path = kubeconfig or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    home = Path.home() / ".kube" / "config"
+    if not path and home.exists():
+        path = str(home)
+    return load(path, context) if path else in_cluster()
+
+
+class Asker:
+    """Use as an async context manager."""
+
+    def __init__(self, connection: Connection, scheduler: str) -> None:
+        self.connection = connection
+        self._scheduler = scheduler.rstrip("/")
+
+    async def __aenter__(self) -> Asker:
+        self.client = await HttpClient(self.connection, user_agent="phalanx-cli").__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.__aexit__()
+
+    async def ask(self, method: str, what: str, query: Mapping[str, str], body: bytes | None = None) -> bytes:
+        """Raises NotFound and BadRequest of a scheduler that answers, NobodyAnswers if none does."""
+        tried = []
+        if not self._scheduler:
+            try:
+                return await self.client.request(method, f"{BASE}/{what}", query=query, body=body)
+            except NotFound as problem:
+                if problem.kind:  # the scheduler's own answer, not the server's about the path
+                    raise
+                tried.append("the API server has no scheduler behind it")
+            except (Forbidden, MethodNotAllowed):
+                tried.append("the API server has no scheduler behind it")
+            except Unreachable as problem:
+                tried.append(str(problem))
+            raise NobodyAnswers("; ".join(tried))
+        elsewhere = Connection(
+            self._scheduler,
+            self.connection.ssl if self._scheduler.startswith("https:") else None,
+            token=await self.connection.bearer(),
+        )
+        async with HttpClient(elsewhere, user_agent="phalanx-cli") as client:
+            try:
+                return await client.request(method, f"{BASE}/{what}", query=query, body=body)
+            except Unreachable as problem:
+                raise NobodyAnswers(f"{self._scheduler}: {problem}") from None
+            except NotFound as problem:
+                if problem.kind:
+                    raise
+                raise NobodyAnswers(f"{self._scheduler} has no {BASE}/{what}") from None
+
+
+def target(text: str) -> tuple[str, str]:
+    """KIND/NAME -> kind, name. Raises ClickException with exit code 2."""
+    kind, separator, name = text.partition("/")
+    found = kind_of(kind)
+    if not separator or not name or found is None:
+        raise click.UsageError(f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload")
+    return found, name
+
+
+def run(work: Coroutine[Any, Any, int]) -> int:
+    """The exit code of a command; problems become one line and code 2."""
+    import asyncio
+
+    try:
+        return asyncio.run(work)
+    except (ApiProblem, ConfigProblem, NobodyAnswers) as problem:
+        click.echo(f"error: {problem}", err=True)
+        return 2
+
+
+class Paint:
+    """Colours only for people at a terminal who did not say NO_COLOR."""
+
+    def __init__(self) -> None:
+        self._on = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def __call__(self, text: str, colour: str) -> str:
+        return click.style(text, fg=colour) if self._on else text

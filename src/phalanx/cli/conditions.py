@@ -1,0 +1,69 @@
+"""What the API server alone can say about an object that waits: its conditions and events, word for word."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import ApiProblem
+
+_RESOURCES = {
+    "Pod": (Resource("", "v1", "pods", "Pod"),),
+    "PodGroup": (
+        Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
+        Resource("scheduling.k8s.io", "v1alpha3", "podgroups", "PodGroup"),
+    ),
+    "CompositePodGroup": (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),),
+    "Workload": (
+        Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"),
+        Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload"),
+    ),
+}
+_EVENTS = Resource("", "v1", "events", "Event")
+_SCHEDULED = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled")
+MOST_EVENTS = 3
+
+
+async def from_conditions(client: Client, kind: str, namespace: str, name: str, output: str, problem: str) -> int:
+    """The exit code of `why`; raises ApiProblem when the object is not there either."""
+    name = name.partition("/")[0]
+    found: dict[str, Any] = {}
+    last: ApiProblem | None = None
+    for resource in _RESOURCES[kind]:
+        try:
+            found = json.loads(await client.get(resource, name, namespace))
+            break
+        except ApiProblem as failed:
+            last = failed
+    if not found:
+        assert last is not None
+        raise last
+    conditions = [c for c in (found.get("status") or {}).get("conditions") or () if c["type"] in _SCHEDULED]
+    fields = f"involvedObject.kind={kind},involvedObject.name={name}"
+    events = json.loads(await client.list(_EVENTS, namespace, fields=fields)).get("items") or []
+    events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    scheduled = any(condition["status"] == "True" for condition in conditions)
+    note = f"no scheduler answers ({problem}); this is what the API server knows"
+    if output == "json":
+        answer = {
+            "kind": kind,
+            "namespace": namespace,
+            "name": name,
+            "scheduled": scheduled,
+            "note": note,
+            "conditions": conditions,
+            "events": [{key: event.get(key) for key in ("type", "reason", "message")} for event in events],
+        }
+        click.echo(json.dumps(answer, indent=2))
+        return 0 if scheduled else 1
+    click.echo(f"{kind.lower()}/{name} in {namespace}: {'scheduled' if scheduled else 'pending'}")
+    for condition in conditions:
+        text = condition.get("message") or condition.get("reason") or ""
+        click.echo(f"  {condition['type']}={condition['status']}: {text}")
+    for event in events[-MOST_EVENTS:]:
+        click.echo(f"  event {event.get('reason')}: {event.get('message')}")
+    click.echo(f"note: {note}; give --scheduler URL to ask a scheduler", err=True)
+    return 0 if scheduled else 1

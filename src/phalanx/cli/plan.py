@@ -1,0 +1,66 @@
+"""`phalanx plan`: what would be evicted for a pod or group, and why each. Evicts nothing."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from phalanx.cli.asking import Asker, asking_options, connection_of, run, target
+from phalanx.engine.why.values import PlanAnswer, Price
+
+
+@click.command(short_help="Print what would be evicted for a pod or group, without doing it.")
+@click.argument("what", metavar="KIND/NAME")
+@asking_options
+def plan(what: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+    """Print the preemption plan that the scheduler would make now: victims, why each is needed, cost and bound.
+
+    Nothing is evicted. Exit code 0: it fits or there is a plan, 1: there is none, 2: not found or nobody to ask.
+
+    \b
+    Examples:
+      phalanx plan podgroup/urgent
+      phalanx plan pod/web-0 -o json
+    """
+    kind, name = target(what)
+    return run(_plan(kind, name, namespace, kubeconfig, context, scheduler, output))
+
+
+async def _plan(
+    kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
+) -> int:
+    connection = connection_of(kubeconfig, context)
+    async with Asker(connection, scheduler) as asker:
+        query = {"kind": kind, "namespace": namespace or connection.namespace, "name": name}
+        body = await asker.ask("GET", "plan", query)
+    answer = msgspec.json.decode(body, type=PlanAnswer)
+    if output == "json":
+        click.echo(msgspec.json.format(body, indent=2).decode())
+    else:
+        click.echo(render(answer))
+    return 0 if answer.result in ("fits", "plan", "underWay") else 1
+
+
+def render(answer: PlanAnswer) -> str:
+    lines = [f"{answer.root}: {answer.summary}"]
+    for victim in answer.victims:
+        pods = f"{victim.pods} pod{'s' if victim.pods != 1 else ''}"
+        lines.append(f"  {victim.name}: priority {victim.priority}, {pods}; {victim.why}")
+    if answer.cost is not None and answer.victims:
+        lines.append(f"  cost: {describe(answer.cost)}")
+        if answer.optimal:
+            lines.append("  proved: no cheaper plan exists")
+        elif answer.lower_bound is not None:
+            lines.append(f"  no plan can cost less than {describe(answer.lower_bound)}")
+    if answer.places:
+        nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]
+        lines.append(f"  would then go to {', '.join(nodes)}")
+    return "\n".join(lines)
+
+
+def describe(price: Price) -> str:
+    hurt = "nobody hurt" if price.highest_priority is None else f"highest priority {price.highest_priority}"
+    return (
+        f"{price.budget_violations} beyond disruption budgets, {hurt}, {price.pods} pods, "
+        f"{price.broken_gangs} gangs broken, {price.lost_seconds:.0f} s of work lost"
+    )

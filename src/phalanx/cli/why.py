@@ -1,0 +1,134 @@
+"""`phalanx why`: what a pod, a group or a Workload waits for, from the scheduler's own state."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, run, target
+from phalanx.engine.why.values import Level, PodLine, QueuePlace, Report, Why
+
+MOST_PODS = 10  # listed; JSON has them all
+MOST_REASONS = 5
+
+
+@click.command(short_help="Say why a pod or group is pending, and what would help.")
+@click.argument("what", metavar="KIND/NAME")
+@asking_options
+def why(what: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+    """Say why a pod, PodGroup, CompositePodGroup or Workload is pending, and what would make it fit.
+
+    The answer comes from the scheduler's own state; changes that would help are tried by the same search and taken
+    back. Without a scheduler that answers, conditions and events of the object are shown. Exit code 0: scheduled,
+    1: pending, 2: not found or nobody to ask.
+
+    \b
+    Examples:
+      phalanx why podgroup/training
+      phalanx why pod/training-0 -n team-a -o json
+      phalanx why workload/train/workers/0            # one implicit group of KEP-4671
+      phalanx why compositepodgroup/tree --scheduler http://127.0.0.1:10259
+    """
+    kind, name = target(what)
+    return run(_why(kind, name, namespace, kubeconfig, context, scheduler, output))
+
+
+async def _why(kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+    connection = connection_of(kubeconfig, context)
+    namespace = namespace or connection.namespace
+    async with Asker(connection, scheduler) as asker:
+        try:
+            query = {"kind": kind, "namespace": namespace, "name": name}
+            body = await asker.ask("GET", "why", query)
+        except NobodyAnswers as nobody:
+            from phalanx.cli.conditions import from_conditions
+
+            return await from_conditions(asker.client, kind, namespace, name, output, str(nobody))
+    report = msgspec.json.decode(body, type=Report)
+    if output == "json":
+        click.echo(msgspec.json.format(body, indent=2).decode())
+    else:
+        click.echo("\n\n".join(render(item, Paint()) for item in report.items) or "no pod refers to it yet")
+    return 0 if report.scheduled and report.items else 1
+
+
+def render(item: Why, paint: Paint) -> str:
+    """A few lines that a person reads from top to bottom."""
+    title = f"{item.kind.lower()}/{item.name}"
+    state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
+    lines = [f"{title} in {item.namespace}: {state}"]
+    if item.summary:
+        lines.append(f"  {item.summary}")
+    if item.queue is not None and not item.scheduled:
+        lines += _section("queue", [_queue(item.queue)])
+    if len(item.levels) > 1 or (item.levels and item.kind != "Pod"):
+        lines += _section("groups", [_level(level) for level in item.levels])
+    if item.now is not None and item.now.result == "placed" and item.kind != "Pod":
+        lines += _section("now", ["a trial at this moment places it"])
+    elif item.now is not None and item.last is not None and item.now.message not in ("", item.last.message):
+        lines += _section("now", [item.now.message])
+    reasons = [f"{r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons[:MOST_REASONS]]
+    lines += _section("nodes", reasons)
+    if item.preemption is not None:
+        gone = item.preemption.total - len(item.preemption.victims)
+        text = f"{item.preemption.text or 'evicting'} ({gone} of {item.preemption.total} victims gone)"
+        lines += _section("preemption", [text])
+    helps = [relaxation for relaxation in item.relaxations if relaxation.fits is not False]
+    mark = {True: "", False: " (by counting, not checked by the filters)"}
+    lines += _section("would help", [relaxation.text + mark[relaxation.checked] for relaxation in helps])
+    lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
+    lines += _section("pods", _pods(item.pods, item.summary) if item.kind != "Pod" else [])
+    return "\n".join(lines)
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    return [f"  {title + ':':<12}{lines[0]}", *(" " * 14 + line for line in lines[1:])]
+
+
+def _queue(queue: QueuePlace) -> str:
+    tries = f"tried {queue.attempts} time{'s' if queue.attempts != 1 else ''}"
+    match queue.place:
+        case "active":
+            return f"number {queue.position} in line; {tries}"
+        case "backoff":
+            return f"tried again at {queue.until} after an error; {tries}"
+        case "waiting":
+            waits = ", or ".join(queue.waits_for[:3]) or "a change"
+            return f"asleep until {waits}; {tries}"
+        case "gated":
+            return f"held by {queue.gate}: {queue.message}"
+        case "none":
+            return "not queued"
+    return queue.place
+
+
+def _level(level: Level) -> str:
+    what = "child groups" if level.kind == "CompositePodGroup" else "pods"
+    parts = [f"{level.placed} of {level.minimum} {what} placed" if level.policy == "gang" else f"{level.placed} placed"]
+    if not level.ready:
+        parts.append(f"{level.known} known")
+    if level.pending:
+        parts.append(f"{level.pending} pods pending")
+    if level.gated:
+        parts.append(f"{level.gated} gated")
+    if level.topology:
+        where = f" {', '.join(level.domains)}" if level.domains else ""
+        parts.append(f"one {level.topology}{where}")
+    if level.disruption == "all":
+        parts.append("disrupted as a whole")
+    if level.reason:
+        parts.append(level.reason)
+    return f"{'  ' * level.depth}{level.kind} {level.name} ({level.policy}): {', '.join(parts)}"
+
+
+def _pods(pods: list[PodLine], summary: str) -> list[str]:
+    lines = []
+    for pod in pods[:MOST_PODS]:
+        where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
+        own = f": {pod.message}" if pod.message and pod.message != summary else ""
+        lines.append(f"{pod.name} {pod.state}{where}{own}")
+    if len(pods) > MOST_PODS:
+        lines.append(f"and {len(pods) - MOST_PODS} more")
+    return lines

@@ -1,0 +1,126 @@
+"""What would be evicted for a pod or a group: the plan that preemption would make now, without making it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.engine.adapters import PluginFailure
+from phalanx.engine.framework import Finding
+from phalanx.engine.groups.roots import Groups, root_key
+from phalanx.engine.plugins.default_preemption import DefaultPreemption
+from phalanx.engine.preemption.ongoing import Ongoing
+from phalanx.engine.preemption.single import Candidate, Chooser
+from phalanx.engine.records import PodRecord
+from phalanx.engine.why.ask import Unknown
+from phalanx.engine.why.values import NodeShare, PlanAnswer, Price, VictimLine
+from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
+
+if TYPE_CHECKING:
+    from phalanx.engine.engine import Engine
+
+NEVER = "its preemptionPolicy is Never: it waits for room and evicts nobody"
+FITS = "fits without evicting anybody"
+
+
+def plan(engine: Engine, kind: str, namespace: str, name: str) -> PlanAnswer:
+    """Raises Unknown."""
+    groups = engine.groups if isinstance(engine.groups, Groups) else None
+    if kind == "Pod":
+        leaf = groups.forest.leaf_of(PodKey(namespace, name)) if groups is not None else None
+        if leaf is None:
+            return _pod(engine, namespace, name)
+    else:
+        leaf = GroupKey(kind, namespace, "/".join([*name.split("/"), "", ""][:3]) if kind == WORKLOAD else name)
+    if groups is None or groups.forest.named(leaf) is None:
+        raise Unknown(f"the scheduler knows no {kind} {namespace}/{name}")
+    return _group(engine, groups, leaf)
+
+
+def _under_way(engine: Engine, root: str) -> PlanAnswer | None:
+    ongoing = engine.columns.shared.get(Ongoing)
+    found = ongoing.plans.get(root) if ongoing is not None else None
+    if found is None:
+        return None
+    victims = [
+        VictimLine(f"pod {key}", 1, record.priority if record is not None else 0, "is being evicted")
+        for key, record in ((key, engine.pods.records.get(key)) for key in sorted(found.victims))
+    ]
+    text = found.text or "victims are on their way out"
+    return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
+
+
+# ---- pods
+
+
+def _pod(engine: Engine, namespace: str, name: str) -> PlanAnswer:
+    record = engine.pods.records.get(f"{namespace}/{name}")
+    if record is None:
+        raise Unknown(f"the scheduler knows no pod {namespace}/{name}")
+    root = f"pod/{record.key}"
+    if record.node_name:
+        return PlanAnswer(root, "fits", f"is on node {record.node_name}")
+    under_way = _under_way(engine, root)
+    if under_way is not None:
+        return under_way
+    if record.preemption_policy == "Never":
+        return PlanAnswer(root, "none", NEVER)
+    profile = engine.profiles[record.scheduler_name]
+    plugin = profile.plugins.get("DefaultPreemption")
+    if not isinstance(plugin, DefaultPreemption):
+        return PlanAnswer(root, "none", "its scheduler profile has no DefaultPreemption plugin")
+    try:
+        return _choose(engine, plugin.chooser, root, record)
+    except PluginFailure as problem:
+        return PlanAnswer(root, "none", str(problem))
+
+
+def _choose(engine: Engine, chooser: Chooser, root: str, record: PodRecord) -> PlanAnswer:
+    cycle = engine.cycle
+    evaluation = cycle.evaluation(record)
+    status = evaluation.pre_filter()
+    if status is not None:
+        return PlanAnswer(root, "hopeless", f"evictions do not help: {status.message}")
+    blocked: list[tuple[str, Finding]] = []
+    row = cycle.choose(record, evaluation, blocked)
+    if row >= 0:
+        return PlanAnswer(root, "fits", FITS, places=[NodeShare(engine.columns.names[row], 1)])
+    diagnosis = evaluation.diagnose()
+    chooser.catalogue.refresh()
+    found = chooser.choose(record, evaluation, diagnosis.resolvable)
+    if found is None:
+        return PlanAnswer(root, "hopeless", "evicting pods of lower priority would not make room on any node")
+    return _candidate(engine, chooser, root, found)
+
+
+def _candidate(engine: Engine, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
+    node = engine.columns.names[found.row]
+    why = f"while it stays the pod does not fit on {node}"
+    victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
+    cost = dict(zip(chooser.order, found.key, strict=True))
+    pods = sum(line.pods for line in victims)
+    price = Price(
+        budget_violations=int(cost.get("budgets", 0)),
+        highest_priority=max((line.priority for line in victims), default=None),
+        pods=pods,
+        broken_gangs=int(cost.get("gangs", 0)),
+        lost_seconds=round(sum(chooser.catalogue.lost(unit) for unit in found.units), 3),
+    )
+    if not victims:
+        text = f"room on node {node} is about to be free: pods that are leaving suffice"
+        return PlanAnswer(root, "plan", text, places=[NodeShare(node, 1)], cost=price)
+    text = f"evict {pods} pod{'s' if pods != 1 else ''} on node {node}"
+    return PlanAnswer(root, "plan", text, victims, [NodeShare(node, 1)], price)
+
+
+# ---- groups
+
+
+def _group(engine: Engine, groups: Groups, leaf: GroupKey) -> PlanAnswer:
+    head = groups.forest.resolve(leaf).root
+    if head is None:
+        return PlanAnswer(root_key(leaf), "none", groups.forest.resolve(leaf).message)
+    root = root_key(head)
+    under_way = _under_way(engine, root)
+    if under_way is not None:
+        return under_way
+    return PlanAnswer(root, "none", "no preemption plan: groups are not given room by evictions here")

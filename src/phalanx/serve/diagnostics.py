@@ -1,0 +1,96 @@
+"""The scheduler answers questions: GET why and plan, POST whatif, below /phalanx/v1.
+
+Behind the API server of a local cluster, and on the health address of a scheduler of its own. Only reads the engine;
+who may ask is decided before a question gets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFound, ServiceUnavailable
+from phalanx.engine.engine import Engine
+from phalanx.engine.why import Unknown, plan, whatif, why
+from phalanx.model.gates import Gates
+from phalanx.serve.manifests import Manifests
+
+BASE = "/phalanx/v1"
+PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan")
+MOST_BYTES = 8 << 20
+
+_PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+_KINDS = {
+    "pod": "Pod", "pods": "Pod", "po": "Pod",
+    "podgroup": "PodGroup", "podgroups": "PodGroup",
+    "compositepodgroup": "CompositePodGroup", "compositepodgroups": "CompositePodGroup",
+    "workload": "Workload", "workloads": "Workload",
+}  # fmt: skip
+
+
+def kind_of(text: str) -> str | None:
+    """The kind people mean by "podgroups.scheduling.k8s.io", "PodGroup", "po"."""
+    return _KINDS.get(text.partition(".")[0].lower())
+
+
+class _Asked(msgspec.Struct):
+    items: list[dict[str, Any]]
+    namespace: str = "default"
+
+
+class Diagnostics:
+    def __init__(self, engine: Engine, client: Client, gates: Gates, ready: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._client = client
+        self._gates = gates
+        self._ready = ready  # caches are filled: before that every answer would be wrong
+
+    async def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> bytes:
+        """Encoded JSON; raises ApiProblem."""
+        if path not in PATHS:
+            raise NotFound("the server could not find the requested resource")
+        what = path.rpartition("/")[2]
+        if method not in (("POST",) if what == "whatif" else ("GET", "HEAD")):
+            raise MethodNotAllowed("the server does not allow this method on the requested resource")
+        if not self._ready():
+            raise ServiceUnavailable("the scheduler has not read the cluster yet; ask again in a moment", retry_after=1)
+        if what == "whatif":
+            return await self._whatif(query, body)
+        kind, namespace, name = _named(query)
+        relax = query.get("relax", "true") != "false"
+        try:
+            if what == "plan":
+                return msgspec.json.encode(plan(self._engine, kind, namespace, name))
+            return msgspec.json.encode(why(self._engine, kind, namespace, name, relax=relax))
+        except Unknown as problem:
+            raise NotFound(str(problem), name=name, kind=kind) from None
+
+    async def _whatif(self, query: Mapping[str, str], body: bytes) -> bytes:
+        try:
+            asked = msgspec.json.decode(body, type=_Asked)
+        except msgspec.DecodeError as problem:
+            raise BadRequest(f'the body must be {{"items": [...], "namespace": "..."}}: {problem}') from None
+        manifests = Manifests(self._gates, await self._priority_classes())
+        manifests.read(asked.items, asked.namespace)
+        outlook = whatif(self._engine, manifests.question, relax=query.get("relax", "true") != "false")
+        return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
+
+    async def _priority_classes(self) -> list[dict[str, Any]]:
+        try:
+            found = msgspec.json.decode(await self._client.list(_PRIORITY_CLASSES))
+        except ApiProblem as problem:
+            raise ServiceUnavailable(f"cannot read priority classes: {problem}") from None
+        return found.get("items") or []
+
+
+def _named(query: Mapping[str, str]) -> tuple[str, str, str]:
+    kind = kind_of(query.get("kind", ""))
+    if kind is None:
+        raise BadRequest("kind must be one of pod, podgroup, compositepodgroup, workload")
+    name = query.get("name", "")
+    if not name:
+        raise BadRequest("name is missing")
+    return kind, query.get("namespace") or "default", name

@@ -1,0 +1,209 @@
+"""From manifests to a question for the engine: defaults, priorities, groups and pods as the cluster would make them.
+
+Nothing is created anywhere. Workloads become groups through the same library the controllers use, their pods through
+their templates; kinds without pods are passed over with a note.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from phalanx.base.errors import BadRequest
+from phalanx.controllers import leaderworkerset_names as lws_names
+from phalanx.controllers.grouping import Grouping, Link, Refused, group
+from phalanx.controllers.grouping.job import size_of
+from phalanx.controllers.grouping.jobset_shape import shape_of
+from phalanx.engine.why import Question
+from phalanx.model import builtin, objects
+from phalanx.model.decode import conform
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import Kind
+
+Json = dict[str, Any]
+
+MOST_PODS = 20_000  # of one question
+_REPLICATED = frozenset({("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet")})
+_WORKLOADS = frozenset(
+    {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
+)
+
+
+class Manifests:
+    def __init__(self, gates: Gates, priority_classes: Iterable[Json]) -> None:
+        self._gates = gates
+        self._registry = builtin.registry(gates)
+        self._classes = {entry["metadata"]["name"]: entry for entry in priority_classes}
+        self._default = next((entry for entry in self._classes.values() if entry.get("globalDefault")), None)
+        self.question = Question()
+        self.notes: list[str] = []
+
+    def read(self, documents: Sequence[Json], namespace: str) -> None:
+        """Raises BadRequest with the name of the document that is wrong."""
+        whole = [self._complete(document, namespace) for document in _flat(documents)]
+        workloads = [doc for kind, doc in whole if kind is not None and kind.kind == "Workload"]
+        for kind, doc in whole:
+            if kind is None:
+                self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
+                continue
+            try:
+                self._take(kind, doc, workloads)
+            except Refused as refused:
+                raise BadRequest(f"{_title(doc)}: {refused}") from None
+            except (KeyError, TypeError, ValueError, AttributeError) as problem:
+                raise BadRequest(f"{_title(doc)}: a field is missing or has the wrong type ({problem!r})") from None
+        if len(self.question.pods) > MOST_PODS:
+            raise BadRequest(f"{len(self.question.pods)} pods in one question; at most {MOST_PODS} are looked at")
+
+    # ---- one document
+
+    def _complete(self, document: Json, namespace: str) -> tuple[Kind | None, Json]:
+        """As the API server would store it."""
+        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
+            raise BadRequest("every document needs apiVersion and kind")
+        doc = copy.deepcopy(document)
+        own, _, version = str(doc["apiVersion"]).rpartition("/")
+        kind = self._registry.by_kind(own, version, str(doc["kind"]))
+        meta = doc.setdefault("metadata", {})
+        if not isinstance(meta, dict):
+            raise BadRequest(f"{doc['kind']}: metadata must be an object")
+        if kind is None:
+            return None, doc
+        served = kind.version(version)
+        title = _title(doc)
+        unknown = conform(doc, served.schema)
+        self.notes += [f"{title}: {text}" for text in unknown]
+        meta = doc["metadata"]
+        if kind.namespaced:
+            meta.setdefault("namespace", namespace)
+        if not meta.get("name"):
+            meta["name"] = f"{meta.get('generateName') or kind.kind.lower() + '-'}0"
+        if served.to_storage is not None:
+            doc = served.to_storage(doc)
+        if kind.default is not None:
+            kind.default(doc)
+        self._priority(kind, doc)
+        doc["metadata"].setdefault("uid", "unknown")
+        if kind.prepare_create is not None:
+            kind.prepare_create(doc)
+        errors = kind.validate_create(doc) if kind.validate_create is not None else []
+        if errors:
+            raise BadRequest(f"{title} is invalid: {'; '.join(map(str, errors))}")
+        return kind, doc
+
+    def _priority(self, kind: Kind, doc: Json) -> None:
+        if kind.kind not in ("Pod", "PodGroup", "CompositePodGroup") or not isinstance(doc.get("spec"), dict):
+            return
+        spec = doc["spec"]
+        name = spec.get("priorityClassName") or ""
+        found = self._classes.get(name) if name else self._default
+        if name and found is None:
+            raise BadRequest(f"{_title(doc)}: no PriorityClass with name {name} was found")
+        spec["priority"] = int(found.get("value") or 0) if found is not None else 0
+        policy = found.get("preemptionPolicy") if found is not None else None
+        if policy and (kind.kind == "Pod" or self._gates("PodGroupPreemptionPolicy")):
+            spec["preemptionPolicy"] = policy
+
+    def _take(self, kind: Kind, doc: Json, workloads: list[Json]) -> None:
+        key = (kind.group, kind.kind)
+        question = self.question
+        match key:
+            case ("", "Pod"):
+                question.pods.append(msgspec.convert(doc, objects.Pod))
+            case ("scheduling.k8s.io", "PodGroup"):
+                question.pod_groups.append(msgspec.convert(doc, objects.PodGroup))
+            case ("scheduling.k8s.io", "CompositePodGroup"):
+                question.composites.append(msgspec.convert(doc, objects.CompositePodGroup))
+            case ("scheduling.k8s.io", "Workload"):
+                question.workloads.append(msgspec.convert(doc, objects.Workload))
+            case _ if key in _WORKLOADS:
+                self._workload(kind, doc, workloads)
+            case _ if key in _REPLICATED:
+                replicas = doc["spec"].get("replicas")
+                self._pods(doc, doc["spec"]["template"], 1 if replicas is None else int(replicas), None)
+            case _:
+                self.notes.append(f"{_title(doc)}: has no pods; left out")
+
+    # ---- workloads
+
+    def _workload(self, kind: Kind, doc: Json, workloads: list[Json]) -> None:
+        found = group(doc, workloads) or Grouping()
+        namespace = doc["metadata"]["namespace"]
+        for obj in found.objects:
+            made_kind, made = self._complete(obj, namespace)
+            if made_kind is not None:
+                self._take(made_kind, made, workloads)
+        if kind.kind == "Job":
+            self._pods(doc, doc["spec"]["template"], size_of(doc["spec"]), found.links.get(""))
+        elif kind.kind == "JobSet":
+            self._job_set(doc, found)
+        else:
+            self._leader_worker_set(doc, found)
+
+    def _job_set(self, doc: Json, found: Grouping) -> None:
+        shape = shape_of(doc)
+        items = {item["name"]: item for item in doc["spec"].get("replicatedJobs") or ()}
+        for part in shape.parts:
+            template = items[part.name]["template"]["spec"]["template"]
+            for job in shape.jobs(part):
+                self._pods(doc, template, part.size, found.links.get(job), job)
+
+    def _leader_worker_set(self, doc: Json, found: Grouping) -> None:
+        size = lws_names.size_of(doc)
+        policy = doc["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}
+        for index in range(int(doc["spec"].get("replicas", 1))):
+            links = {key.partition("@")[2].partition("/")[2]: link for key, link in found.links.items()
+                     if key.partition("@")[0] == str(index)}  # fmt: skip
+            for worker in range(size):
+                template = lws_names.worker_template(doc) if worker else lws_names.leader_template(doc)
+                part = ""
+                if "" not in links and links:
+                    outside = worker == 0 and policy.get("subGroupPolicyType") == "LeaderExcluded"
+                    small = int(policy["subGroupSize"])
+                    inside = str(lws_names.subgroup_index(size, small, worker)) if worker else "0"
+                    part = "leader" if outside else inside
+                name = f"{lws_names.leader_name(doc, index)}{f'-{worker}' if worker else ''}"
+                self._pod(doc, template, name, links.get(part))
+
+    def _pods(self, doc: Json, template: Json, count: int, link: Link | None, base: str = "") -> None:
+        if len(self.question.pods) + count > MOST_PODS:
+            raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
+        for number in range(count):
+            self._pod(doc, template, f"{base or doc['metadata']['name']}-{number}", link)
+
+    def _pod(self, doc: Json, template: Json, name: str, link: Link | None) -> None:
+        meta = template.get("metadata") or {}
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": doc["metadata"]["namespace"],
+                "labels": dict(meta.get("labels") or {}),
+                "annotations": dict(meta.get("annotations") or {}),
+            },
+            "spec": copy.deepcopy(template.get("spec") or {}),
+        }
+        if link is not None:
+            link.put_on(body["spec"])
+        _, made = self._complete(body, doc["metadata"]["namespace"])
+        self.question.pods.append(msgspec.convert(made, objects.Pod))
+
+
+def _flat(documents: Sequence[Json]) -> list[Json]:
+    found: list[Json] = []
+    for document in documents:
+        if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:
+            found += document["items"] or ()
+        else:
+            found.append(document)
+    return found
+
+
+def _title(document: Json) -> str:
+    meta = document.get("metadata")
+    name = meta.get("name") or meta.get("generateName") if isinstance(meta, dict) else None
+    return f"{document.get('kind')} {name or '?'}"
