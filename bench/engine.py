@@ -143,6 +143,37 @@ class Runner:
             made += [self._pod(p, merged(podTemplate or {}, link), 1) for p in self._numbers("Pod", size)]
         self._submit(made, measure=measure, wait=True)
 
+    def op_createTrees(
+        self,
+        count: int | str,
+        keys: list[str],
+        width: int,
+        pods: int,
+        podTemplate: dict[str, Any] | None = None,
+        measure: bool = False,
+    ) -> None:
+        """Trees with one level per topology key; every composite has `width` children, every leaf `pods` pods."""
+        made: list[model.Pod] = []
+        for tree in self._numbers("CompositePodGroup", self.number(count)):
+            names = [f"tree-{tree}"]
+            for level, key in enumerate(keys):
+                leaf = level == len(keys) - 1
+                kind, word = ("PodGroup", "minCount") if leaf else ("CompositePodGroup", "minGroupCount")
+                for name in names:
+                    spec: dict[str, Any] = {
+                        "schedulingPolicy": {"gang": {word: pods if leaf else width}},
+                        "schedulingConstraints": {"topology": [{"key": key}]},
+                    }
+                    if level:
+                        spec["parentCompositePodGroupName"] = name.rpartition(".")[0]
+                    body = {"metadata": {"name": name, "namespace": "bench", "uid": name}, "spec": spec}
+                    self.engine.apply(CHANGED_BY_KIND[kind](msgspec.convert(body, getattr(model, kind))))  # type: ignore[call-arg]
+                    if leaf:
+                        link = {"spec": {"schedulingGroup": {"podGroupName": name}}}
+                        made += [self._pod(p, merged(podTemplate or {}, link), 1) for p in self._numbers("Pod", pods)]
+                names = [f"{name}.{i}" for name in names for i in range(width)]
+        self._submit(made, measure=measure, wait=True)
+
     def op_deletePods(self, every: int = 1) -> None:
         """Delete every n-th pod that is bound."""
         bound = [name for name, pod in self.pods.items() if pod.spec.node_name]

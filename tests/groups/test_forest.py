@@ -127,7 +127,7 @@ def test_too_few_child_groups_are_reported_as_such() -> None:
         ({"phase": "Succeeded", "node": "n"}, MemberState.SUCCEEDED, True),
         ({"phase": "Failed", "node": "n"}, MemberState.FAILED, False),
         ({"phase": "Running", "node": "n"}, MemberState.RUNNING, True),
-        ({"phase": "Running", "node": "n", "deleting": True}, MemberState.RUNNING, True),
+        ({"phase": "Running", "node": "n", "deleting": True}, MemberState.ENDING, False),
         ({"deleting": True}, MemberState.LEAVING, False),
         ({"scheduler": "somebody-else"}, MemberState.FOREIGN, False),
     ],

@@ -107,6 +107,12 @@ class Engine:
             groups = Groups
         if groups is not None:
             self.groups = self.cycle.groups = self.pods.groups = groups(self)
+            if any("DefaultPreemption" in profile.plugins for profile in self.profiles.values()):
+                from phalanx.engine.groups.roots import Groups as GroupsOfEngine
+                from phalanx.engine.preemption.groups import GroupPreemption
+
+                if isinstance(self.groups, GroupsOfEngine):
+                    self.groups.preempt = GroupPreemption(self, self.groups)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
@@ -227,6 +233,7 @@ class Engine:
         decision = self._awaited.pop(event.decision, None)
         if decision is None:
             return  # answered before, or of a kind nobody waits for
+        self.groups.outcome(decision, event)
         for plugin in self._listeners:
             try:
                 plugin.outcome(decision, event)

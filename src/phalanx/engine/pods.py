@@ -6,6 +6,8 @@ informer shows it bound, it is gone, or its Bind failed. An unbound version of a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.cycle import SCHEDULER_ERROR, Cycle, ask
 from phalanx.engine.framework import ClusterChange, Code, Wake
@@ -145,9 +147,10 @@ class Pods:
         root.records = {record.key: record}
         self.admit(root)
 
-    def admit(self, root: Root) -> None:
-        """Ask PreEnqueue plugins about every pending pod of a root; active if nobody objects, else gated."""
-        for record in root.records.values():
+    def admit(self, root: Root, newcomers: Iterable[PodRecord] | None = None) -> None:
+        """Ask PreEnqueue plugins about every pending pod of a root; active if nobody objects, else gated. `newcomers`:
+        the root is active already, only these are new."""
+        for record in root.records.values() if newcomers is None else newcomers:
             profile = self.cycle.profiles[record.scheduler_name]
             for plugin in profile.pre_enqueue:
                 status = ask(plugin, plugin.pre_enqueue, record)
@@ -162,7 +165,8 @@ class Pods:
                         self.cycle.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
                     self.queue.gate(root, plugin.name, status.message)
                     return
-        self.queue.activate(root)
+        if newcomers is None:
+            self.queue.activate(root)
 
     def requeue(self, record: PodRecord, *, message: str = "") -> None:
         """After a failed Bind: forget the assumption and try again after a while."""

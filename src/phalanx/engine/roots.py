@@ -6,15 +6,12 @@ import enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.engine.records import PodRecord
+from phalanx.model.groups.keys import BOUND_IN_GROUP as BOUND_IN_GROUP
 from phalanx.model.objects import Pod
 
 if TYPE_CHECKING:
     from phalanx.engine.cycle import Cycle
     from phalanx.engine.queue import Bucket
-
-
-# Annotation on every pod bound as part of a group, written with its Binding.
-BOUND_IN_GROUP = "scheduling.phalanx.dev/bound-in-group"
 
 
 class Place(enum.Enum):
@@ -98,6 +95,10 @@ class GroupRoots(Protocol):
         """A pod object is gone, and its record too."""
         ...
 
+    def outcome(self, decision: Any, event: Any) -> None:
+        """A decision that somebody waits for was answered."""
+        ...
+
     def admit(self, root: Root) -> None:
         """Judge a held root again: active, or held with its reason."""
         ...
@@ -143,6 +144,8 @@ class NoGroups:
     def saw(self, pod: Pod) -> None: ...
 
     def lost(self, namespace: str, name: str) -> None: ...
+
+    def outcome(self, decision: Any, event: Any) -> None: ...
 
     def admit(self, root: Root) -> None: ...
 

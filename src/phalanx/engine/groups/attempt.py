@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.engine import decisions as d
 from phalanx.engine.adapters import PluginFailure
 from phalanx.engine.cycle import SCHEDULER_ERROR, UNSCHEDULABLE, Interest
 from phalanx.engine.framework import ClusterChange, Code, Status, Wake
 from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built, Unplaceable, build
-from phalanx.engine.groups.commits import broken, releasable
 from phalanx.engine.groups.trial import Assignment, Greedy, holds
 from phalanx.engine.placement import Outcome, Verdict, place
 from phalanx.engine.placement.explain import explain
@@ -104,23 +102,32 @@ class Attempt:
         return seats
 
     def _commit(self, root: Root, group: Group, built: Built, seats: Assignment, satisfied: list[Group]) -> None:
-        """Reserve and Permit for everybody, then bind. One refusal takes everybody back."""
+        """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
         cycle = self._cycle
-        self.failures.pop(root.key, None)
-        done: Assignment = []
         for record, row in seats:
             cycle.assume(root, record, row)
-            done.append((record, row))
-            status = cycle.reserve(record, row) or self._permit(record, row)
-            if status is not None:
-                self._take_back(root, group, done, record, status)
-                return
-        self._groups.begin_commit(group.key, [g.key for g in satisfied], [record for record, _ in seats])
+        refused = self._ask_everybody(seats)
+        if refused is not None:
+            self._take_back(root, group, seats, *refused)
+            return
+        self.failures.pop(root.key, None)
+        self._groups.commits.begin([record for record, _ in seats])
         for record, row in seats:
             status = cycle.advance(root, record, row)
             if status is not None:
                 cycle.refuse(root, record, status)
         self._rest(root, built, {g.key for g in satisfied})
+
+    def _ask_everybody(self, seats: Assignment) -> tuple[PodRecord, Status] | None:
+        """The first pod that Reserve or Permit refuses, and why."""
+        cycle = self._cycle
+        for question, asked in ((cycle.reserve, "reserve"), (self._permit, "permit")):
+            if any(getattr(profile, asked) for profile in cycle.profiles.values()):
+                for record, row in seats:
+                    status = question(record, row)
+                    if status is not None:
+                        return record, status
+        return None
 
     def _permit(self, record: PodRecord, row: int) -> Status | None:
         """Groups do not wait half-way: a plugin that is not ready now refuses the attempt and is asked again later."""
@@ -129,8 +136,9 @@ class Attempt:
             return Status(Code.UNSCHEDULABLE, (f"{status.plugin or 'Permit'} is not ready: {status.message}",))
         return status
 
-    def _take_back(self, root: Root, group: Group, done: Assignment, refused: PodRecord, status: Status) -> None:
-        for record, _ in reversed(done):
+    def _take_back(self, root: Root, group: Group, seats: Assignment, refused: PodRecord, status: Status) -> None:
+        self._groups.adopt(root, group.key)
+        for record, _ in reversed(seats):
             self._cycle.forget(record)
             self._cycle.root_of.pop(record.key, None)
             root.records[record.key] = record
@@ -181,7 +189,8 @@ class Attempt:
         cycle = self._cycle
         self.failures[root.key] = failure
         message = failure.message
-        if self._release(root, group):
+        released = self._groups.commits.release(group, root.key)
+        if released:
             message += "; members bound in an attempt that could not be completed are released"
         elif self._groups.preempt is not None:
             note = self._groups.preempt(root, group, failure)
@@ -191,12 +200,15 @@ class Attempt:
         for record in list(root.records.values()):
             text = told.get(record.shape)
             if text is None:
-                text = told[record.shape] = self._own_message(record, message)
+                text = told[record.shape] = self.own_message(record, message)
             cycle.say(record, UNSCHEDULABLE, text)
         self._conditions(group, UNSCHEDULABLE, message)
-        self._sleep(root, failure.built, message)
+        if released:
+            self._groups.queue.back_off(root, cycle.now)  # an eviction may be refused: look again
+        else:
+            self._sleep(root, failure.built, message)
 
-    def _own_message(self, record: PodRecord, group_message: str) -> str:
+    def own_message(self, record: PodRecord, group_message: str) -> str:
         """A pod that fits nowhere is told why; one that only lacks its fellows is told that."""
         evaluation = self._cycle.evaluation(record)
         if evaluation.best() >= 0 and evaluation.pre_filter() is None:
@@ -205,7 +217,7 @@ class Attempt:
 
     def _conditions(self, group: Group, reason: str, message: str) -> None:
         for member in self._groups.forest.tree(group.key):
-            if member.spec is not None and not (member.satisfied and member.key != group.key):
+            if member.spec is not None and not member.satisfied:
                 self._groups.conditions.say(member, "False", reason, message)
 
     def _error(self, root: Root, group: Group, message: str) -> None:
@@ -213,32 +225,6 @@ class Attempt:
             self._cycle.say(record, SCHEDULER_ERROR, message)
         self._conditions(group, SCHEDULER_ERROR, message)
         self._groups.queue.back_off(root, self._cycle.now)
-
-    def _release(self, root: Root, group: Group) -> bool:
-        """A gang whose commit failed for good and that cannot be completed now gives its places back."""
-        released = False
-        for leaf in self._groups.forest.leaves(group.key):
-            if not broken(leaf) or self._groups.scheduled_before(leaf) or group.key in self._groups.commits:
-                continue
-            assert leaf.spec is not None
-            for member in releasable(leaf):
-                meta = member.pod.metadata
-                self._groups._engine.emit(
-                    d.Evict,
-                    namespace=meta.namespace,
-                    name=meta.name,
-                    uid=meta.uid,
-                    reason="GangIncomplete",
-                    message=(
-                        f"{leaf.key} needs {leaf.spec.minimum} members, only {leaf.placed} could be bound; "
-                        "released so that the whole gang can be tried again"
-                    ),
-                    event_reason="GangReleased",
-                    event_message=f"Released from node {member.node}: {leaf.key} could not be completed",
-                    preemptor=root.key,
-                )
-                released = True
-        return released
 
     # ---- waiting
 
@@ -269,6 +255,9 @@ class Attempt:
         )
 
     def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
+        preempt = self._groups.preempt
+        if preempt is not None and preempt.expected(bucket.key[1], change):  # type: ignore[index]
+            return False  # one of its victims: it is tried when the last one is gone
         return any(self._cycle.helps(interest, change) for interest in bucket.waits_for)
 
 

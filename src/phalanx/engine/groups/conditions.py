@@ -15,9 +15,14 @@ class GroupConditions:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
+        self._uids: dict[GroupKey, str] = {}
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         """What the object says already (after a restart, or written by another scheduler)."""
+        uid = obj.metadata.uid
+        if self._uids.get(key, uid) != uid:
+            self._said.pop(key, None)  # made anew under the same name
+        self._uids[key] = uid
         if key in self._said:
             return
         for condition in obj.status.conditions or ():
@@ -26,6 +31,7 @@ class GroupConditions:
 
     def forget(self, key: GroupKey) -> None:
         self._said.pop(key, None)
+        self._uids.pop(key, None)
 
     def said(self, key: GroupKey) -> tuple[str, str, str] | None:
         """(status, reason, message) as last written or seen."""
@@ -34,7 +40,11 @@ class GroupConditions:
     def is_true(self, key: GroupKey) -> bool:
         return self._said.get(key, ("",))[0] == "True"
 
-    def say(self, group: Group, status: str, reason: str, message: str) -> None:
+    def unsaid(self, key: GroupKey) -> None:
+        """A write failed: say it again when there is reason to."""
+        self._said.pop(key, None)
+
+    def say(self, group: Group, status: str, reason: str, message: str, *, event: bool = True) -> None:
         key = group.key
         known = self._said.get(key)
         if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):
@@ -56,7 +66,7 @@ class GroupConditions:
                 message=message,
                 observed_generation=spec.generation,
             )
-        if reason not in QUIET:
+        if event and reason not in QUIET:
             self._event(group, status, message)
 
     def _event(self, group: Group, status: str, message: str) -> None:

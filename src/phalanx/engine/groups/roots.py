@@ -1,16 +1,20 @@
 """Which pods wait where: keeps the forest, the roots and the queue in step.
 
 Events only take notes (`saw`, `lost`, `observe`, `pending`, `placed`, `gone`); `settle`, called before roots are
-popped, works through what was touched. A gang of a thousand pods that arrives at once is looked at once.
+popped, works through what was touched. A gang of a thousand pods that arrives at once is looked at once, and one that
+arrives pod by pod costs each pod a constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from phalanx.engine import decisions as d
+from phalanx.engine import events as e
+from phalanx.engine.groups.admission import INVALID, Admission
 from phalanx.engine.groups.attempt import Attempt, Failure
-from phalanx.engine.groups.commits import Commit, initially_scheduled
+from phalanx.engine.groups.commits import Commits
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Place, Root
@@ -18,9 +22,10 @@ from phalanx.model.groups import (
     COMPOSITE,
     POD_GROUP,
     WORKLOAD,
-    Group,
     GroupForest,
     GroupKey,
+    Member,
+    MemberState,
     PodKey,
     group_of,
     pod_key,
@@ -30,12 +35,7 @@ from phalanx.model.objects import Pod
 if TYPE_CHECKING:
     from phalanx.engine.cycle import Cycle
     from phalanx.engine.engine import Engine
-
-GANG = "GangScheduling"  # the plugin kube-scheduler would name
-WAITING = "WaitingForMembers"
-INVALID = "Invalid"
-ERROR = "SchedulerError"
-GATED = "SchedulingGated"
+    from phalanx.engine.preemption.groups import GroupPreemption
 
 
 class Groups:
@@ -44,31 +44,42 @@ class Groups:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.cycle: Cycle = engine.cycle
+        self.pods = engine.pods
         self.queue = engine.queue
         self.forest = GroupForest(
             lambda name: name in engine.profiles,
             group_preemption_policy=engine.gates("PodGroupPreemptionPolicy"),
+            topology=engine.gates("TopologyAwareWorkloadScheduling"),
+            composites=engine.gates("CompositePodGroup"),
         )
         self.conditions = GroupConditions(engine.emit)
+        self.commits = Commits(self)
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self._home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
         self._roots: dict[str, Root] = {}
-        self._group_of: dict[str, GroupKey | None] = {}  # root key -> root group; None: no root is known yet
-        self._dirty: dict[GroupKey, None] = {}  # leaves whose pods may have to move
-        self._touched: dict[GroupKey, None] = {}  # groups whose trees have to be judged anew
-        self.commits: dict[GroupKey, Commit] = {}  # by root group
+        # Root key -> root group; the leaf itself where no root is known yet (key "waiting/…").
+        self._group_of: dict[str, GroupKey] = {}
+        self._arrived: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> pods that came since the last `settle`
+        self._dirty: dict[GroupKey, bool] = {}  # leaf -> whether more happened than pods coming and going
+        self._touched: dict[GroupKey, None] = {}  # heads of trees whose objects changed
+        self._judged: dict[GroupKey, None] = {}  # heads of trees whose members changed
+        self._stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
+        self._errors: dict[str, int] = {}  # root key -> failed commits in a row
+        self._admission = Admission(self)
         self._attempt = Attempt(self)
-        self.preempt: Callable[..., Any] | None = None  # set by the preemption package
+        self.preempt: GroupPreemption | None = None  # set by the engine where the profile has DefaultPreemption
 
     # ---- what happened
 
     def saw(self, pod: Pod) -> None:
         """Every version of every pod, before the engine makes a record of it."""
         key = pod_key(pod)
-        before = self.forest.leaf_of(key)
+        forest = self.forest
+        before = forest.leaf_of(key)
         if before is None and group_of(pod) is None:
             return
-        known = self._engine.pods.records.get(str(key))
+        name = str(key)
+        known = self.pods.records.get(name)
         if (
             known is not None
             and known.uid == pod.metadata.uid
@@ -78,25 +89,59 @@ class Groups:
         ):
             return  # an unbound version of a bound pod is old news
         old = self._member(before, key)
-        heads = self.forest.put_pod(pod)
-        leaf = self.forest.leaf_of(key)
-        if leaf == before and old == self._member(leaf, key):
-            return  # a status update of a running member concerns nobody
-        self._note(heads, (leaf, before))
+        heads = forest.put_pod(pod)
+        leaf = forest.leaf_of(key)
+        if before is not None and leaf != before:
+            self._moved(name, before, leaf)
+        elif pod.spec.node_name:
+            self._answered(name, failed=False)
+        new = self._member(leaf, key)
+        if leaf == before and old is not None and new is not None and old.pod.metadata.uid == new.pod.metadata.uid:
+            if old.state is new.state and old.node == new.node:
+                return  # a status update of a running member concerns nobody
+            if old.state is MemberState.ASSUMED and new.state is MemberState.RUNNING and self._as_expected(leaf):
+                return
+        if new is not None and new.state is MemberState.PENDING and (old is None or old.state is new.state):
+            return  # `pending` follows
+        for head in heads:
+            self._judged[head] = None
+        self._mark((leaf, before), helps=True)
 
-    def _member(self, leaf: GroupKey | None, key: PodKey) -> tuple[Any, ...] | None:
+    def _as_expected(self, leaf: GroupKey | None) -> bool:
+        """A confirmed bind is no news unless the gang is incomplete: then it may have to be given back."""
         group = self.forest.group(leaf) if leaf is not None else None
-        member = group.members.get(key) if group is not None else None
-        return (member.state, member.node, member.pod.metadata.uid) if member is not None else None
+        if group is None or group.spec is None or group.placed < group.spec.minimum:
+            return group is None
+        head = self.forest.resolve(group.key).root
+        above = self.forest.group(head) if head is not None else None
+        return above is None or above is group or above.satisfied
+
+    def _member(self, leaf: GroupKey | None, key: PodKey) -> Member | None:
+        group = self.forest.named(leaf) if leaf is not None else None
+        return group.members.get(key) if group is not None else None
+
+    def _moved(self, name: str, before: GroupKey, leaf: GroupKey | None) -> None:
+        """The label that names its group changed: out of the old one."""
+        self.commits.moved(name, leaf)
+        self._unlist(before, name)
+        self._mark((before,), helps=True)
 
     def lost(self, namespace: str, name: str) -> None:
         """A pod object is gone; after the engine has let go of its record."""
         key = PodKey(namespace, name)
-        if str(key) in self._engine.pods.records:
+        if str(key) in self.pods.records:
             return  # another pod of the same name is there
         leaf = self.forest.leaf_of(key)
-        if leaf is not None:
-            self._note(self.forest.drop_pod(namespace, name), (leaf,))
+        if leaf is None:
+            return
+        member = self._member(leaf, key)
+        heads = self.forest.drop_pod(namespace, name)
+        placed = member is not None and member.state is not MemberState.PENDING
+        if member is not None:
+            self.commits.released(member.pod.metadata.uid)
+        for head in heads:
+            self._judged[head] = None
+        self._mark((leaf,), helps=placed)
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind not in (POD_GROUP, COMPOSITE, WORKLOAD):
@@ -106,29 +151,41 @@ class Groups:
         forest = self.forest
         if kind == WORKLOAD:
             heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
-            self._note(heads, (leaf.key for head in heads for leaf in forest.leaves(head)))
-            return
-        key = GroupKey(kind, namespace, name)
-        below = {leaf.key: None for leaf in forest.leaves(key)}
-        if new is None:
-            heads = (
-                forest.drop_pod_group(namespace, name) if kind == POD_GROUP else forest.drop_composite(namespace, name)
-            )
-            self.conditions.forget(key)
+            # Without it its implicit groups have no head any more.
+            self._mark(forest.of_workload(namespace, name), helps=True)
         else:
-            heads = forest.put_pod_group(new) if kind == POD_GROUP else forest.put_composite(new)
-            self.conditions.seen(key, new)
-            if old is not None and old.spec == new.spec and old.metadata.annotations == new.metadata.annotations:
-                return  # its status was written, probably by us
-        below |= {leaf.key: None for leaf in forest.leaves(key)}
-        self._note((*heads, key), below)
-
-    def _note(self, heads: Iterable[GroupKey], leaves: Iterable[GroupKey | None]) -> None:
+            key = GroupKey(kind, namespace, name)
+            below = {leaf.key: None for leaf in forest.leaves(key)}
+            if new is None:
+                drop = forest.drop_pod_group if kind == POD_GROUP else forest.drop_composite
+                heads = drop(namespace, name)
+                self.conditions.forget(key)
+                self.commits.forget(key)
+            else:
+                heads = forest.put_pod_group(new) if kind == POD_GROUP else forest.put_composite(new)
+                self.conditions.seen(key, new)
+                if old is not None and _same(old, new):
+                    return  # its status was written, probably by us
+            below |= {leaf.key: None for leaf in forest.leaves(key)}
+            self._touched[key] = None
+            self._mark(below, helps=True)
         for head in heads:
             self._touched[head] = None
+
+    def outcome(self, decision: d.Decision, event: e.Outcome) -> None:
+        """A write about a group, or an eviction, was answered."""
+        if not event.problem:
+            return
+        if isinstance(decision, d.SetGroupCondition):
+            if event.problem != e.NOT_FOUND:
+                self.conditions.unsaid(GroupKey(decision.kind, decision.namespace, decision.name))
+        elif isinstance(decision, d.Evict):
+            self.commits.released(decision.uid)
+
+    def _mark(self, leaves: Iterable[GroupKey | None], *, helps: bool) -> None:
         for leaf in leaves:
             if leaf is not None:
-                self._dirty[leaf] = None
+                self._dirty[leaf] = helps or self._dirty.get(leaf, False)
 
     # ---- GroupRoots
 
@@ -140,58 +197,60 @@ class Groups:
         leaf = self.forest.leaf_of(key)
         if leaf is None:
             return
-        heads = self.forest.forget(key)
+        back = bool(self.forest.forget(key))
         self.waiting_pods.setdefault(leaf, {})[record.key] = record
+        self._arrived.setdefault(leaf, {})[record.key] = record
         root = self._roots.get(self._home.get(leaf, ""))
         if root is not None and record.key in root.records:
             root.records[record.key] = record
-        self._answered(leaf, record, failed=True)
-        self._note(heads, (leaf,))
+            back = True  # changed, not new
+        self._answered(record.key, failed=True)
+        self._mark((leaf,), helps=back)
 
     def placed(self, record: PodRecord) -> None:
-        key = PodKey(record.namespace, record.name)
         leaf = self._leave(record)
-        if leaf is None:
-            return
-        if record.assumed:
-            self.forest.assume(key, record.node_name)
-        else:
-            self._answered(leaf, record, failed=False)
+        if leaf is not None and record.assumed:
+            self.forest.assume(PodKey(record.namespace, record.name), record.node_name)
 
     def bound(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind."""
-        leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
-        if leaf is not None:
-            self._answered(leaf, record, failed=False)
+        self._answered(record.key, failed=False)
 
     def gone(self, record: PodRecord, *, finished: bool) -> None:
         leaf = self._leave(record)
         if leaf is not None:
-            self._answered(leaf, record, failed=False)
-            self._note((), (leaf,))
+            self._answered(record.key, failed=False)
+            self._mark((leaf,), helps=finished)
 
     def _leave(self, record: PodRecord) -> GroupKey | None:
         """The pod waits no more."""
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
-        if leaf is None:
-            return None
-        pods = self.waiting_pods.get(leaf)
-        if pods is not None and pods.get(record.key) is not None:
-            del pods[record.key]
-            if not pods:
-                del self.waiting_pods[leaf]
+        if leaf is not None:
+            self._unlist(leaf, record.key)
+        return leaf
+
+    def _unlist(self, leaf: GroupKey, name: str) -> None:
+        for table in (self.waiting_pods, self._arrived):
+            pods = table.get(leaf)
+            if pods is not None and pods.pop(name, None) is not None and not pods:
+                del table[leaf]
         root = self._roots.get(self._home.get(leaf, ""))
         if root is not None:
-            root.records.pop(record.key, None)
+            root.records.pop(name, None)
             if not root.records and root.place is not Place.ATTEMPT:
                 self._drop(root)
-        return leaf
 
     def _drop(self, root: Root) -> None:
         if root.place is not Place.NOWHERE:
             self.queue.remove(root)
         self._roots.pop(root.key, None)
         self._group_of.pop(root.key, None)
+        self._attempt.failures.pop(root.key, None)
+
+    def adopt(self, root: Root, group: GroupKey) -> None:
+        """A root whose pods were all assumed has some again."""
+        self._roots[root.key] = root
+        self._group_of[root.key] = group
 
     def place_of(self, record: PodRecord) -> Place:
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
@@ -213,18 +272,27 @@ class Groups:
         """Why the last attempt of a root failed, by its key."""
         return self._attempt.failures.get(root)
 
+    def own_message(self, record: PodRecord, group_message: str) -> str:
+        return self._attempt.own_message(record, group_message)
+
     def under_way(self, root: GroupKey) -> bool:
         """Binds of its members are not all answered yet."""
-        return root in self.commits
+        return self.commits.under_way(root)
 
     @property
     def busy(self) -> bool:
         """Something was touched that `settle` has not looked at."""
-        return bool(self._dirty or self._touched)
+        return bool(self._dirty or self._touched or self._judged)
+
+    def say(self, key: GroupKey, reason: str, message: str) -> None:
+        group = self.forest.group(key)
+        if group is not None:
+            self.conditions.say(group, "False", reason, message)
+
+    # ---- attempts
 
     def attempt(self, root: Root, cycle: Cycle) -> None:
-        key = self._group_of.get(root.key)
-        group = self.forest.group(key) if key is not None else None
+        group = self.forest.group(self._group_of[root.key])
         if group is None or not root.records:
             self._drop(root)
             return
@@ -232,160 +300,132 @@ class Groups:
         if not root.records and root.place is Place.ATTEMPT:
             self._drop(root)
 
+    def _answered(self, pod: str, *, failed: bool) -> None:
+        leaf = self.commits.answered(pod)
+        if leaf is None:
+            return
+        group = self.forest.group(leaf)
+        head = self.forest.resolve(leaf).root
+        if head is None or group is None:
+            return
+        if failed:
+            self._stumbled[leaf] = None
+        elif not self.conditions.is_true(leaf) or not self.conditions.is_true(head):
+            self._judged[head] = None
+
     # ---- settling
 
     def settle(self) -> None:
         if not self.busy:
             return
-        dirty, touched = self._dirty, self._touched
-        self._dirty, self._touched = {}, {}
+        dirty, touched, judged, arrived = self._dirty, self._touched, self._judged, self._arrived
+        self._dirty, self._touched, self._judged, self._arrived = {}, {}, {}, {}
         for head in touched:
             for leaf in self.forest.leaves(head):
-                dirty[leaf.key] = None
-        judged: dict[str, None] = {}
-        for leaf_key in dirty:
+                dirty[leaf.key] = True
+        roots: dict[str, bool] = {}  # key -> whether what happened can help it
+        newcomers: dict[str, dict[str, PodRecord] | None] = {}
+        for leaf_key, helps in dirty.items():
             old = self._home.get(leaf_key)
-            new = self._rehome(leaf_key)
+            new = self._rehome(leaf_key, arrived.get(leaf_key, {}), newcomers)
             for key in (old, new):
                 if key is not None:
-                    judged[key] = None
-        for head in touched:
-            self._judge_empty(head)
-        for key in judged:
+                    roots[key] = roots.get(key, False) or helps or old != new
+        for head in judged:
+            key = root_key(head)
+            roots[key] = True
+        for key, helps in roots.items():
             root = self._roots.get(key)
-            if root is not None and root.records:
-                self.admit(root)
-            elif root is not None:
+            if root is None:
+                continue
+            if not root.records:
                 self._drop(root)
+                continue
+            # Without newcomers everybody knows already what there is to know.
+            if not self._admit(root, newcomers.get(key, {}), helps=helps):
+                touched[self._group_of[key]] = None
+        for head in {**touched, **judged}:
+            self._look(head)
 
-    def _rehome(self, leaf: GroupKey) -> str | None:
-        """Move a leaf's pending pods to the root they belong to now."""
+    def _rehome(
+        self,
+        leaf: GroupKey,
+        arrived: dict[str, PodRecord],
+        newcomers: dict[str, dict[str, PodRecord] | None],
+    ) -> str | None:
+        """Move a leaf's pending pods to the root they belong to now; returns that root's key."""
         pods = self.waiting_pods.get(leaf)
-        resolution = self.forest.resolve(leaf)
-        target = resolution.root
-        key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
         old = self._home.get(leaf)
-        if old is not None and old != key:
-            root = self._roots.get(old)
-            for name in list(root.records) if root is not None else ():
-                if root is not None and (pods is None or name in pods):
-                    root.records.pop(name)
         if not pods:
             self._home.pop(leaf, None)
             return old
-        self._home[leaf] = key
+        target = self.forest.resolve(leaf).root
+        key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
+        if old != key:
+            before = self._roots.get(old) if old is not None else None
+            if before is not None:
+                for name in pods:
+                    before.records.pop(name, None)
+            self._home[leaf] = key
+            arrived = pods
         root = self._roots.get(key)
         if root is None:
             first = min(pods.values(), key=lambda record: (record.created, record.order))
             kind = target.kind if target is not None else leaf.kind
             root = self._roots[key] = Root(kind, key, 0, first.created, first.order)
-        self._group_of[key] = target
-        root.records.update(pods)
+            root.errors = self._errors.get(key, 0)
+            arrived = pods
+        self._group_of[key] = target if target is not None else leaf
+        root.records.update(arrived)
+        known = newcomers.setdefault(key, {})
+        if known is not None:
+            known.update(arrived)
+        if leaf in self._stumbled:
+            del self._stumbled[leaf]
+            self.queue.back_off(root, self.cycle.now)
+            self._errors[key] = root.errors
         return key
 
-    def _judge_empty(self, head: GroupKey) -> None:
-        """A broken hierarchy is reported even where no pod waits yet."""
+    def _admit(self, root: Root, newcomers: dict[str, PodRecord] | None, *, helps: bool) -> bool:
+        """False: held. Then what a failed commit left behind cannot be completed now."""
+        key = self._group_of[root.key]
+        group = self.forest.group(key)
+        if root.key.startswith("waiting/") or group is None:
+            self._admission.wait_for_objects(root, key, newcomers)
+            return True
+        return self._admission.admit(root, group, newcomers, helps=helps)
+
+    def admit(self, root: Root) -> None:
+        """Judge a held root again (a backoff at the gate is over, a gatekeeper changed its mind)."""
+        if not self._admit(root, None, helps=True):
+            self._judged[self._group_of[root.key]] = None
+
+    def _look(self, head: GroupKey) -> None:
+        """What has to be said or done about a tree whether or not pods of it wait."""
         invalid = self.forest.invalid(head)
         if invalid is not None:
             for key in invalid.groups:
-                self._say(key, INVALID, invalid.message)
-
-    def admit(self, root: Root) -> None:
-        """Active if the tree is complete and in order, else held with the reason."""
-        key = self._group_of[root.key]
-        if key is None:
-            self._wait_for_objects(root)
+                self.say(key, INVALID, invalid.message)
+        group = self.forest.group(head)
+        if group is None or group.spec is None or group.spec.parent is not None:
             return
-        forest = self.forest
-        group = forest.group(key)
-        assert group is not None and group.spec is not None
-        root.priority = forest.priority(key)
-        if group.placed and not group.composite and group.placed < group.spec.minimum:
-            root.asked = min(root.asked, self._created(group, root.asked))  # replacements come before new work
-        invalid = forest.invalid(key)
-        if invalid is not None:
-            self._hold(root, invalid.groups, INVALID, ERROR, invalid.message)
-            return
-        mismatch = forest.mismatch(key)
-        if mismatch is not None:
-            leaves = [leaf.key for leaf in forest.leaves(key)]
-            self._hold(root, [key, *(leaf for leaf in leaves if leaf != key)], ERROR, ERROR, mismatch)
-            return
-        if not forest.ready(key):
-            self._below_quorum(root, key)
-            return
-        gated = forest.gated(key)
-        if gated:
-            names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
-            self._hold(root, (), "", GATED, f"waiting for scheduling gates of {names}")
-            return
-        self._engine.pods.admit(root)
+        if invalid is None:
+            self.commits.tell(group)
+            if self.conditions.is_true(head):
+                self._errors.pop(root_key(head), None)
+        root = self._roots.get(root_key(head))
+        if root is None or (root.place is Place.GATED and not self.forest.ready(head)):
+            self.commits.release(group, root_key(head))
+            if root is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
+                self._admission.short_of_members(head)
 
-    def _created(self, group: Group, otherwise: float) -> float:
-        records = [self._engine.pods.records.get(str(name)) for name in group.members]
-        return min((record.created for record in records if record is not None), default=otherwise)
 
-    def _wait_for_objects(self, root: Root) -> None:
-        leaf = next(leaf for leaf, home in self._home.items() if home == root.key)
-        invalid = self.forest.invalid(leaf)
-        if invalid is not None:
-            self._hold(root, invalid.groups, INVALID, ERROR, invalid.message)
-        else:
-            self._hold(root, (), "", WAITING, self.forest.resolve(leaf).message)
-
-    def _below_quorum(self, root: Root, key: GroupKey) -> None:
-        quorum = self.forest.quorum(key)
-        for shortage in quorum.shortages:
-            if shortage.group != key:
-                self._say(shortage.group, WAITING, f"waiting for members: {shortage}")
-        self._say(key, WAITING, quorum.message)
-        # The pods' text carries no count: it would change for every pod whenever one more arrives.
-        self._hold(root, (), "", WAITING, quorum.message.partition(":")[0])
-
-    def _hold(self, root: Root, groups: Iterable[GroupKey], group_reason: str, pod_reason: str, message: str) -> None:
-        self.queue.gate(root, GANG, message)
-        for key in groups:
-            self._say(key, group_reason, message)
-        quiet = pod_reason in (WAITING, GATED)
-        for record in root.records.values():
-            if record.pod is not None and record.pod.spec.scheduling_gates:
-                continue  # its own gate is the reason that matters to it; the API server has written that
-            self.cycle.say(record, pod_reason, message, event=not quiet)
-
-    def _say(self, key: GroupKey, reason: str, message: str) -> None:
-        group = self.forest.group(key)
-        if group is not None:
-            self.conditions.say(group, "False", reason, message)
-
-    # ---- commits
-
-    def begin_commit(self, root: GroupKey, groups: list[GroupKey], records: list[PodRecord]) -> None:
-        commit = self.commits.setdefault(root, Commit([]))
-        commit.groups += [key for key in groups if key not in commit.groups]
-        commit.outstanding.update(record.key for record in records)
-        if not commit.outstanding:
-            self._finish_commit(root, commit)
-
-    def _answered(self, leaf: GroupKey, record: PodRecord, *, failed: bool) -> None:
-        root = self.forest.resolve(leaf).root
-        commit = self.commits.get(root) if root is not None else None
-        if root is None or commit is None or record.key not in commit.outstanding:
-            return
-        commit.outstanding.discard(record.key)
-        commit.failed = commit.failed or failed
-        if not commit.outstanding:
-            self._finish_commit(root, commit)
-
-    def _finish_commit(self, root: GroupKey, commit: Commit) -> None:
-        """The last bind is answered: only what is really there is called scheduled."""
-        del self.commits[root]
-        for key in commit.groups:
-            group = self.forest.group(key)
-            if group is not None and group.satisfied:
-                self.conditions.say(group, "True", "Scheduled", "")
-
-    def scheduled_before(self, group: Group) -> bool:
-        return initially_scheduled(group) or self.conditions.is_true(group.key)
+def _same(old: Any, new: Any) -> bool:
+    return bool(
+        old.spec == new.spec
+        and old.metadata.annotations == new.metadata.annotations
+        and old.metadata.uid == new.metadata.uid
+    )
 
 
 def root_key(key: GroupKey) -> str:

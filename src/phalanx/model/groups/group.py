@@ -21,19 +21,20 @@ from phalanx.model.objects.pod import Pod
 PREEMPT_LOWER = "PreemptLowerPriority"
 
 
-class MemberState(enum.Enum):
-    PENDING = "pending"
-    ASSUMED = "assumed"  # placed by this scheduler, the write not yet confirmed
-    RUNNING = "running"  # bound to a node, terminating or not
-    SUCCEEDED = "succeeded"  # completed: still satisfies its gang
-    FAILED = "failed"  # does not count: somebody has to replace it
-    LEAVING = "leaving"  # deleted before it got a node
-    FOREIGN = "foreign"  # pending, but another scheduler's
+class MemberState(enum.IntEnum):  # integers: counted with every event of every pod
+    PENDING = 0
+    ASSUMED = 1  # placed by this scheduler, the write not yet confirmed
+    RUNNING = 2  # bound to a node
+    SUCCEEDED = 3  # completed: still satisfies its gang
+    FAILED = 4  # does not count: somebody has to replace it
+    LEAVING = 5  # deleted before it got a node
+    FOREIGN = 6  # pending, but another scheduler's
+    ENDING = 7  # terminating on its node: dictates the domain, but is as good as gone
 
 
 KNOWN = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEEDED})
 PLACED = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEEDED})
-ON_NODE = frozenset({MemberState.ASSUMED, MemberState.RUNNING})
+ON_NODE = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.ENDING})
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -72,7 +73,10 @@ class Group:
         "counts",
         "gated",
         "key",
+        "known",
+        "marked",
         "members",
+        "placed",
         "problem",
         "ready_children",
         "source",
@@ -87,6 +91,9 @@ class Group:
         self.children: dict[GroupKey, Group] = {}
         self.members: dict[PodKey, Member] = {}
         self.counts: Counter[MemberState] = Counter()
+        self.known = 0  # members that count for the quorum
+        self.placed = 0  # members that already satisfy the minimum: assumed, running or completed
+        self.marked = 0  # running members that this product bound as part of their group
         self.gated: dict[PodKey, None] = {}  # pending members with scheduling gates
         self.traits: Counter[tuple[str, int, str]] = Counter()  # (schedulerName, priority, preemptionPolicy)
         self.ready_children = 0
@@ -97,16 +104,6 @@ class Group:
     @property
     def composite(self) -> bool:
         return self.key.kind == COMPOSITE
-
-    @property
-    def known(self) -> int:
-        """Members that count for the quorum."""
-        return sum(self.counts[s] for s in KNOWN)
-
-    @property
-    def placed(self) -> int:
-        """Members that already satisfy the minimum: assumed, running or completed."""
-        return sum(self.counts[s] for s in PLACED)
 
     @property
     def ready(self) -> bool:

@@ -1,0 +1,42 @@
+"""A long stretch of random cluster life with groups and faults, by seed; every invariant after every step.
+
+`python tests/groups/test_group_simulation.py EVENTS SEED [SEEDS]` runs more of it and prints the seed that fails.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from group_world import GroupWorld
+
+from phalanx.engine.decisions import encode
+
+
+def simulate(events: int, seed: int, faults: float = 0.1) -> GroupWorld:
+    world = GroupWorld(seed, faults=faults)
+    try:
+        for _ in range(events):
+            world.tick()
+        world.settle()
+        world.check_rest()
+    except Exception as problem:
+        raise AssertionError(f"seed {seed}, after {len(world.decisions)} decisions: {problem}") from problem
+    return world
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_survive_a_random_life_with_faults_and_restarts(seed: int) -> None:
+    world = simulate(600, seed)
+    assert world.binds > 20
+
+
+def test_same_events_give_the_same_decisions() -> None:
+    first, second = (b"\n".join(map(encode, simulate(300, 42).decisions)) for _ in range(2))
+    assert first == second
+
+
+if __name__ == "__main__":
+    for seed in range(int(sys.argv[2]), int(sys.argv[2]) + int(sys.argv[3] if len(sys.argv) > 3 else 1)):
+        done = simulate(int(sys.argv[1]), seed)
+        print(f"seed {seed}: {done.binds} binds, {done.released} released, {done.restarts} restarts, all well")
