@@ -10,7 +10,7 @@ SAFE_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def generate_suffix(rng: random.Random, length: int = 5) -> str:
-    return "".join(rng.choice(SAFE_ALPHABET) for _ in range(length))
+    return "".join(rng.choices(SAFE_ALPHABET, k=length))
 
 
 def new_uid(rng: random.Random) -> str:

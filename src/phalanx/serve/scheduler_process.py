@@ -81,7 +81,7 @@ class SchedulerProcess:
     def __init__(self, settings: SchedulerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._rng = random.SystemRandom()
+        self._rng = random.Random()  # seeded by the system; nothing made of it need be secret
         self.service: SchedulerService | None = None
         self.health: HealthServer | None = None
         self._task: asyncio.Task[None] | None = None
