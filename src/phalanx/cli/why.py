@@ -71,8 +71,9 @@ def render(item: Why, paint: Paint) -> str:
     lines += _section("nodes", reasons)
     if item.preemption is not None:
         gone = item.preemption.total - len(item.preemption.victims)
-        text = f"{item.preemption.text or 'evicting'} ({gone} of {item.preemption.total} victims gone)"
-        lines += _section("preemption", [text])
+        first, *others = (item.preemption.text or "evicting").splitlines()
+        text = f"{first}; {gone} of {item.preemption.total} victims gone"
+        lines += _section("preemption", [text, *(line.strip() for line in others)])
     helps = [relaxation for relaxation in item.relaxations if relaxation.fits is not False]
     mark = {True: "", False: " (by counting, not checked by the filters)"}
     lines += _section("would help", [relaxation.text + mark[relaxation.checked] for relaxation in helps])

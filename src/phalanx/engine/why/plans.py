@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.engine.adapters import PluginFailure
 from phalanx.engine.framework import Finding
+from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.roots import Groups, root_key
+from phalanx.engine.placement.sentences import plural
 from phalanx.engine.plugins.default_preemption import DefaultPreemption
+from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan
+from phalanx.engine.preemption.groups import GroupPlan, GroupPreemption
 from phalanx.engine.preemption.ongoing import Ongoing
 from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.records import PodRecord
 from phalanx.engine.why.ask import Unknown
+from phalanx.engine.why.trial import solve
 from phalanx.engine.why.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
 
@@ -45,7 +51,7 @@ def _under_way(engine: Engine, root: str) -> PlanAnswer | None:
         VictimLine(f"pod {key}", 1, record.priority if record is not None else 0, "is being evicted")
         for key, record in ((key, engine.pods.records.get(key)) for key in sorted(found.victims))
     ]
-    text = found.text or "victims are on their way out"
+    text = found.text.partition("\n")[0] or "victims are on their way out"
     return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
 
 
@@ -119,8 +125,68 @@ def _group(engine: Engine, groups: Groups, leaf: GroupKey) -> PlanAnswer:
     head = groups.forest.resolve(leaf).root
     if head is None:
         return PlanAnswer(root_key(leaf), "none", groups.forest.resolve(leaf).message)
-    root = root_key(head)
-    under_way = _under_way(engine, root)
+    name = root_key(head)
+    under_way = _under_way(engine, name)
     if under_way is not None:
         return under_way
-    return PlanAnswer(root, "none", "no preemption plan: groups are not given room by evictions here")
+    group, root = groups.forest.group(head), groups.root_of(head)
+    if group is None or root is None or not root.records:
+        return PlanAnswer(name, "fits", "no pod of it waits")
+    if not groups.forest.ready(head):
+        return PlanAnswer(name, "none", groups.forest.quorum(head).message)
+    if root.gate[1]:
+        return PlanAnswer(name, "none", root.gate[1])
+    try:
+        settings = engine.settings
+        built = build(engine.cycle, group, groups.waiting_pods, settings.search_budget, root.priority)
+        solved = solve(engine.cycle, built)
+        if solved.seats:
+            return PlanAnswer(name, "fits", FITS, places=_shares(engine, solved.seats))
+        if groups.forest.preemption_policy(head) == "Never":
+            return PlanAnswer(name, "none", NEVER)
+        if not isinstance(groups.preempt, GroupPreemption):
+            return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts nobody for groups")
+        return _of(engine, name, groups.preempt.plan(root, group, built))
+    except (PluginFailure, Unplaceable) as problem:
+        return PlanAnswer(name, "none", str(problem))
+
+
+def _of(engine: Engine, name: str, found: GroupPlan) -> PlanAnswer:
+    answer, places = found.answer, _shares(engine, found.seats)
+    if isinstance(answer, Plan):
+        victims = [VictimLine(v.name, v.pods, v.priority, v.why) for v in answer.victims]
+        units = plural(len(victims), "unit")
+        text = f"evict {plural(answer.cost.pods, 'pod')} in {units}" if victims else FITS
+        if not victims and places:
+            text = "evicts nobody more: pods that are leaving suffice"
+        cost, bound = _price(answer.cost), _price(answer.lower_bound)
+        return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions)
+    if found.units:
+        # Found by the filters' own word, unit by unit: no bound is known.
+        why = "while it stays the pods' rules about each other are not kept"
+        victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
+        pods = sum(line.pods for line in victims)
+        cost = Price(highest_priority=max(line.priority for line in victims), pods=pods)
+        return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
+    if isinstance(answer, Hopeless):
+        return PlanAnswer(name, "hopeless", answer.reason, expansions=answer.expansions)
+    steps = answer.expansions
+    return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
+
+
+def _shares(engine: Engine, seats: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:
+    counts: dict[str, int] = {}
+    for _, row in seats:
+        node = engine.columns.names[row]
+        counts[node] = counts.get(node, 0) + 1
+    return [NodeShare(node, count) for node, count in sorted(counts.items())]
+
+
+def _price(cost: Cost) -> Price:
+    return Price(
+        budget_violations=cost.budgets,
+        highest_priority=None if cost.priority == NOBODY else cost.priority,
+        pods=cost.pods,
+        broken_gangs=cost.gangs,
+        lost_seconds=round(cost.work, 3),
+    )
