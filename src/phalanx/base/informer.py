@@ -24,6 +24,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PAGE = 2000
+ABSENT_SECONDS = 30.0  # until an optional resource that is not served is asked for again
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
 
 
@@ -106,8 +107,8 @@ class Informer(Generic[T]):
                 self.served = False
                 self._replace({})
                 self.synced.set()
-                log.info("%s is not served here (%s); asking again in 30 s", self.resource.plural, problem)
-                await asyncio.sleep(30)
+                log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
+                await asyncio.sleep(ABSENT_SECONDS)
             except ApiProblem as problem:
                 log.warning("listing %s: %s", self.resource.plural, problem)
                 await asyncio.sleep(delay(failures, problem, self._rng))

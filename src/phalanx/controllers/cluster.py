@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from phalanx.base import informer
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Conflict, NotFound
@@ -92,7 +93,7 @@ class GroupController(Controller):
         except NotFound as problem:
             note = f"scheduling objects are not served by this cluster ({problem}); install the custom resources"
             self._warn(owner, "APINotAvailable", note)
-            self.queue.add_after(key, 30)
+            self.queue.add_after(key, informer.ABSENT_SECONDS)  # about when the caches look again
 
     async def _tidy(self, owner: Json) -> None:
         """Groups of a workload that no longer asks; those of a finished one stay until it goes, as a record."""

@@ -1,0 +1,164 @@
+"""Clusters that serve groups themselves: links by field, and hands off where upstream makes the groups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from beside import Beside, beside, group_of, job, jobset, pods, running
+
+from phalanx.base import informer
+from phalanx.model.gates import Gates
+
+Json = dict[str, Any]
+NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job controller makes none
+
+
+def play(scenario: Callable[[Beside], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def run() -> None:
+        async with beside(**options) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(run())
+
+
+def test_pods_are_linked_by_the_field_where_the_server_keeps_it() -> None:
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(job("train", 3))
+        found = await cluster.eventually("Pod", running(3))
+        (group,) = cluster.all("PodGroup")
+        assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
+        assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in found} == {group["metadata"]["name"]}
+        assert not any(group_of(pod) for pod in found)
+
+    play(scenario, gates=NATIVE, custom=False)
+
+
+def test_groups_that_the_job_controller_makes_itself_are_left_to_it() -> None:
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(job("train", 3, suspend=True))
+        (theirs,) = await cluster.eventually("PodGroup", bool)
+        await cluster.start_phalanx()
+        assert "groups are left to it" in await cluster.told("GroupsHandedOver")
+        await cluster.patch("Job", "train", {"spec": {"suspend": False}})
+        found = await cluster.eventually("Pod", running(3))
+        (group,) = cluster.all("PodGroup")
+        assert group["metadata"]["uid"] == theirs["metadata"]["uid"]
+        assert "app.kubernetes.io/managed-by" not in (group["metadata"].get("labels") or {})
+        assert {pod["spec"]["schedulerName"] for pod in found} == {"default-scheduler"}
+
+    play(scenario, gates=Gates(), custom=False, phalanx=False)
+
+
+def test_both_at_once_end_with_one_set_of_groups() -> None:
+    async def scenario(cluster: Beside) -> None:
+        for number in range(10):
+            await cluster.apply(job(f"train-{number}", 2))
+        await cluster.eventually("Pod", running(20))
+        groups = cluster.all("PodGroup")
+        assert len(groups) == len(cluster.all("Workload")) == 10
+        for pod in cluster.all("Pod"):
+            assert pod["spec"]["schedulingGroup"]["podGroupName"] in {group["metadata"]["name"] for group in groups}
+
+    play(scenario, gates=Gates(), custom=False)
+
+
+def test_a_workload_that_names_its_group_is_left_alone() -> None:
+    async def scenario(cluster: Beside) -> None:
+        body = {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": "mine"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+        }
+        await cluster.apply(body)
+        await cluster.apply(job("train", 2, pod={"schedulingGroup": {"podGroupName": "mine"}}))
+        found = await cluster.eventually("Pod", running(2))
+        assert [group["metadata"]["name"] for group in cluster.all("PodGroup")] == ["mine"]
+        assert {pod["spec"]["schedulerName"] for pod in found} == {"default-scheduler"}
+
+    play(scenario, gates=NATIVE, custom=False)
+
+
+def test_replicas_of_a_leaderworkerset_are_groups_of_their_revision() -> None:
+    async def scenario(cluster: Beside) -> None:
+        body = {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "vllm", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+            "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": pods()}},
+        }
+        await cluster.apply(body)
+        found = await cluster.eventually("Pod", running(6))
+        revision = found[0]["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/template-revision-hash"]
+        names = {f"vllm-0-{revision}", f"vllm-1-{revision}"}
+        assert {group["metadata"]["name"] for group in cluster.all("PodGroup")} == names
+        for pod in found:
+            replica = pod["metadata"]["name"].split("-")[1]
+            assert group_of(pod) == f"vllm-{replica}-{revision}"
+            assert pod["spec"]["schedulerName"] == "phalanx"
+        await cluster.patch(
+            "LeaderWorkerSet",
+            "vllm",
+            {"spec": {"replicas": 1}},
+        )
+        (left,) = await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
+        assert left["metadata"]["name"] == f"vllm-0-{revision}"
+
+    play(scenario)
+
+
+def test_a_kind_that_is_not_installed_is_picked_up_when_it_appears(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "ABSENT_SECONDS", 0.1)
+
+    async def scenario(cluster: Beside) -> None:
+        kind = cluster.registry.by_storage_key("jobsets.jobset.x-k8s.io")
+        assert kind is not None
+        cluster.registry.remove(kind.key)
+        await cluster.start_phalanx()
+        await cluster.apply(job("train", 2, suspend=True))
+        await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
+        cluster.registry.add(kind)
+        await cluster.apply(jobset("js", {"scheduling.phalanx.dev/gang": "true"}, ("w", 2, 2)))
+        groups = await cluster.eventually("PodGroup", lambda groups: len(groups) == 2)
+        assert {group["spec"]["schedulingPolicy"]["gang"]["minCount"] for group in groups} == {2, 4}
+
+    play(scenario, phalanx=False, upstream=False, nodes=0, schedulers=())
+
+
+def test_custom_resources_installed_later_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "ABSENT_SECONDS", 0.1)
+
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(job("early", 2, suspend=True))
+        assert "install the custom resources" in await cluster.told("APINotAvailable")
+        await cluster.install_custom_resources()
+        await cluster.apply(job("train", 2))
+        await cluster.eventually("Pod", running(2))
+        assert cluster.all("PodGroup")
+
+    play(scenario, custom=False)
+
+
+def test_one_replica_writes_and_the_next_takes_over() -> None:
+    async def scenario(cluster: Beside) -> None:
+        first = cluster.phalanx
+        assert first is not None
+        second = await cluster.start_phalanx()
+        await cluster.apply(job("one", 2, suspend=True))
+        await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
+        lease = cluster.look("Lease", "phalanx-controllers", "kube-system")
+        await first.stop()  # releases the lease
+        await cluster.until(
+            "Lease",
+            "phalanx-controllers",
+            "kube-system",
+            lambda now: now["spec"]["holderIdentity"] not in ("", lease["spec"]["holderIdentity"] if lease else ""),
+        )
+        await cluster.apply(job("two", 2, suspend=True))
+        await cluster.eventually("PodGroup", lambda groups: len(groups) == 2)
+        assert second.authority == first.authority  # one certificate for all replicas
+
+    play(scenario, upstream=False, nodes=0, schedulers=())
