@@ -1,0 +1,124 @@
+"""The demo of `make up`: three workloads on 32 nodes that show gangs forming, waiting and taking their turn.
+
+* `training`: a JobSet of eight whole nodes that must share one rack; it runs for a minute.
+* `inference`: a LeaderWorkerSet of two replicas, each a gang of a leader and three workers.
+* `evaluation`: a Job of 24 whole nodes. With `training` running only 20 are free, so it waits as a whole, holding
+  nothing, and starts when the training is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import AlreadyExists, ApiProblem
+from phalanx.controllers import resources as r
+
+Json = dict[str, Any]
+
+NODES = 32
+TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
+RACK = "topology.phalanx.dev/rack"
+GPU = "nvidia.com/gpu"
+RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
+
+
+def workloads(training_seconds: int = 60, evaluation_seconds: int = 30) -> list[tuple[Resource, Json]]:
+    """In the order in which they should be created."""
+    return [
+        (r.JOB_SETS, _training(training_seconds)),
+        (r.LEADER_WORKER_SETS, _inference()),
+        (r.JOBS, _evaluation(evaluation_seconds)),
+    ]
+
+
+async def apply_demo(client: Client, namespace: str = "default", **seconds: int) -> list[str]:
+    """Create what does not exist yet; the names of what was created, as kubectl says them."""
+    created: list[str] = []
+    for resource, body in workloads(**seconds):
+        if resource is r.JOBS and created:
+            await _placed(client, namespace, ("training-", "inference-"), 16)  # the Job is to come too late
+        try:
+            await client.create(resource, copy.deepcopy(body), namespace)
+        except AlreadyExists:
+            continue
+        created.append(f"{resource.kind.lower()}/{body['metadata']['name']}")
+    return created
+
+
+async def _placed(client: Client, namespace: str, names: tuple[str, ...], count: int, patience: float = 20.0) -> None:
+    """Until so many pods whose names start like that have a node; not for ever, should the cluster be another one."""
+    try:
+        async with asyncio.timeout(patience):
+            found: Json = msgspec.json.decode(await client.list(r.PODS, namespace))
+            nodes = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in found["items"]}
+            events = client.watch(r.PODS, namespace, resource_version=found["metadata"]["resourceVersion"])
+            while sum(bool(node) for name, node in nodes.items() if name.startswith(names)) < count:
+                event = await anext(events)
+                pod = msgspec.json.decode(event.object)
+                if event.type != "BOOKMARK":
+                    nodes[pod["metadata"]["name"]] = pod["spec"].get("nodeName")
+    except (TimeoutError, StopAsyncIteration, ApiProblem):
+        return
+
+
+async def remove_demo(client: Client, namespace: str = "default") -> None:
+    """Everything of the demo, with all it made."""
+    for resource, body in workloads():
+        await client.delete(resource, body["metadata"]["name"], namespace, propagation="Background")
+
+
+def _pod(name: str, gpus: int, *, seconds: int = 0, restart: str = "Always") -> Json:
+    container = {"name": name, "image": f"example/{name}:1", "resources": {"limits": {GPU: str(gpus)}}}
+    template: Json = {"spec": {"restartPolicy": restart, "containers": [container]}}
+    if seconds:
+        template["metadata"] = {"annotations": {RUN_SECONDS: str(seconds)}}
+    return template
+
+
+def _training(seconds: int) -> Json:
+    job = {"parallelism": 8, "completions": 8, "template": _pod("trainer", 8, seconds=seconds, restart="Never")}
+    return {
+        "apiVersion": r.JOB_SETS.api_version,
+        "kind": r.JOB_SETS.kind,
+        "metadata": {"name": "training"},
+        "spec": {
+            "scheduling": {
+                "schedulingPolicy": {"gang": {}},
+                "schedulingConstraints": {"topology": [{"key": RACK}]},
+            },
+            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def _inference() -> Json:
+    return {
+        "apiVersion": r.LEADER_WORKER_SETS.api_version,
+        "kind": r.LEADER_WORKER_SETS.kind,
+        "metadata": {"name": "inference"},
+        "spec": {
+            "replicas": 2,
+            "scheduling": {"schedulingConstraints": {"topology": [{"key": RACK}]}},
+            "leaderWorkerTemplate": {"size": 4, "workerTemplate": _pod("server", 4)},
+        },
+    }
+
+
+def _evaluation(seconds: int) -> Json:
+    return {
+        "apiVersion": r.JOBS.api_version,
+        "kind": r.JOBS.kind,
+        "metadata": {"name": "evaluation"},
+        "spec": {
+            "parallelism": 24,
+            "completions": 24,
+            "completionMode": "Indexed",
+            "scheduling": {"schedulingPolicy": {"gang": {}}},
+            "template": _pod("evaluator", 8, seconds=seconds, restart="Never"),
+        },
+    }
