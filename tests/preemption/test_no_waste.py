@@ -1,4 +1,4 @@
-"""Whatever is asked for in whatever order: evictions are for somebody of higher priority, who then runs; and they end."""
+"""Whatever is asked for in whatever order: evictions serve somebody of higher priority, who then runs; and they end."""
 
 from __future__ import annotations
 
