@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 up: venv
-	$(BIN)/phalanx up $(UP_ARGS)
+	$(BIN)/phalanx up --demo $(UP_ARGS)
 
 test: venv
 	$(BIN)/pytest -n 2 $(TEST_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 
@@ -12,8 +13,8 @@ from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
 
 
-def start_cluster(settings: ClusterSettings, log_level: str) -> int:
-    """Runs until a signal; the exit code."""
+def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = False) -> int:
+    """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table."""
     configure_logging(log_level)
     started = time.monotonic()
     cluster = Cluster(settings, parts_of(settings))
@@ -21,10 +22,32 @@ def start_cluster(settings: ClusterSettings, log_level: str) -> int:
     def ready() -> str:
         kubeconfig = settings.server.kubeconfig_path
         where = f" KUBECONFIG={kubeconfig}" if kubeconfig is not None else ""
-        return f"ready {cluster.server.url}{where} ({time.monotonic() - started:.1f} s)"
+        line = f"ready {cluster.server.url}{where} ({time.monotonic() - started:.1f} s)"
+        if demo and kubeconfig is not None:
+            line += (
+                f"\n\nIn another terminal:\n  export KUBECONFIG={kubeconfig}\n  kubectl get podgroups,pods -o wide\n"
+            )
+        return line
 
     def say(text: str) -> None:
         click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
         sys.stdout.flush()
 
-    return run(cluster, ready, say)
+    async def show_demo() -> None:
+        from phalanx.cli.live import LiveTable
+        from phalanx.serve.board import Board
+        from phalanx.serve.demo import apply_demo
+
+        table = LiveTable()
+        board = Board(cluster.server.client("phalanx-board"), table.show)
+        following = asyncio.ensure_future(board.run())
+        try:
+            await board.ready.wait()
+            table.start()
+            await apply_demo(cluster.server.client("phalanx-demo"))
+            await following
+        finally:
+            following.cancel()
+            table.stop()
+
+    return run(cluster, ready, say, show_demo if demo else None)

@@ -13,16 +13,14 @@ from phalanx.cli.options import server_options
 @server_options
 @click.option(
     "--nodes",
-    default=10,
-    show_default=True,
+    default=None,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Simulated nodes to start with.",
+    help="Simulated nodes to start with.  [default: 10, with --demo 32]",
 )
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
 @click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
-# Scripts that need an empty cluster say so, whatever people may get to see one day when they do not.
-@click.option("--no-demo", is_flag=True, hidden=True, expose_value=False, help="Create no sample objects.")
+@click.option("--demo/--no-demo", default=False, help="Make sample workloads and follow them in a live table.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
 @click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration of the scheduler.")
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
@@ -33,9 +31,10 @@ def up(
     plain_http: bool,
     feature_gates: str,
     log_level: str,
-    nodes: int,
+    nodes: int | None,
     topology: str,
     no_nodes: bool,
+    demo: bool,
     no_controllers: bool,
     config: str,
     record: str | None,
@@ -48,6 +47,7 @@ def up(
     \b
     Examples:
       phalanx up
+      phalanx up --demo
       phalanx up --nodes 5000 --topology zones=2,blocks=4,racks=8
       phalanx up --nodes 0 --no-nodes --no-controllers    # API server and scheduler only
       KUBECONFIG=data/kubeconfig kubectl get nodes
@@ -59,9 +59,15 @@ def up(
 
     server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates)
     scheduler, document = load_config(config)
+    if demo:
+        from phalanx.serve import demo as sample
+
+        if no_nodes or no_controllers:
+            raise click.UsageError("--demo needs nodes and controllers: leave out --no-nodes and --no-controllers")
+        nodes, topology = (sample.NODES, topology or sample.TOPOLOGY) if nodes is None else (nodes, topology)
     settings = ClusterSettings(
         server,
-        nodes,
+        10 if nodes is None else nodes,
         topology,
         run_nodes=not no_nodes,
         run_controllers=not no_controllers,
@@ -69,4 +75,4 @@ def up(
         scheduler_document=document,
         record=Path(record) if record else None,
     )
-    return start_cluster(settings, log_level)
+    return start_cluster(settings, log_level, demo=demo)

@@ -37,12 +37,15 @@ def run_loop(main: Coroutine[Any, Any, int]) -> int:
     return int(uvloop.run(main))
 
 
-def run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None]) -> int:
-    """Start, say ready, wait for a signal or a failure, stop. The exit code."""
-    return run_loop(_run(what, ready, say))
+Then = Callable[[], Coroutine[Any, Any, None]]
 
 
-async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None]) -> int:
+def run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None = None) -> int:
+    """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs beside it once ready."""
+    return run_loop(_run(what, ready, say, then))
+
+
+async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -52,6 +55,7 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
     gc.set_threshold(100_000, 50, 100)
     starting = asyncio.ensure_future(what.start())
     stopping = asyncio.ensure_future(stop.wait())
+    beside: list[asyncio.Future[None]] = []
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -62,6 +66,8 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
         gc.collect()
         gc.freeze()
         say(ready())
+        if then is not None:
+            beside.append(asyncio.ensure_future(then()))
         failing = asyncio.ensure_future(what.until_failure())
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
@@ -74,6 +80,9 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
         return USAGE
     finally:
         stopping.cancel()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await what.stop()
 
 
