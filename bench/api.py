@@ -66,8 +66,9 @@ class Target:
 
 
 @contextmanager
-def cluster(*arguments: str) -> Iterator[tuple[Target, str]]:
-    with tempfile.TemporaryDirectory() as directory:
+def cluster(*arguments: str, data: str = "") -> Iterator[tuple[Target, str]]:
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = data or temporary
         command = [sys.executable, "-m", "phalanx", *arguments, "--data", directory, "--listen", "127.0.0.1:0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:

@@ -1,10 +1,11 @@
 """Pods bound per second through the whole chain: load over TLS → API server → informers → engine → binds → watch.
 
-Run: python bench/e2e.py [up] [separate] [gangs] [kubelets] [--pods N] [--nodes N]
+Run: python bench/e2e.py [up] [separate] [gangs] [kubelets] [memory] [--pods N] [--nodes N]
   up        `phalanx up`: everything in one process, nodes made through the API, no kubelets
   separate  `phalanx apiserver` and `phalanx scheduler`, two processes that speak TLS
   gangs     like up, pods in groups of three that start together or not at all
   kubelets  `phalanx up --nodes N`: pods are bound and then run by simulated kubelets
+  memory    `phalanx up --nodes N` with 50,000 pods that run, and again after a restart on the same data
 
 The load and the counting watcher are processes of their own on the same machine: figures include all sides.
 """
@@ -168,11 +169,34 @@ def separate(pods: int, nodes: int) -> None:
             measure("scheduler apart", target, plain(pods), {"scheduler": pid})
 
 
+def memory(_: int, nodes: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        with cluster("up", "--nodes", str(nodes), data=directory) as (target, _line):
+            print(f"up with {nodes:,} nodes: {target.memory():,.0f} MiB")
+            measure("and 50,000 pods", target, plain(50_000), {})
+            settle(target)
+            print(f"all of them running: {target.memory():,.0f} MiB")
+        started = time.perf_counter()
+        with cluster("up", "--nodes", str(nodes), data=directory) as (target, _line):
+            print(f"restarted, ready after {time.perf_counter() - started:.1f} s: {target.memory():,.0f} MiB")
+
+
+def settle(target: Target) -> None:
+    """Until the process has next to nothing left to do."""
+    before = target.cpu()
+    while True:
+        time.sleep(2)
+        if target.cpu() - before < 0.3:
+            return
+        before = target.cpu()
+
+
 SUITES: dict[str, Callable[[int, int], None]] = {
     "up": up,
     "separate": separate,
     "gangs": gangs,
     "kubelets": kubelets,
+    "memory": memory,
 }
 
 if __name__ == "__main__":
