@@ -1,0 +1,162 @@
+"""Every file in examples/ does what it says on a local cluster, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_cronjob import Fast
+from world import Json, World, condition, world
+
+from phalanx.base.clock import SystemClock
+from phalanx.controllers.grouping import group
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TOPOLOGY = "blocks=2,racks=4"
+RACK, BLOCK = "topology.phalanx.dev/rack", "topology.phalanx.dev/block"
+MADE = ("Pod", "Job", "ReplicaSet", "StatefulSet", "PodGroup", "CompositePodGroup", "Workload", "ControllerRevision")
+
+
+def documents(name: str) -> list[Json]:
+    return [document for document in yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()) if document]
+
+
+def files() -> list[str]:
+    return sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+
+
+def is_true(type_: str) -> Callable[[Json], bool]:
+    return lambda obj: condition(obj, type_).get("status") == "True"
+
+
+def all_ready(obj: Json) -> bool:
+    return bool((obj.get("status") or {}).get("readyReplicas") == obj["spec"]["replicas"])
+
+
+# What tells that an example has come to where it wants to be.
+GOALS: dict[str, Callable[[Json], bool]] = {
+    "Job": is_true("Complete"),
+    "JobSet": is_true("Completed"),
+    "LeaderWorkerSet": is_true("Available"),
+    "StatefulSet": all_ready,
+    "Deployment": all_ready,
+    "ReplicaSet": all_ready,
+    "Pod": is_true("Ready"),
+}
+# name -> (PodGroups, pods of each gang that share a domain of this label)
+EXPECTED: dict[str, tuple[int, str]] = {
+    "compositepodgroup-two-blocks": (2, BLOCK),
+    "deployment-basic": (1, RACK),
+    "job-gang": (1, ""),
+    "job-indexed": (1, ""),
+    "jobset-composite": (2, RACK),
+    "jobset-depends-on": (2, ""),
+    "jobset-gang": (0, ""),
+    "jobset-gang-per-replicatedjob": (0, ""),
+    "jobset-replicated-gang": (0, ""),
+    "jobset-scheduling": (2, ""),
+    "lws-leader-created": (2, ""),
+    "lws-leader-ready": (2, ""),
+    "lws-rolling-update": (3, ""),
+    "lws-subgroups": (2, RACK),
+    "podgroup-topology": (1, RACK),
+    "statefulset-gang": (1, ""),
+    "workload-v1alpha1": (0, ""),
+}
+OTHERWISE = {"cronjob-gang", "mpijob", "trainjob"}  # tested below
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    assert set(files()) == set(EXPECTED) | OTHERWISE
+    readme = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{name}.yaml`" in readme for name in files())
+
+
+async def create(cluster: World, body: Json) -> None:
+    known = cluster.resource(body["kind"])
+    resource = replace(known, version=body["apiVersion"].rpartition("/")[2])
+    await cluster.client.create(resource, body, "default" if known.namespaced else "")
+
+
+def domains(cluster: World, groups: dict[str, list[Json]], key: str) -> dict[str, set[str]]:
+    labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in cluster.all("Node", "")}
+    return {name: {labels[pod["spec"]["nodeName"]][key] for pod in pods} for name, pods in groups.items()}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_it_runs_and_leaves_nothing_behind(name: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=8, topology=TOPOLOGY) as cluster:
+            made = documents(name)
+            seen: dict[str, dict[str, Json]] = {}
+
+            def remember(pods: list[Json]) -> None:
+                for pod in pods:
+                    if pod["spec"].get("nodeName") and pod["spec"].get("schedulingGroup"):
+                        group_name = pod["spec"]["schedulingGroup"]["podGroupName"]
+                        seen.setdefault(group_name, {})[pod["metadata"]["name"]] = pod
+
+            for body in made:
+                await create(cluster, body)
+            for body in made:
+                if goal := GOALS.get(body["kind"]):
+                    reached = await cluster.until(body["kind"], body["metadata"]["name"], when=goal)
+                    assert reached["kind"] == body["kind"]
+            remember(cluster.all("Pod"))
+            groups, key = EXPECTED[name]
+            assert len(cluster.all("PodGroup")) == groups or made[0]["kind"] == "JobSet"
+            if key and seen:
+                placed = domains(cluster, {group_name: list(pods.values()) for group_name, pods in seen.items()}, key)
+                assert all(len(found) == 1 for found in placed.values()), placed
+            for body in reversed(made):
+                resource = cluster.resource(body["kind"])
+                await cluster.client.delete(resource, body["metadata"]["name"], "default", propagation="Background")
+            for kind in MADE:
+                await cluster.eventually(kind, lambda found: not found)
+
+    asyncio.run(scenario())
+
+
+def test_each_run_of_the_cron_job_has_a_workload_of_its_own() -> None:
+    async def scenario() -> None:
+        clock = Fast(SystemClock().now())
+        async with world(nodes=4, clock=clock) as cluster:
+            (body,) = documents("cronjob-gang")
+            await create(cluster, body)
+            for run in (1, 2):
+                clock.advance(60)
+                poke = {"metadata": {"annotations": {"poked": str(run)}}}
+                await cluster.patch("CronJob", "cronjob-gang", poke)
+                await cluster.eventually("Workload", lambda found, run=run: len(found) == run)  # type: ignore[misc]
+            jobs = await cluster.eventually("Job", lambda jobs: len(jobs) == 2 and all(map(is_true("Complete"), jobs)))
+            about = sorted(w["spec"]["controllerRef"]["name"] for w in cluster.all("Workload"))
+            assert about == [job["metadata"]["name"] for job in jobs]
+            await cluster.delete("CronJob", "cronjob-gang", propagation="Background")
+            for kind in MADE:
+                await cluster.eventually(kind, lambda found: not found)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("name", "crd", "count"), [("mpijob", "mpijob", 5), ("trainjob", "trainer", 5)])
+def test_kinds_of_other_operators_are_stored_and_grouped(name: str, crd: str, count: int) -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False, controllers=False) as cluster:
+            for body in yaml.safe_load_all((EXAMPLES / "crds" / f"{crd}.yaml").read_text()):
+                await create(cluster, body)
+                names = body["metadata"]["name"]
+                await cluster.until("CustomResourceDefinition", names, when=is_true("Established"))
+            stored = []
+            for body in documents(name):
+                await create(cluster, body)
+                stored.append(json.loads(json.dumps(cluster.look(body["kind"], body["metadata"]["name"]))))
+            found: Any = group(stored[-1], stored)
+            assert [g["spec"]["schedulingPolicy"] for g in found.groups] == [{"gang": {"minCount": count}}]
+
+    asyncio.run(scenario())
