@@ -20,7 +20,7 @@ from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, Shap
 from phalanx.engine.placement import Group as Part
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.placement.sentences import domain_word, plural
-from phalanx.engine.why.trial import Edit, edited, solve
+from phalanx.engine.why.trial import Edit, changed, edited, solve
 from phalanx.engine.why.values import Relaxation
 from phalanx.model.objects import Node
 
@@ -41,7 +41,7 @@ class _Relaxer:
     def __init__(self, cycle: Cycle, built: Built, certificate: Certificate) -> None:
         self._cycle = cycle
         self._columns = cycle.columns
-        small = replace(built.problem, budget=min(BUDGET, built.problem.budget))
+        small = changed(built.problem, budget=min(BUDGET, built.problem.budget))
         self._built = replace(built, problem=small)
         chain = [certificate]
         while chain[-1].inner is not None:
@@ -111,7 +111,7 @@ class _Relaxer:
             value = node.metadata.labels.get(key) if node is not None else None
             if value is not None:
                 column[row] = ids.setdefault(value, len(ids))
-        return replace(
+        return changed(
             problem,
             domains={**problem.domains, key: column},
             domain_names={**problem.domain_names, key: list(ids)},
@@ -223,7 +223,7 @@ class _Relaxer:
         shapes = [_grown(shape, row, count, ok) for shape, ok in zip(problem.shapes, kind.allowed, strict=True)]
         domains = {key: np.append(ids, np.repeat(ids[row], count)) for key, ids in problem.domains.items()}
         used = None if problem.used is None else np.hstack([problem.used, np.zeros_like(fresh)])
-        return replace(problem, free=np.hstack([problem.free, fresh]), shapes=shapes, domains=domains, used=used)
+        return changed(problem, free=np.hstack([problem.free, fresh]), shapes=shapes, domains=domains, used=used)
 
 
 def _set(part: Part, **fields: Any) -> Edit:

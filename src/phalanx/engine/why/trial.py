@@ -6,7 +6,8 @@ Nothing is left behind: whatever is placed in the columns is taken back by whoev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,12 @@ def name_reasons(cycle: Cycle, built: Built) -> None:
     built.problem.reason_names = list(names)
 
 
+def changed(problem: Problem, **changes: Any) -> Problem:
+    """A problem of its own with some fields changed; also of one that borrows its arrays from the columns."""
+    kept = {each.name: getattr(problem, each.name) for each in fields(Problem)}
+    return Problem(**{**kept, **changes})
+
+
 Edit = Callable[[Part], Part]
 
 
@@ -115,7 +122,7 @@ def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None
         return made
 
     keep: list[Part] = []  # ids stay unique only while their groups live
-    problem = replace(built.problem, root=walk(built.problem.root))
+    problem = changed(built.problem, root=walk(built.problem.root))
     if change is not None:
         problem = change(problem)
     part_of = {group_of[id(part)].key: part for part in keep if id(part) in group_of}
