@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 2000
 ABSENT_SECONDS = 30.0  # until an optional resource that is not served is asked for again
+WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
 
 
@@ -157,7 +158,7 @@ class Informer(Generic[T]):
                     labels=self._labels,
                     fields=self._fields,
                     resource_version=revision,
-                    timeout=240 + 120 * self._rng.random(),
+                    timeout=WATCH_SECONDS * (1 + 0.5 * self._rng.random()),
                 ):
                     failures = 0
                     if event.type == "BOOKMARK":

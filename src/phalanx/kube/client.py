@@ -6,6 +6,7 @@ One call, one attempt: retrying is decided by `base.retry`, by error type, where
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from phalanx.kube.config import Connection
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # a watch line larger than this is not an object of ours
+WATCH_GRACE = 10.0  # seconds after the end that was asked for: by then a silent watch is a dead one
 
 
 class _Line(msgspec.Struct):
@@ -64,7 +66,9 @@ class HttpClient:
     async def __aenter__(self) -> HttpClient:
         tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60),
+            connector=aiohttp.TCPConnector(
+                limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60, socket_factory=_socket
+            ),
             headers={"User-Agent": self._agent, "Accept": _JSON},
             timeout=self._timeout,
             auto_decompress=True,
@@ -166,8 +170,10 @@ class HttpClient:
                 self._connection.server + path,
                 params={k: v for k, v in query.items() if v},
                 headers=await self._headers({}),
-                # Silence for long is normal, for ever is a half-open connection: bookmarks come every minute.
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=300),
+                # Silence for long is normal, for ever is a half-open connection.
+                timeout=aiohttp.ClientTimeout(
+                    total=timeout + WATCH_GRACE if timeout else None, sock_connect=10, sock_read=300
+                ),
             ) as response:
                 if response.status >= 300:
                     raise _problem(response.status, await response.read())
@@ -246,6 +252,17 @@ class HttpClient:
             options["preconditions"] = preconditions
         path = resource.path(namespace, quote(name, safe=""))
         return await self.request("DELETE", path, body=msgspec.json.encode(options))
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A machine that vanished is noticed within half a minute, though nothing was being sent."""
+    family, kind, protocol = address[:3]
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # macOS has them under other names, or not at all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return sock
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
