@@ -41,7 +41,9 @@ class _Relaxer:
     def __init__(self, cycle: Cycle, built: Built, certificate: Certificate) -> None:
         self._cycle = cycle
         self._columns = cycle.columns
-        small = changed(built.problem, budget=min(BUDGET, built.problem.budget))
+        # Masks are borrowed from evaluations, which move with every trial.
+        shapes = [replace(shape, mask=shape.mask.copy()) for shape in built.problem.shapes]
+        small = changed(built.problem, shapes=shapes, budget=min(BUDGET, built.problem.budget))
         self._built = replace(built, problem=small)
         chain = [certificate]
         while chain[-1].inner is not None:

@@ -29,7 +29,6 @@ class Solved:
     outcome: Outcome
     seats: Assignment
     rules_in_the_way: bool = False  # there is room, but the pods' rules about each other found no placement
-    greedy: bool = False  # `seats` do not follow `outcome`
 
     @property
     def fits(self) -> bool | None:
@@ -43,12 +42,16 @@ def solve(cycle: Cycle, built: Built) -> Solved:
     if not outcome.placed:
         return Solved(outcome, [])
     seats = seats_of(built, outcome)
-    if seats and built.coupled and not holds(cycle, seats):
+    if not seats or not built.coupled:
+        return Solved(outcome, seats)
+    try:
+        if holds(cycle, seats):
+            return Solved(outcome, seats)
         found = Greedy(cycle, built).run()
-        if found is None:
-            return Solved(outcome, [], rules_in_the_way=True)
-        return Solved(outcome, found, greedy=True)
-    return Solved(outcome, seats)
+    finally:
+        for evaluation in built.evaluations:
+            evaluation.refresh()  # they followed the trial
+    return Solved(outcome, found or [], rules_in_the_way=found is None)
 
 
 def seats_of(built: Built, outcome: Outcome) -> Assignment:
