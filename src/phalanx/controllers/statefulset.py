@@ -17,8 +17,8 @@ from phalanx.controllers.ownership import controller_of, deleting
 from phalanx.controllers.pods import Admission, available_in, finished, from_template, ready
 from phalanx.controllers.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
+from phalanx.controllers.statefulset_volumes import Volumes
 from phalanx.controllers.status import write_status
-from phalanx.controllers.volumes import Volumes
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"

@@ -1,4 +1,4 @@
-"""The workload controllers of a local cluster, over one set of caches."""
+"""The controllers of a local cluster (workloads, budgets, volumes, nodes), over one set of caches."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
+from phalanx.controllers.claim_protection import ClaimProtection
 from phalanx.controllers.cronjob import CronJobController
 from phalanx.controllers.daemonset import DaemonSetController
 from phalanx.controllers.deployment import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
+from phalanx.controllers.ephemeral_volumes import EphemeralVolumesController
 from phalanx.controllers.events import Events
 from phalanx.controllers.groups import Groups
 from phalanx.controllers.job import JobController
 from phalanx.controllers.jobset import JobSetController
 from phalanx.controllers.leaderworkerset import LeaderWorkerSetController
+from phalanx.controllers.leaving import LeavingPods
+from phalanx.controllers.nodelife import NodeLifecycleController
 from phalanx.controllers.replicaset import ReplicaSetController
 from phalanx.controllers.runtime import Caches, Controller
 from phalanx.controllers.set_groups import SetGroups
 from phalanx.controllers.statefulset import StatefulSetController
+from phalanx.controllers.volumes import VolumesController
 from phalanx.model.gates import Gates
 
 
@@ -44,6 +49,11 @@ class ControllersService:
             JobController(self._caches, clock, self.events, job_groups),
             JobSetController(self._caches, clock, self.events, groups),
             CronJobController(self._caches, clock),
+            VolumesController(self._caches, clock, self.events),
+            ClaimProtection(self._caches, clock),
+            EphemeralVolumesController(self._caches, self.events),
+            NodeLifecycleController(self._caches, clock),
+            LeavingPods(self._caches, clock, self.events),
         ]
 
     async def run(self) -> None:
