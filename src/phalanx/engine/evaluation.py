@@ -84,7 +84,8 @@ class Evaluation:
         self._generation = -1
         self._objects_version = -1
         self._slots: npt.NDArray[np.int64] | None = None
-        self._slots_position = -1
+        self._slots_stale: set[int] | None = None  # rows to count again; None: all
+        self._cap: tuple[int | None] | None = None
 
     # ---- keeping current
 
@@ -108,6 +109,7 @@ class Evaluation:
         self._generation = columns.generation
 
     def _rebuild(self) -> None:
+        self._cap = None
         self.filters = []
         self._plain = []
         self._normalised = []
@@ -129,6 +131,7 @@ class Evaluation:
 
     def _combine(self) -> None:
         """Feasibility and totals of all rows from the trackers' arrays."""
+        self._slots_stale = None
         capacity = self.columns.capacity
         feasible = self.columns.alive.copy()
         for _, tracker in self.filters:
@@ -226,6 +229,8 @@ class Evaluation:
         if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
             self._combine()
             return
+        if self._slots_stale is not None:
+            self._slots_stale |= touched
         stale = False
         if len(touched) <= FEW_ROWS:
             for row in sorted(touched):
@@ -304,30 +309,41 @@ class Evaluation:
         return start + int(self.total[start : start + self._width].argmax())
 
     def slots(self) -> npt.NDArray[np.int64]:
-        """(n,) how many more pods of this shape each node can take, as far as row-local rules say."""
-        if self._slots is not None and self._slots_position == self._position and self._position >= 0:
-            return self._slots
-        columns, shape = self.columns, self.shape
-        n = columns.n
-        slots = np.full(n, float(2**31))
-        for rid, amount in shape.requests:
-            np.minimum(slots, np.floor((columns.alloc[rid, :n] - columns.used[rid, :n]) / amount), out=slots)
+        """(n,) how many more pods of this shape each node can take, as far as row-local rules say. The caller's own."""
+        n = self.columns.n
+        stale = self._slots_stale
+        if self._slots is None or stale is None or len(self._slots) != n or len(stale) * 4 > n:
+            self._slots = self._slots_of(slice(0, n))
+        elif stale:
+            rows = np.fromiter(stale, np.int64, len(stale))
+            self._slots[rows] = self._slots_of(rows)
+        self._slots_stale = set()
+        return self._slots.copy()
+
+    def _slots_of(self, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        columns = self.columns
+        feasible = self.feasible[rows]
+        slots = np.full(len(feasible), float(2**31))
+        for rid, amount in self.shape.requests:
+            np.minimum(slots, np.floor((columns.alloc[rid, rows] - columns.used[rid, rows]) / amount), out=slots)
         cap = self.cap()
         if cap is not None:
             np.minimum(slots, cap, out=slots)
-        slots[~self.feasible[:n]] = 0.0
-        self._slots = np.maximum(slots, 0.0).astype(np.int64)
-        self._slots_position = self._position
-        return self._slots
+        slots[~feasible] = 0.0
+        counts: npt.NDArray[np.int64] = np.maximum(slots, 0.0).astype(np.int64)
+        return counts
 
     def cap(self) -> int | None:
         """Most pods of this shape one node may take, whatever its capacity; None: no such rule."""
+        if self._cap is not None:
+            return self._cap[0]
         cap = 1 if self.shape.host_ports else None
         for plugin, _ in self.filters:
             per_node = getattr(plugin, "max_per_node", None)
             limit = per_node(self.shape) if per_node is not None else None
             if limit is not None:
                 cap = limit if cap is None else min(cap, limit)
+        self._cap = (cap,)
         return cap
 
     def preferences(self) -> Floats | None:

@@ -47,7 +47,10 @@ class Attempt:
             settings = self._groups._engine.settings
             built = build(self._cycle, group, self._groups.waiting_pods, settings.search_budget, root.priority)
             self._try(root, group, built)
-        except (PluginFailure, Unplaceable) as problem:
+        except PluginFailure as problem:
+            self._error(root, group, str(problem))
+        except Unplaceable as problem:
+            self._groups.commits.release(group, root.key)  # a gang that was never complete must not stay in the way
             self._error(root, group, str(problem))
 
     def _try(self, root: Root, group: Group, built: Built) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +46,66 @@ def build(
     return _Builder(cycle, pending, priority).build(root, budget)
 
 
+class Capacity:
+    """What is free and in use of some resources, copied from the columns when somebody looks: a gang of equal pods is
+    placed by counts alone."""
+
+    def __init__(self, columns: Columns, rids: list[int]) -> None:
+        self._columns = columns
+        self._rids = rids
+        self.nodes = columns.n
+
+    @cached_property
+    def used(self) -> Floats:
+        return self._columns.used[self._rids, : self._columns.n]
+
+    @cached_property
+    def free(self) -> Floats:
+        free: Floats = self._columns.alloc[self._rids, : self._columns.n] - self.used
+        return np.maximum(free, 0.0, out=free)
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Given:
+    """The same where somebody has changed it (`dataclasses.replace`)."""
+
+    free: Floats
+    used: Floats | None
+
+    @property
+    def nodes(self) -> int:
+        return int(self.free.shape[1])
+
+
+class BorrowedProblem(Problem):
+    """A problem over the columns as they are now."""
+
+    def __init__(self, capacity: Capacity | None = None, **parts: Any) -> None:
+        given = Given(parts.pop("free", None), parts.pop("used", None))
+        self._capacity = given if capacity is None else capacity
+        super().__init__(free=np.zeros((0, 0)), **parts)
+
+    @property
+    def free(self) -> Floats:
+        return self._capacity.free
+
+    @free.setter
+    def free(self, value: Floats) -> None:
+        """Decided by the constructor."""
+
+    @property
+    def used(self) -> Floats | None:
+        return self._capacity.used if self.domains else None
+
+    @used.setter
+    def used(self, value: Floats | None) -> None:
+        """Likewise."""
+
+    @property
+    def node_count(self) -> int:
+        return self._capacity.nodes
+
+
 class _Builder:
     def __init__(self, cycle: Cycle, pending: dict[GroupKey, dict[str, PodRecord]], priority: int) -> None:
         self._cycle = cycle
@@ -63,26 +125,23 @@ class _Builder:
         shapes = list(self._numbers)
         evaluations = [self._cycle.evaluation(self._records[shape]) for shape in shapes]
         rids = sorted({rid for shape in shapes for rid, _ in shape.requests})
-        used: Floats = columns.used[rids, :n]
-        free: Floats = columns.alloc[rids, :n] - used
-        promised = self._promised(free, rids)
-        np.maximum(free, 0.0, out=free)
+        capacity = Capacity(columns, rids)
+        promised = bool(self._cycle.nominations) and self._promised(capacity.free, rids)
         domains = {}
         names = {}
         for key in self._keys:
             column = columns.label(key)
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
-        problem = Problem(
+        problem = BorrowedProblem(
+            capacity,
             resources=[columns.resource_names[rid] for rid in rids],
-            free=free,
             shapes=[self._row(s, e, rids, promised) for s, e in zip(shapes, evaluations, strict=True)],
             root=part,
             domains=domains,
             domain_names=names,
             conflicts=self._conflicts(shapes),
             budget=budget,
-            used=used if domains else None,
         )
         coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
         return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of)
@@ -168,8 +227,6 @@ class _Builder:
     def _promised(self, free: Floats, rids: list[int]) -> bool:
         """Room promised to others of at least our rank is not free. True if anything was taken off."""
         nominations = self._cycle.nominations
-        if not nominations:
-            return False
         ours = {record.key for records in self._pending.values() for record in records}
         taken = False
         index = {rid: number for number, rid in enumerate(rids)}
@@ -183,6 +240,7 @@ class _Builder:
                 if rid in index:
                     free[index[rid], row] -= amount
                     taken = True
+        np.maximum(free, 0.0, out=free)
         return taken
 
     def _conflicts(self, shapes: list[Shape]) -> frozenset[tuple[int, int]]:
@@ -222,12 +280,19 @@ COUNTED = frozenset({"NodeResourcesFit", "NodePorts"})
 
 
 def _reaches_beyond(evaluation: Evaluation) -> bool:
-    """Whether a placed pod can change a verdict in a way that counting does not see."""
+    """Whether a placed member can change a verdict in a way that counting does not see."""
+    shape = evaluation.shape
     for plugin, tracker in evaluation.filters:
         if isinstance(tracker, RowFilter) and (plugin.name in COUNTED or not tracker.depends & Depends.USAGE):
             continue
+        if plugin.name == "InterPodAffinity" and not _has_terms(shape):
+            continue  # only members with terms can turn others away, and then their own shape says so
         return True
     return False
+
+
+def _has_terms(shape: Shape) -> bool:
+    return any(part is not None and part.required for part in (shape.affinity, shape.anti_affinity))
 
 
 def _leaves(group: Group) -> list[Group]:

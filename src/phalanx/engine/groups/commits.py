@@ -118,7 +118,7 @@ class Commits:
                 if counts[MemberState.ASSUMED] or counts[MemberState.SUCCEEDED]:
                     break
                 running = counts[MemberState.RUNNING]
-                if running and (leaf.marked < running or len(releasable(leaf)) < running):
+                if running and (self._scheduled_before(leaf) or len(releasable(leaf)) < running):
                     break
                 placed += running
             else:
@@ -127,6 +127,10 @@ class Commits:
                 return
         for child in group.sorted_children():
             yield from self._broken(child)
+
+    def _scheduled_before(self, leaf: Group) -> bool:
+        """Also of a leaf that only later got this parent."""
+        return self._groups.conditions.is_true(leaf.key)
 
     def _evict(self, part: Group, leaf: Group, member: Member, root_key: str) -> None:
         meta = member.pod.metadata

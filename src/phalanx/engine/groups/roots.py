@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
-from phalanx.engine.groups.admission import INVALID, Admission
+from phalanx.engine.groups.admission import GANG, INVALID, Admission
 from phalanx.engine.groups.attempt import Attempt, Failure
 from phalanx.engine.groups.commits import Commits
 from phalanx.engine.groups.conditions import GroupConditions
@@ -414,7 +414,7 @@ class Groups:
             if self.conditions.is_true(head):
                 self._errors.pop(root_key(head), None)
         root = self._roots.get(root_key(head))
-        if root is None or (root.place is Place.GATED and not self.forest.ready(head)):
+        if invalid is None and (root is None or (root.place is Place.GATED and root.gate[0] == GANG)):
             self.commits.release(group, root_key(head))
             if root is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
                 self._admission.short_of_members(head)

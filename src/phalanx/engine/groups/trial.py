@@ -93,15 +93,24 @@ class Greedy:
     def _inside(self, group: Group, mask: Bools) -> bool:
         if isinstance(group, Leaf):
             return self._leaf(group, mask)
-        good = sum(done(child) for child in group.children)
-        self.satisfied.update(id(child) for child in group.children if done(child))
+        good = 0
         for child in group.children:
             if done(child):
-                self._left[id(child)] = list(self._order.get(id(child), ()))
-                self._where[id(child)] = mask
+                self._adopt(child, mask)
+                good += 1
             elif self._group(child, mask):
                 good += 1
         return good >= group.minimum
+
+    def _adopt(self, group: Group, allowed: Bools) -> None:
+        """A group that has its minimum already: more of it goes where it is."""
+        mask = next(self._domains(group, allowed), None)
+        self.satisfied.add(id(group))
+        if isinstance(group, Leaf):
+            self._left[id(group)] = list(self._order.get(id(group), ())) if mask is not None else []
+            self._where[id(group)] = allowed if mask is None else mask
+        elif mask is not None:
+            self._inside(group, mask)
 
     def _leaf(self, leaf: Leaf, mask: Bools) -> bool:
         """Only the minimum; the rest is remembered for later."""

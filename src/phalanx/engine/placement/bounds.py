@@ -84,7 +84,7 @@ class Bounds:
         if self.full:
             return sum(self.required(c) for c in group.children)
         more = self.more if group is self.state.problem.root else 0
-        return group.minimum + more - sum(done(c) for c in group.children)
+        return max(0, group.minimum - sum(done(c) for c in group.children)) + more
 
     def possible(self, group: Group, area: int) -> bool:
         """False: the group cannot be placed inside the area."""

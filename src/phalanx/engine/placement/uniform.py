@@ -73,6 +73,13 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
 def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, count: int) -> tuple[Ints, Ints]:
     """Preferred or tightest nodes first; never looks at more nodes than there are pods to place."""
     room = np.flatnonzero(slots)
+    if shape.score is None and problem.order is None:
+        least = slots[room]
+        tightest = int(least.min())
+        equal = room[least == tightest]
+        if len(equal) * tightest >= count:  # one kind of node is enough: in column order
+            chosen, counts = fill(slots, equal[: -(-count // tightest)], count)
+            return (chosen if nodes is None else nodes[chosen]), counts
     where = room if nodes is None else nodes[room]
     rank = where if problem.order is None else problem.order[where]
     first: Ints

@@ -35,7 +35,7 @@ from phalanx.model.groups.keys import (
     pod_key,
 )
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
-from phalanx.model.objects.pod import Pod
+from phalanx.model.objects.pod import Pod, PodSpec
 
 Heads = tuple[GroupKey, ...]
 
@@ -339,6 +339,8 @@ class GroupForest:
             self._groups.pop(group.key, None)
 
     def _heads(self, group: Group) -> Heads:
+        if group.spec is not None and group.spec.parent is None:
+            return (group.key,)
         resolution = hierarchy.resolve(self._groups, group.key)
         if resolution.root is not None:
             return (resolution.root,)
@@ -409,21 +411,28 @@ class GroupForest:
         return (MemberState.PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
 
     def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Heads:
-        group = self._node(leaf)
+        group = self._groups.get(leaf) or self._node(leaf)
         if leaf.kind == WORKLOAD and not group.members:
             self._index(leaf, leaf.name.split("/")[0], add=True)
             self._set(leaf, *self._implicit(leaf))
             group = self._node(leaf)
-        was = (group.ready, group.bad)
+        alone = group.spec is None or group.spec.parent is None
+        was = (False, False) if alone else (group.ready, group.bad)
         old = group.members.get(key)
-        if old is not None:
-            self._count(group, key, old, -1)
-        state, node = self._state(key, pod)
-        member = Member(pod, state, node)
+        member = Member(pod, *self._state(key, pod))
         group.members[key] = member
-        self._count(group, key, member, +1)
-        self._leaf_of[key] = leaf
-        self._climb(group, *was)
+        if old is None:
+            self._count(group, key, member, +1)
+            self._leaf_of[key] = leaf
+        elif old.state in _ALIVE and member.state in _ALIVE and _alike(old.pod.spec, pod.spec):
+            # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
+            self._count_state(group, key, old, -1)
+            self._count_state(group, key, member, +1)
+        else:
+            self._count(group, key, old, -1)
+            self._count(group, key, member, +1)
+        if not alone:
+            self._climb(group, *was)
         return self._heads(group)
 
     def _forget_member(self, key: PodKey) -> Heads:
@@ -442,26 +451,41 @@ class GroupForest:
         return heads
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
-        state = member.state
-        group.counts[state] += sign
-        if state in PLACED:
-            group.placed += sign
-            if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
-                group.marked += sign
-        if state not in KNOWN:
+        self._count_state(group, key, member, sign)
+        if member.state not in KNOWN:
             return
         group.known += sign
-        if state is not MemberState.SUCCEEDED:
+        if member.state is not MemberState.SUCCEEDED:
             spec = member.pod.spec
             trait = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
             group.traits[trait] += sign
             if not group.traits[trait]:
                 del group.traits[trait]
-        if state is MemberState.PENDING and member.pod.spec.scheduling_gates:
-            if sign > 0:
-                group.gated[key] = None
-            else:
-                group.gated.pop(key, None)
+
+    def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
+        state = member.state
+        group.counts[state] += sign
+        if state is MemberState.PENDING:
+            if member.pod.spec.scheduling_gates:
+                if sign > 0:
+                    group.gated[key] = None
+                else:
+                    group.gated.pop(key, None)
+        elif state in PLACED:
+            group.placed += sign
+            if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
+                group.marked += sign
+
+
+_ALIVE = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING})
+
+
+def _alike(old: PodSpec, new: PodSpec) -> bool:
+    return old is new or (
+        old.scheduler_name == new.scheduler_name
+        and old.priority == new.priority
+        and old.preemption_policy == new.preemption_policy
+    )
 
 
 def _union(a: Heads, b: Heads) -> Heads:

@@ -37,8 +37,10 @@ PLACED = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEE
 ON_NODE = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.ENDING})
 
 
-@dataclass(slots=True, frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Member:
+    """Never changed, always replaced. Not frozen: three are made for every pod, and that costs."""
+
     pod: Pod
     state: MemberState
     node: str  # where it is, or is assumed to be

@@ -26,13 +26,16 @@ def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey) -> Iterator[Group]
 
 
 def resolve(groups: Mapping[GroupKey, Group], key: GroupKey) -> Resolution:
+    first = groups.get(key)
+    if first is not None and first.spec is not None and first.spec.parent is None:
+        return Resolution(key, root=key)
     path: list[GroupKey] = []
     at: GroupKey | None = key
     while at is not None:
         if at in path:
             cycle = path[path.index(at) :]
-            first = cycle.index(min(cycle))
-            return Resolution(key, cycle=(*cycle[first:], *cycle[:first]))
+            lowest = cycle.index(min(cycle))
+            return Resolution(key, cycle=(*cycle[lowest:], *cycle[:lowest]))
         group = groups.get(at)
         if group is None or group.spec is None:
             return Resolution(key, missing=at)
