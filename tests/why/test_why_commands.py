@@ -1,0 +1,283 @@
+"""`phalanx why`, `whatif` and `plan` against a real local cluster, and against a scheduler in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local_cluster import LocalCluster
+from phalanx.cli.asking import Paint
+from phalanx.cli.main import main
+
+Json = dict[str, Any]
+RACK = "topology.phalanx.dev/rack"
+GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def group(name: str, count: int, *, key: str = RACK, **spec: Any) -> Json:
+    constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}, **constraints, **spec},
+    }
+
+
+def member(name: str, of: str = "", gpus: int = 8, **spec: Any) -> Json:
+    link = {"schedulingGroup": {"podGroupName": of}} if of else {}
+    container = {"name": "c", "image": "app", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    body = {"containers": [container], **link, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
+
+
+def members(of: str, count: int, **spec: Any) -> list[Json]:
+    return [member(f"{of}-{i}", of, **spec) for i in range(count)]
+
+
+def put(cluster: LocalCluster, *objects: Json) -> None:
+    for obj in objects:
+        cluster.create(PODS if obj["kind"] == "Pod" else GROUPS, obj)
+
+
+def condition(cluster: LocalCluster, path: str, name: str, status: str) -> str:
+    """Waits, by watching, for the scheduling condition of an object; returns its message."""
+    with cluster.watch(path, fieldSelector=f"metadata.name={name}") as watch:
+        while True:
+            event = watch.next()
+            assert event is not None, f"{name} never got the condition"
+            for found in (event[1].get("status") or {}).get("conditions") or ():
+                if found["type"] in ("PodScheduled", "PodGroupInitiallyScheduled") and found["status"] == status:
+                    return str(found.get("message", ""))
+
+
+class Phalanx:
+    """The command line in this process, as `main` runs it."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str, code: int) -> str:
+        self._monkeypatch.setattr(sys, "argv", ["phalanx", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = self._capsys.readouterr()
+        assert end.value.code == code, out + err
+        return out + err
+
+
+@pytest.fixture
+def phalanx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Phalanx:
+    return Phalanx(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def up(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    """Two blocks of two racks of two nodes with eight GPUs each; a gang of three waits for one rack."""
+    cluster = start_cluster(nodes=8, topology="blocks=2,racks=4,gpus=8")
+    put(cluster, group("train", 3), *members("train", 3))
+    condition(cluster, GROUPS, "train", "False")
+    return cluster
+
+
+def test_a_pending_gang_is_explained_in_the_words_of_its_condition(up: LocalCluster, phalanx: Phalanx) -> None:
+    said = condition(up, GROUPS, "train", "False")
+    text = phalanx("why", "podgroup/train", "--kubeconfig", str(up.kubeconfig), code=1)
+    assert text.splitlines()[0] == "podgroup/train in default: pending"
+    assert said in text and "best rack rack-0 fits 2 (limited by nvidia.com/gpu)" in said
+    assert "rack→block fits now" in text
+    assert "1 more free node of type simulated-gpu8 in rack rack-0 would do" in text
+    assert "\x1b[" not in text
+
+
+def test_json_has_the_same_and_more(up: LocalCluster, phalanx: Phalanx) -> None:
+    what = "podgroups.scheduling.k8s.io/train"  # as kubectl prints it
+    answer = json.loads(phalanx("why", what, "-o", "json", "--kubeconfig", str(up.kubeconfig), code=1))
+    (item,) = answer["items"]
+    assert item["last"]["proof"]["key"] == RACK and item["last"]["proof"]["fits"] == 2
+    assert item["queue"]["place"] == "waiting"
+    assert [pod["state"] for pod in item["pods"]] == ["pending"] * 3
+
+
+def test_kubeconfig_may_come_from_the_environment(
+    up: LocalCluster, phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(up.kubeconfig))
+    put(up, member("alone", gpus=1))
+    condition(up, PODS, "alone", "True")
+    assert "alone in default: scheduled" in phalanx("why", "pod/alone", code=0)
+    up.delete(f"{PODS}/alone", gracePeriodSeconds="0")
+
+
+def test_what_is_not_there_or_makes_no_sense_ends_with_2(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
+    here = ("--kubeconfig", str(up.kubeconfig))
+    assert "knows no pod default/ghost" in phalanx("why", "pod/ghost", *here, code=2)
+    assert "KIND/NAME" in phalanx("why", "train", *here, code=2)
+    assert "KIND/NAME" in phalanx("plan", "node/n1", *here, code=2)
+    assert "knows no PodGroup default/ghost" in phalanx("plan", "podgroup/ghost", *here, code=2)
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [")
+    assert "not YAML" in phalanx("whatif", "-f", str(broken), *here, code=2)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(yaml.safe_dump(group("bad", 0)))
+    assert "PodGroup bad is invalid" in phalanx("whatif", "-f", str(bad), *here, code=2)
+    assert "cannot read kubeconfig" in phalanx("why", "pod/x", "--kubeconfig", "/nonexistent", code=2)
+
+
+def test_whatif_says_where_and_creates_nothing(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
+    file = tmp_path / "ask.yaml"
+    file.write_text(yaml.safe_dump_all([group("ask", 2), *members("ask", 2)]))
+    here = ("--kubeconfig", str(up.kubeconfig))
+    text = phalanx("whatif", "-f", str(file), *here, code=0)
+    assert "podgroup/default/ask: fits" in text
+    assert re.search(r"PodGroup ask: 2 pods in topology\.phalanx\.dev/rack rack-\d: node-\S+, node-\S+", text)
+    assert up.ask("GET", f"{GROUPS}/ask").code == 404
+    file.write_text(yaml.safe_dump_all([group("ask", 3), *members("ask", 3)]))
+    text = phalanx("whatif", "-f", str(file), *here, code=1)
+    assert "does not fit" in text and "would help: rack→block fits now" in text
+
+
+def test_whatif_understands_workloads(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": member("x", gpus=8)["spec"]["containers"]}}
+    gang = {"scheduling.phalanx.dev/gang": "true"}
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job", "annotations": gang},
+        "spec": {"parallelism": 9, "completions": 9, "template": template},
+    }  # fmt: skip
+    job_set = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "js", "annotations": gang},
+        "spec": {"replicatedJobs": [{"name": "w", "replicas": 2, "template": {
+            "spec": {"parallelism": 2, "completions": 2, "template": template}}}]},
+    }  # fmt: skip
+    lws = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {"name": "lws", "annotations": gang},
+        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": {
+            "containers": template["spec"]["containers"]}}}},
+    }  # fmt: skip
+    deployment = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}},
+    }  # fmt: skip
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    answers = {}
+    for name, document in (("job", job), ("jobset", job_set), ("lws", lws), ("web", deployment)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump_all([document, config]))
+        code = 1 if name == "job" else 0
+        here = ("--kubeconfig", str(up.kubeconfig))
+        answers[name] = json.loads(phalanx("whatif", "-f", str(file), "-o", "json", *here, code=code))
+    (nine,) = answers["job"]["items"]
+    assert not nine["fits"] and nine["wanted"] == 9 and "needs 9 pods" in nine["summary"]
+    assert [item["pods"] for item in answers["jobset"]["items"]] == [4]
+    assert [item["pods"] for item in answers["lws"]["items"]] == [2, 2]
+    assert [item["root"] for item in answers["web"]["items"]] == ["pod/default/web-0", "pod/default/web-1"]
+    assert any("ConfigMap c" in note for note in answers["web"]["notes"])
+
+
+def test_a_plan_is_shown_and_nobody_is_evicted(up: LocalCluster, phalanx: Phalanx) -> None:
+    name = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "vip"}, "value": 1000}
+    up.create("/apis/scheduling.k8s.io/v1/priorityclasses", {**name, "preemptionPolicy": "Never"})
+    put(up, *(member(f"low-{i}") for i in range(8)))
+    for i in range(8):
+        condition(up, PODS, f"low-{i}", "True")
+    put(up, group("vip", 2, priorityClassName="vip"), *members("vip", 2, priorityClassName="vip"))
+    condition(up, GROUPS, "vip", "False")
+    here = ("--kubeconfig", str(up.kubeconfig))
+    assert "Never" in phalanx("plan", "podgroup/vip", *here, code=1)
+    assert "would do" in phalanx("why", "podgroup/vip", *here, code=1)
+    assert len(up.get(PODS, fieldSelector="spec.nodeName!=")["items"]) == 8
+    for i in range(8):
+        up.delete(f"{PODS}/low-{i}", gracePeriodSeconds="0")
+    condition(up, GROUPS, "vip", "True")
+    assert phalanx("why", "podgroup/vip", *here, code=0).startswith("podgroup/vip in default: scheduled")
+
+
+def test_the_path_wants_the_token_and_the_right_method(up: LocalCluster) -> None:
+    path = "/phalanx/v1/why"
+    assert up.ask("GET", path, token="wrong", kind="pod", name="x").code == 401
+    assert up.ask("POST", path, {}).code == 405
+    assert up.ask("GET", path, kind="node", name="x").code == 400
+    assert up.ask("GET", path, kind="pod").code == 400
+    assert up.ask("POST", "/phalanx/v1/whatif", {"items": "no"}).code == 400
+    assert up.ask("POST", "/phalanx/v1/whatif", {"items": [{"kind": "Pod"}]}).code == 400
+    assert path in up.get("/")["paths"]
+
+
+def test_without_a_scheduler_conditions_and_events_are_shown(server: LocalCluster, phalanx: Phalanx) -> None:
+    put(server, member("waits"))
+    here = ("--kubeconfig", str(server.kubeconfig))
+    text = phalanx("why", "pod/waits", *here, code=1)
+    assert "pod/waits in default: pending" in text and "note: no scheduler answers" in text
+    answer = json.loads(phalanx("why", "pod/waits", "-o", "json", *here, code=1))
+    assert "no scheduler behind it" in answer["note"]
+    assert "not found" in phalanx("why", "pod/ghost", *here, code=2)
+    assert "no scheduler behind it" in phalanx("plan", "pod/waits", *here, code=2)
+    server.delete(f"{PODS}/waits")
+
+
+@pytest.fixture(scope="module")
+def alone(server: LocalCluster) -> Iterator[str]:
+    """The health address of a scheduler in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", "scheduler", "--health", "127.0.0.1:0", "--no-leader-elect",
+         "--scheduler-name", "apart", "--kubeconfig", str(server.kubeconfig)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stdout.readline()
+        found = re.match(r"ready .* health=(\S+)", line)
+        assert found, line + process.stderr.read()
+        yield found[1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def ask(url: str, token: str = "") -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as answer:
+        return answer.code
+
+
+def test_a_scheduler_of_its_own_answers_callers_the_api_server_knows(
+    server: LocalCluster, alone: str, phalanx: Phalanx
+) -> None:
+    put(server, member("apart", schedulerName="apart"))
+    condition(server, PODS, "apart", "False")
+    url = f"{alone}/phalanx/v1/why?kind=pod&name=apart"
+    assert ask(url) == 401
+    assert ask(url, "made-up") == 401
+    assert ask(url, server.token) == 200
+    assert ask(f"{alone}/phalanx/v1/other", server.token) == 404
+    here = ("--kubeconfig", str(server.kubeconfig), "--scheduler", alone)
+    assert "no nodes available to schedule pods" in phalanx("why", "pod/apart", *here, code=1)
+    assert "knows no pod" in phalanx("why", "pod/ghost", *here, code=2)
+    assert "does not fit" not in phalanx("plan", "pod/apart", *here, code=1)
+    server.delete(f"{PODS}/apart")
+    gone = ("--kubeconfig", str(server.kubeconfig), "--scheduler", "http://127.0.0.1:9")
+    assert "127.0.0.1:9" in phalanx("plan", "pod/x", *gone, code=2)
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert Paint()("pending", "yellow") != "pending"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Paint()("pending", "yellow") == "pending"
