@@ -73,9 +73,12 @@ class Groups:
         group = owner["apiVersion"].rpartition("/")[0]
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
-    async def ensure(self, owner: Json, grouping: Grouping, controller: str, *, announce: bool = False) -> State:
+    async def ensure(
+        self, owner: Json, grouping: Grouping, controller: str, *, announce: bool = False, idle: bool = False
+    ) -> State:
         """Create what is missing, follow changed counts, remove what is left over.
 
+        idle: no pod uses the groups, so that what is being deleted is waited for, not held by new children.
         Raises Refused when an object of somebody else has a name that is needed.
         """
         uid = owner["metadata"]["uid"]
@@ -90,6 +93,8 @@ class Groups:
         for number, level in enumerate([*levels, grouping.groups]):
             if grouping.owned_by_workload and number == len(levels):
                 level = [self._with_workload(obj, grouping) for obj in level]
+            if idle and state is not State.READY:
+                break
             states = await asyncio.gather(*(self._ensure_one(owner, uid, obj, controller, announce) for obj in level))
             for found in states:
                 if found is State.REPLACING or state is State.READY:
@@ -125,17 +130,17 @@ class Groups:
                 return State.READY
         if not controlled_by(known, uid):
             raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
-        if deleting(known):
-            return State.LEAVING
+        # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
+        kept = State.LEAVING if deleting(known) else State.READY
         found = difference(known, wanted)
-        if found is Difference.NONE:
-            return State.READY
         if found is Difference.COUNTS:
             try:
                 await self._update(cache, with_counts_of(known, wanted))
-                return State.READY
+                return kept
             except Invalid:  # a CompositePodGroup's count is fixed unless a gate says otherwise
                 pass
+        if found is Difference.NONE or deleting(known):
+            return kept
         await self._delete([known])
         return State.REPLACING
 

@@ -137,15 +137,14 @@ class JobSetController(Controller):
         if jobset["spec"].get("suspend") and not uses_gang_config(jobset):
             await self._groups.remove(jobset)
             return grouping
-        state = await self._groups.ensure(jobset, grouping, NAME)
+        idle = all(job["spec"].get("suspend") for job in look.children.active)
+        state = await self._groups.ensure(jobset, grouping, NAME, idle=idle)
         if grouping:
             look.grouped()
-        if state is State.REPLACING:
+        if state is State.LEAVING and idle:
+            await self._groups.remove(jobset)  # what is left of an earlier run, down to the last of its pods
             return None
-        resuming = all(job["spec"].get("suspend") for job in look.children.active)
-        if state is State.LEAVING and resuming:
-            return None  # they belong to pods that are still ending; look again when they are gone
-        return grouping
+        return None if state is State.REPLACING else grouping
 
     # ---- children
 

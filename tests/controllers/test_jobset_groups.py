@@ -1,0 +1,246 @@
+"""Gangs of JobSets in a running cluster, what hinders them, and that they come out the same wherever we crash."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from test_jobset import end, live, nothing_left, play, running
+from workload_objects import finished, gang, jobset, part
+from world import DyingClient, World, condition, world
+
+from phalanx.base.errors import NotFound
+from phalanx.controllers import job as job_module
+from phalanx.controllers import jobset as jobset_module
+from phalanx.controllers.grouping.jobset import group_job_set
+
+Json = dict[str, Any]
+TREE = "scheduling.phalanx.dev/group-tree"
+GROUPED = "WorkloadSchedulingReady"
+
+WAYS: dict[str, Json] = {
+    "the seed's gang": {"gangConfig": {"gangMode": "Gang"}},
+    "one group": {"scheduling": gang()},
+    "a group each": {"scheduling": {"replicatedJobs": [{"targetReplicatedJobs": [n]} for n in ("a", "b")]}},
+    "a group per job": {
+        "scheduling": {"replicatedJobs": [{"targetReplicatedJobs": [n], "job": {}} for n in ("a", "b")]}
+    },
+    "a tree": {"annotations": {TREE: "Job"}},
+    "a flat tree": {"annotations": {TREE: "ReplicatedJob"}},
+    "exclusive": {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}},
+}
+
+
+def sample(way: str, run: float | None = None) -> Json:
+    return jobset("js", part("a", 2, 2, run=run), part("b", 1, 3, run=run), **WAYS[way])
+
+
+def refers(cluster: World) -> None:
+    """Every pod names a group that exists."""
+    groups, workloads = set(cluster.names("PodGroup")), set(cluster.names("Workload"))
+    for pod in cluster.all("Pod"):
+        group, ref = pod["spec"].get("schedulingGroup"), pod["spec"].get("workloadRef")
+        assert (group and group["podGroupName"] in groups) or (ref and ref["name"] in workloads), pod["metadata"][
+            "name"
+        ]
+
+
+def will_exist(cluster: World) -> None:
+    """Every pod names a group that its JobSet has or will make (again)."""
+    found = cluster.look("JobSet", "js")
+    assert found is not None
+    wanted = group_job_set(found)
+    groups = {group["metadata"]["name"] for group in wanted.groups}
+    for pod in cluster.all("Pod"):
+        group, ref = pod["spec"].get("schedulingGroup"), pod["spec"].get("workloadRef")
+        assert (group and group["podGroupName"] in groups) or (ref and ref["name"] == "w-js"), pod["metadata"]["name"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gangs_form_run_finish_and_leave_nothing(way: str) -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(sample(way))
+        pods = await running(cluster, 7)
+        refers(cluster)
+        if way == "exclusive":
+            by_job: dict[str, set[str]] = {}
+            for pod in pods:
+                name = pod["metadata"]["labels"]["job-name"]
+                by_job.setdefault(name, set()).add(pod["spec"]["nodeName"])
+            assert all(len(nodes) == 1 for nodes in by_job.values())
+            assert len(set.union(*by_job.values())) == 3
+        await end(cluster, pods)
+        await cluster.until("JobSet", "js", when=finished)
+        if way != "the seed's gang":
+            await cluster.eventually("PodGroup", lambda groups: not groups)  # the end of the set is theirs
+        await cluster.delete("JobSet", "js", propagation="Foreground")
+        await cluster.gone("JobSet", "js")
+        await nothing_left(cluster)
+
+    play(scenario)
+
+
+async def refused(cluster: World, words: str) -> Json:
+    found = await cluster.until("JobSet", "js", when=lambda j: condition(j, GROUPED).get("status") == "False")
+    assert words in condition(found, GROUPED)["message"]
+    reason = condition(found, GROUPED)["reason"]
+    events = await cluster.eventually("Event", lambda events: any(e["reason"] == reason for e in events))
+    assert any(words in str(e.get("note") or e.get("message")) for e in events)
+    assert cluster.names("Pod") == [] and cluster.names("Job") == []
+    return found
+
+
+def test_too_many_groups_are_refused_on_the_users_object() -> None:
+    async def scenario(cluster: World) -> None:
+        parts = [part(f"p{i}", 1, 1, gangConfig={"gangMode": "Gang"}) for i in range(9)]
+        await cluster.apply(jobset("js", *parts))
+        await refused(cluster, "asks for 9 groups and a Workload holds 8")
+        assert cluster.names("Workload") == []
+
+    play(scenario)
+
+
+def test_a_users_workload_is_respected_and_goes_with_the_set() -> None:
+    async def scenario(cluster: World) -> None:
+        spec = {
+            "controllerRef": {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "js"},
+            "podGroupTemplates": [{"name": "pg-js", "schedulingPolicy": {"gang": {"minCount": 3}}}],
+        }
+        mine = await cluster.create("Workload", "w-js", spec=spec)
+        await cluster.apply(jobset("js", part("a", 2, 2), gangConfig={"gangMode": "Gang"}))
+        pods = await running(cluster, 4)
+        assert all(p["spec"]["workloadRef"] == {"name": "w-js", "podGroup": "pg-js"} for p in pods)
+        (found,) = cluster.all("Workload")
+        assert found["metadata"]["uid"] == mine["metadata"]["uid"]
+        assert found["spec"]["podGroupTemplates"] == mine["spec"]["podGroupTemplates"]
+        await cluster.delete("JobSet", "js", propagation="Background")
+        await nothing_left(cluster)
+
+    play(scenario)
+
+
+def test_a_users_workload_that_does_not_fit_is_told_and_used_when_corrected() -> None:
+    async def scenario(cluster: World) -> None:
+        reference = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "js"}
+        templates = [{"name": "pg-js", "schedulingPolicy": {"gang": {"minCount": 9}}}]
+        await cluster.create("Workload", "w-js", spec={"controllerRef": reference, "podGroupTemplates": templates})
+        await cluster.apply(jobset("js", part("a", 2, 2), gangConfig={"gangMode": "Gang"}))
+        await refused(cluster, "wants 9 pods and will only ever have 4")
+        templates[0]["schedulingPolicy"] = {"gang": {"minCount": 4}}
+        await cluster.patch("Workload", "w-js", {"spec": {"podGroupTemplates": templates}})
+        await running(cluster, 4)
+        await cluster.until("JobSet", "js", when=lambda j: condition(j, GROUPED).get("status") == "True")
+
+    play(scenario)
+
+
+def test_a_group_of_somebody_else_is_never_taken_over() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.create(
+            "CompositePodGroup",
+            "js",
+            spec={"workloadRef": {"workloadName": "x", "templateName": "y"}, "schedulingPolicy": {"basic": {}}},
+        )
+        await cluster.apply(sample("a tree"))
+        await refused(cluster, "CompositePodGroup js already exists and was made by hand")
+        theirs = cluster.look("CompositePodGroup", "js")
+        assert theirs is not None and "ownerReferences" not in theirs["metadata"]
+
+    play(scenario)
+
+
+def test_groups_deleted_under_a_running_set_come_back() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(sample("a group each"))
+        pods = await running(cluster, 7)
+        before = {g["metadata"]["name"]: g["metadata"]["uid"] for g in cluster.all("PodGroup")}
+        await cluster.delete("Workload", cluster.names("Workload")[0])
+        for name in before:
+            await cluster.delete("PodGroup", name)
+        await cluster.eventually("Workload", lambda found: len(found) == 1)
+        # Protected while their pods run, made again afterwards.
+        victims = [p for p in pods if p["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] == "b"]
+        await end(cluster, victims)
+        name = next(n for n in before if "-b-" in n)
+        await cluster.until("PodGroup", name, when=lambda g: g["metadata"]["uid"] != before[name])
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("way", ["the seed's gang", "a group per job", "a tree"])
+@pytest.mark.parametrize("writes", [1, 3, 6, 9, 12, 15])
+def test_the_same_objects_wherever_the_controllers_die(way: str, writes: int) -> None:
+    async def run() -> None:
+        async with world(controllers=False, scheduler=False, nodes=0) as cluster:
+            await cluster.apply(sample(way))
+            dying = DyingClient(cluster.client, writes)
+            await cluster.start_controllers(dying)
+            await asyncio.wait_for(dying.died.wait(), 20)
+            await cluster.kill_controllers()
+            refers(cluster)
+            await cluster.start_controllers()
+            await cluster.eventually("Pod", lambda pods: len(pods) == 7)
+            await cluster.eventually("Job", lambda jobs: sum(j.get("status", {}).get("active", 0) for j in jobs) == 7)
+            refers(cluster)
+            assert cluster.names("Job") == ["js-a-0", "js-a-1", "js-b-0"]
+            counts = {"the seed's gang": (1, 0, 0), "a group per job": (1, 0, 3), "a tree": (1, 3, 3)}[way]
+            found = tuple(len(cluster.names(kind)) for kind in ("Workload", "CompositePodGroup", "PodGroup"))
+            assert found == counts
+            await cluster.delete("JobSet", "js", propagation="Foreground")
+            await nothing_left(cluster)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", [*range(16), 208, 224])
+def test_any_history_of_edits_and_crashes_ends_well(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspend, resume, resize, delete groups, kill pods and controllers, in any order: the set converges, and goes."""
+    rng = random.Random(seed)
+    for module in (job_module, jobset_module):
+        monkeypatch.setattr(module, "GATHERING", 0.0)
+
+    async def run() -> None:
+        async with world() as cluster:
+            way = rng.choice(sorted(WAYS))
+            await cluster.apply(sample(way))
+            suspended, size = False, 2
+            for _ in range(8):
+                step = rng.choice(["suspend", "resize", "group", "pod", "crash", "look"])
+                if step == "suspend":
+                    suspended = not suspended
+                    await cluster.patch("JobSet", "js", {"spec": {"suspend": suspended}})
+                elif step == "resize":
+                    size = rng.randint(1, 3)
+                    found = cluster.look("JobSet", "js")
+                    assert found is not None
+                    parts = found["spec"]["replicatedJobs"]
+                    parts[0]["template"]["spec"] |= {"parallelism": size, "completions": size}
+                    await cluster.patch("JobSet", "js", {"spec": {"replicatedJobs": parts}})
+                elif step == "group" and cluster.names("PodGroup"):
+                    with suppress(NotFound):
+                        await cluster.delete("PodGroup", rng.choice(cluster.names("PodGroup")))
+                elif step == "pod" and cluster.names("Pod"):
+                    with suppress(NotFound):
+                        await cluster.delete("Pod", rng.choice(cluster.names("Pod")))
+                elif step == "crash":
+                    await cluster.kill_controllers()
+                    dying = DyingClient(cluster.client, rng.randint(0, 25))
+                    await cluster.start_controllers(rng.choice([dying, None]))
+                for _ in range(rng.choice([0, 5, 50, 300])):
+                    await asyncio.sleep(0)
+                will_exist(cluster)
+            await cluster.kill_controllers()
+            await cluster.start_controllers()
+            if suspended:
+                await cluster.patch("JobSet", "js", {"spec": {"suspend": False}})
+            wanted = 2 * size + 3
+            pods = await running(cluster, wanted)
+            refers(cluster)
+            assert len(live(pods)) == wanted
+            await cluster.delete("JobSet", "js", propagation=rng.choice(["Foreground", "Background"]))
+            await nothing_left(cluster)
+
+    asyncio.run(run())
