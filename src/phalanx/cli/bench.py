@@ -41,6 +41,6 @@ def bench(suite: str, arguments: tuple[str, ...]) -> int:
             first = path.read_text().partition("\n")[0].strip('" ')
             click.echo(f"{name:12} {first}")
         return 0
-    path = scripts.get(suite)
-    command = [str(path), *arguments] if path is not None else [str(scripts["engine"]), suite, *arguments]
+    command = [str(scripts[suite])] if suite in scripts else [str(scripts["engine"]), suite]
+    command += arguments
     return subprocess.run([sys.executable, *command], check=False).returncode
