@@ -77,6 +77,10 @@ class Cycle:
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of pods that are assumed (to come back after a failure)
         self.departed: list[Callable[[PodRecord], None]] = []  # told of every pod that is gone or finished
+        self.floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
+        # Buckets (with their priority) that need not ask those who evict before the floor sinks.
+        self._patient: dict[int, tuple[Bucket, int]] = {}
+        self._sweep_at = 4096
 
     # ---- attempts
 
@@ -196,6 +200,8 @@ class Cycle:
         promised = self.nominations.clear(record)
         if promised and promised != record.node_name:
             self.queue.wake(ClusterChange(Wake.NOMINATION, self.columns.row_of.get(promised, -1), record))
+        if record.priority < self.floor:
+            self.sink(record.priority)
         self.queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
         self.root_of[record.key] = root
         root.records.pop(record.key, None)
@@ -349,7 +355,9 @@ class Cycle:
         if result is not None and result.sleep is not None:
             result.sleep(root, message)
             return
-        self.sleep(root, record, evaluation, diagnosis.plugins, message, shared=hopeless and not record.nominated)
+        asks = result.asks if result is not None else None
+        shared = hopeless and not record.nominated
+        self.sleep(root, record, evaluation, diagnosis.plugins, message, shared=shared, asks=asks)
 
     def sleep(
         self,
@@ -360,8 +368,10 @@ class Cycle:
         message: str,
         *,
         shared: bool,
+        asks: Wake | None = None,
     ) -> None:
-        """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that."""
+        """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that;
+        `asks`: see PostFilterResult."""
         profile = evaluation.profile
         wakes = Wake.NOTHING
         cross = []
@@ -372,12 +382,48 @@ class Cycle:
             cross.append(plugin)
             wakes |= getattr(plugin, "wakes_on", Wake.ANY)
         key = _bucket_key(record) if shared else ("root", root.key)
-        helpers = [plugin for plugin in profile.post_filters if getattr(plugin, "helps_after", Wake.NOTHING)]
-        for plugin in helpers:
-            wakes |= plugin.helps_after
-        interest = Interest(record.shape, profile, record.priority, tuple(cross), tuple(helpers))
+        helpers, more = self.helpers(profile, record.priority, asks)
+        interest = Interest(record.shape, profile, record.priority, tuple(cross), helpers)
         needs = record.shape.requests if profile.fit_is_strict else ()
-        self.queue.wait(root, key, wakes, self.worth, self.now, message=message, waits_for=interest, needs=needs)
+        bucket = self.queue.wait(
+            root, key, wakes | more, self.worth, self.now, message=message, waits_for=interest, needs=needs
+        )
+        self.be_patient(bucket, record.priority)
+
+    def helpers(self, profile: Profile, priority: int, asks: Wake | None = None) -> tuple[tuple[Any, ...], Wake]:
+        """PostFilter plugins that may help a sleeper after some changes, and those changes."""
+        found = []
+        wakes = Wake.NOTHING
+        for plugin in profile.post_filters:
+            after = getattr(plugin, "helps_after", Wake.NOTHING)
+            if getattr(plugin, "evicts_lower", False):
+                if priority <= self.floor:
+                    continue
+                after = after if asks is None else after & asks
+            if after:
+                found.append(plugin)
+                wakes |= after
+        return tuple(found), wakes
+
+    def be_patient(self, bucket: Bucket, priority: int) -> None:
+        """Nobody of lower priority is there: the bucket is roused when the first one comes, not asked each time."""
+        if priority <= self.floor:
+            self._patient[id(bucket)] = (bucket, priority)
+            if len(self._patient) > self._sweep_at:
+                self._patient = {key: entry for key, entry in self._patient.items() if entry[0].asleep}
+                self._sweep_at = max(4096, 2 * len(self._patient))
+
+    def sink(self, priority: int) -> None:
+        """A pod of lower priority than any before has been placed."""
+        self.floor = priority
+        patient, self._patient = self._patient, {}
+        for key, (bucket, rank) in patient.items():
+            if not bucket.asleep:
+                continue
+            if rank > priority:
+                self.queue.rouse(bucket)
+            else:
+                self._patient[key] = (bucket, rank)
 
     def worth(self, bucket: Bucket, change: ClusterChange) -> bool:
         return self.helps(bucket.waits_for, change)
@@ -412,7 +458,7 @@ class Cycle:
                 raise PluginFailure(plugin.name, result.status.message)
         if last is None:
             return None
-        return PostFilterResult(last.status, last.nominate, ", ".join(messages), last.hopeless, last.sleep)
+        return PostFilterResult(last.status, last.nominate, ", ".join(messages), last.hopeless, last.sleep, last.asks)
 
     # ---- words
 

@@ -376,6 +376,8 @@ class PostFilterResult:
     hopeless: bool = False  # trying again for a pod of the same shape and priority is pointless until something changes
     # Puts the root to sleep instead of the cycle: (root, message). For plugins that will wake it themselves.
     sleep: Callable[[Root, str], None] | None = None
+    # For plugins that evict: of `helps_after`, the changes that can make a difference this time. None: all of them.
+    asks: Wake | None = None
 
 
 @runtime_checkable
@@ -386,6 +388,8 @@ class PostFilter(Protocol):
 
     # Optional: helps_after: Wake and helps(shape, priority, change: ClusterChange) -> bool. Changes after which the
     # plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority arrived).
+    # Optional: evicts_lower = True: it can help only by evicting pods of lower priority, so nobody asks it for a pod
+    # that is not above the lowest priority around.
 
 
 # ---- whoever wants to hear of objects

@@ -59,6 +59,8 @@ class Pods:
         for record in self.homeless.pop(name, {}).values():
             self.columns.place(record, row)
             self.crowded.add(row)
+            if record.priority < self.cycle.floor:
+                self.cycle.sink(record.priority)
 
     def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
         if stranded:
@@ -238,6 +240,8 @@ class Pods:
             return
         self.columns.place(record, row)
         self.crowded.add(row)
+        if record.priority < self.cycle.floor:
+            self.cycle.sink(record.priority)
         self.queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
 
     def _replace(self, old: PodRecord, pod: Pod) -> None:

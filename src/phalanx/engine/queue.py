@@ -214,6 +214,10 @@ class Queue:
             for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
                 self.readmit(root)
 
+    def rouse(self, bucket: Bucket) -> None:
+        """Wake a sleeping bucket, whatever it waits for."""
+        self._rouse(bucket)
+
     def has_active(self) -> bool:
         while self._active:
             entry = self._active[0]

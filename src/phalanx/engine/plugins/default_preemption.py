@@ -7,6 +7,7 @@ Nothing is evicted unless the pod then fits, and nothing more while victims of a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _GROUPS = ("PodGroup", "CompositePodGroup", "Workload")
 class DefaultPreemption:
     name = "DefaultPreemption"
     # A pod of lower priority arrived, a promise was dropped, a pod of higher priority left a node with victims on it.
+    evicts_lower = True
     helps_after = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
@@ -62,18 +64,18 @@ class DefaultPreemption:
             Ongoing.shared(self._handle.cycle).answered(decision.id, event.problem)
 
     def helps(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
-        if change.kind & Wake.POD_PLACED:
-            record = change.record
-            return record is not None and record.priority < priority
-        if change.row < 0:
+        row = change.row
+        if row < 0:
             return False
-        chooser = self.chooser
         columns = self._handle.columns
-        left = {
-            rid: columns.alloc_cell[rid][change.row] - columns.used_cell[rid][change.row] for rid, _ in shape.requests
-        }
-        for record in columns.pods[change.row].values():
-            if record.terminating or chooser.catalogue.unit_of(record)[1] < priority:
+        if any(columns.alloc_cell[rid][row] < amount for rid, amount in shape.requests):
+            return False
+        unit_of = self.chooser.catalogue.unit_of
+        if change.kind & Wake.POD_PLACED and (change.record is None or unit_of(change.record)[1] >= priority):
+            return False
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for record in columns.pods[row].values():
+            if record.terminating or unit_of(record)[1] < priority:
                 for rid, amount in record.shape.requests:
                     if rid in left:
                         left[rid] += amount
@@ -85,7 +87,7 @@ class DefaultPreemption:
         cycle = self._handle.cycle
         assert cycle is not None
         if record.preemption_policy == "Never":
-            return _no(NEVER, hopeless=True)
+            return replace(_no(NEVER, hopeless=True), asks=Wake.NOTHING)
         ongoing = Ongoing.shared(cycle)
         chooser = self.chooser
         root = f"pod/{record.key}"
@@ -95,7 +97,8 @@ class DefaultPreemption:
                 status, None, f"preemption: {WAITING}", sleep=self._sleep(record, diagnosis, ongoing)
             )
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
-            return _no(_sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes}), clear=record, hopeless=True)
+            text = _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})
+            return replace(_no(text, clear=record, hopeless=True), asks=Wake.NODE)
         chooser.catalogue.refresh()
         state = (self._handle.columns.log.position, cycle.nominations.version, self._handle.objects.version)
         key = (record.shape.id, record.priority)

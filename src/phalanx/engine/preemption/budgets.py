@@ -22,6 +22,7 @@ class Budgets:
         self.allowed: list[int] = []
         self._by_namespace: dict[str, list[tuple[int, LabelMatcher, Mapping[str, str]]]] = {}
         self._stale = True
+        self._known: dict[str, tuple[PodRecord, tuple[int, ...]]] = {}  # by pod key
 
     def changed(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
         self._stale = True
@@ -34,7 +35,7 @@ class Budgets:
         if not self._stale:
             return
         self._stale = False
-        self.names, self.allowed, self._by_namespace = [], [], {}
+        self.names, self.allowed, self._by_namespace, self._known = [], [], {}, {}
         for budget in self._objects.all(PodDisruptionBudget):
             try:
                 matcher = from_selector(budget.spec.selector)
@@ -53,7 +54,14 @@ class Budgets:
         entries = self._by_namespace.get(record.namespace)
         if not entries or not record.labels:
             return NONE
-        return tuple(n for n, matcher, gone in entries if record.name not in gone and matcher.matches(record.labels))
+        known = self._known.get(record.key)
+        if known is None or known[0] is not record:  # a pod whose labels change gets a new record
+            if len(self._known) > 100_000:
+                self._known.clear()
+            labels = record.labels
+            found = tuple(n for n, matcher, gone in entries if record.name not in gone and matcher.matches(labels))
+            known = self._known[record.key] = (record, found)
+        return known[1]
 
 
 def _disrupted(budget: PodDisruptionBudget | None) -> Mapping[str, str]:

@@ -54,7 +54,8 @@ class Catalogue:
         self.units: dict[UnitKey, Unit] = {}
         self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
-        self._unit_of: dict[str, UnitKey] = {}  # pod key -> unit
+        self._unit_of: dict[str, tuple[UnitKey, GroupKey | None]] = {}  # pod key -> unit, leaf group
+        self._running: dict[GroupKey, int] = {}  # leaf -> members on a node that are not on their way out
         self._position = -1
         self._stale = True
         self.changed_rows: list[int] = []  # grows; followers remember a position in it
@@ -87,25 +88,27 @@ class Catalogue:
             self._rebuild()
             return
         touched: dict[int, None] = {}
+        resized: dict[UnitKey, None] = {}
         for row, record, sign in changes:
             if record is not None:
-                if sign > 0:
-                    self._add(row, record, touched)
-                else:
-                    self._remove(row, record, touched)
+                key = self._add(row, record) if sign > 0 else self._remove(row, record)
+                if key is not None and not isinstance(key, str):
+                    resized[key] = None
             touched[row] = None
+        for key in resized:  # what the unit costs changed wherever it sits
+            if key in self.units:
+                touched.update(dict.fromkeys(pod.row for pod in self.units[key].pods.values()))
         if touched:
             self.changed_rows.extend(touched)
 
     def _rebuild(self) -> None:
         self._stale = False
-        self.units, self.on_row, self.leaving, self._unit_of = {}, {}, {}, {}
+        self.units, self.on_row, self.leaving, self._unit_of, self._running = {}, {}, {}, {}, {}
         self.changed_rows = []
         self.epoch += 1
-        touched: dict[int, None] = {}
         for row in range(self.columns.n):
             for record in self.columns.pods[row].values():
-                self._add(row, record, touched)
+                self._add(row, record)
 
     def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
         """(unit, priority) of a placed pod."""
@@ -119,37 +122,43 @@ class Catalogue:
         unit = forest.disruption_unit(leaf)
         return (unit if unit is not None else record.key), priority
 
-    def _add(self, row: int, record: PodRecord, touched: dict[int, None]) -> None:
+    def _leaf(self, record: PodRecord) -> GroupKey | None:
+        forest = self.forest
+        return forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+
+    def _add(self, row: int, record: PodRecord) -> UnitKey | None:
         if record.terminating:
             self.leaving.setdefault(row, {})[record.key] = record
-            return
+            return None
         key, priority = self.unit_of(record)
         unit = self.units.get(key)
         if unit is None:
             unit = self.units[key] = Unit(key, priority)
-        elif unit.pods and key != record.key:
-            for other in unit.pods.values():  # what the unit costs changed wherever it sits
-                touched[other.row] = None
         unit.priority = priority
         unit.pods[record.key] = record
         unit.started += self.start(record)
         self.on_row.setdefault(row, {}).setdefault(key, {})[record.key] = record
-        self._unit_of[record.key] = key
+        leaf = self._leaf(record)
+        if leaf is not None:
+            self._running[leaf] = self._running.get(leaf, 0) + 1
+        self._unit_of[record.key] = (key, leaf)
+        return key
 
-    def _remove(self, row: int, record: PodRecord, touched: dict[int, None]) -> None:
+    def _remove(self, row: int, record: PodRecord) -> UnitKey | None:
         leaving = self.leaving.get(row)
         if leaving is not None and leaving.pop(record.key, None) is not None:
             if not leaving:
                 del self.leaving[row]
-            return
-        key = self._unit_of.pop(record.key, None)
-        if key is None:
-            return
+            return None
+        known = self._unit_of.pop(record.key, None)
+        if known is None:
+            return None
+        key, leaf = known
+        if leaf is not None:
+            self._running[leaf] -= 1
         unit = self.units[key]
         unit.pods.pop(record.key, None)
         unit.started -= self.start(record)
-        for other in unit.pods.values():
-            touched[other.row] = None
         if not unit.pods:
             del self.units[key]
         here = self.on_row[row]
@@ -158,6 +167,7 @@ class Catalogue:
             del here[key]
             if not here:
                 del self.on_row[row]
+        return key
 
     def start(self, record: PodRecord) -> float:
         """When the pod started; one that has not yet loses nothing."""
@@ -201,8 +211,4 @@ class Catalogue:
 
     def running(self, leaf: GroupKey) -> int:
         """Members on a node that are not on their way out."""
-        forest = self.forest
-        group = forest.group(leaf) if forest is not None else None
-        if group is None:
-            return 0
-        return sum(1 for name in group.members if str(name) in self._unit_of)
+        return self._running.get(leaf, 0)

@@ -364,7 +364,8 @@ class Freeing:
         grid = np.indices(tuple(top[:-1] + 1)).reshape(len(shapes) - 1, -1).T  # (G, I-1)
         left = ways.free[:, None, :] - (grid @ requests[:-1])[None, :, :]  # (C, G, R)
         # Nobody always fits, even on a node where more is promised than there is.
-        ok = ((left >= 0) | ~requests.any(axis=0)).all(axis=2) | ~grid.any(axis=1)[None, :]
+        nobody: Bools = grid.sum(axis=1) == 0
+        ok = ((left >= 0) | ~requests.any(axis=0)).all(axis=2) | nobody[None, :]
         for i in range(len(shapes) - 1):
             ok &= grid[None, :, i] <= limit[i][:, None]
         for a, b in rivals:
