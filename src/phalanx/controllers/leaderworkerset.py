@@ -192,6 +192,8 @@ class LeaderWorkerSetController(Controller):
             return
         namespace = owner["metadata"]["namespace"]
         complete_pod(pod, namespace)
+        if not is_leader(pod):
+            self._check_leader(owner)
         if not n.annotation(pod, n.GROUPED):
             return
         lws = self._owners.get(namespace, n.label(pod, n.NAME))
@@ -209,12 +211,21 @@ class LeaderWorkerSetController(Controller):
         link = next((links[part] for part in grouping.part_of(pod) if part in links), None)
         if link is None:
             return
-        if link.pod_group and not self._has_group(namespace, link.pod_group):
+        if link.pod_group and not self._has_group(namespace, link.pod_group, staying=is_leader(pod)):
             raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
         link.put_on(pod["spec"])
 
-    def _has_group(self, namespace: str, name: str) -> bool:
-        return self._groups is not None and self._groups.pod_groups.get(namespace, name) is not None
+    def _check_leader(self, workers: Json) -> None:
+        """Workers of a leader that is going would only be made to be removed, in a group that may be gone by then."""
+        reference = controller_of(workers) or {}
+        leader = self._pods.get(workers["metadata"]["namespace"], str(reference.get("name")))
+        if leader is None or deleting(leader) or leader["metadata"]["uid"] != reference.get("uid"):
+            raise Conflict(f"the leader of StatefulSet {workers['metadata']['name']} is gone")
+
+    def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
+        """A group that is being deleted stays as long as a leader refers to it, so its workers may still join."""
+        found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
+        return found is not None and not (staying and deleting(found))
 
     # ---- arranging
 

@@ -13,7 +13,8 @@ from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.grouping.statefulset import group_set
 from phalanx.controllers.groups import Groups
-from phalanx.controllers.ownership import controlled_by, controller_of, deleting
+from phalanx.controllers.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.pods import active
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 
 GROUPED: tuple[Resource, ...] = (r.STATEFUL_SETS, r.DEPLOYMENTS, r.REPLICA_SETS)
@@ -27,6 +28,8 @@ class SetGroupsController(Controller):
         super().__init__()
         self._events, self._groups, self._resource = events, groups, resource
         self._owners = caches.of(resource)
+        self._pods = caches.of(r.PODS)
+        self._pods.index("controller", index_by_controller)
         self._owners.on_change(self._owner_changed)
         groups.feed(resource.kind, self.queue)
 
@@ -54,7 +57,15 @@ class SetGroupsController(Controller):
         uid = owner["metadata"]["uid"]
         return any(not controlled_by(found, uid) for found in self._groups.for_owner(owner))
 
-    def link(self, pod: Json, owner: Json) -> None:
+    def _has_group(self, namespace: str, name: str, maker: Json) -> bool:
+        """A group that is being deleted stays as long as pods refer to it; without any it is about to go."""
+        found = self._groups.pod_groups.get(namespace, name)
+        if found is None or not deleting(found):
+            return found is not None
+        return any(map(active, self._pods.by_index("controller", maker["metadata"]["uid"])))
+
+    def link(self, pod: Json, owner: Json, maker: Json) -> None:
+        """`owner` asks for the group, `maker` makes the pods: the same, or a ReplicaSet of it."""
         if self._by_hand(owner):
             return
         try:
@@ -65,7 +76,7 @@ class SetGroupsController(Controller):
         if link is None:
             return
         namespace = owner["metadata"]["namespace"]
-        if link.pod_group and self._groups.pod_groups.get(namespace, link.pod_group) is None:
+        if link.pod_group and not self._has_group(namespace, link.pod_group, maker):
             raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
         if link.workload and self._groups.workloads.get(namespace, link.workload) is None:
             raise Conflict(f"Workload {link.workload} does not exist yet")
@@ -85,8 +96,8 @@ class SetGroups:
         """`owner` is the StatefulSet or ReplicaSet that makes the pod."""
         above = controller_of(owner)
         if above is None:
-            self.controllers[owner["kind"]].link(pod, owner)
+            self.controllers[owner["kind"]].link(pod, owner, owner)
         elif above["kind"] == "Deployment":
             deployment = self._deployments.get(owner["metadata"]["namespace"], above["name"])
             if deployment is not None and deployment["metadata"]["uid"] == above["uid"]:
-                self.controllers["Deployment"].link(pod, deployment)
+                self.controllers["Deployment"].link(pod, deployment, owner)
