@@ -6,7 +6,6 @@ remembered. An object of the wanted name that belongs to somebody else is never 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from enum import Enum
 
@@ -28,6 +27,7 @@ from phalanx.controllers.grouping.core import (
 from phalanx.controllers.grouping.jobset_gang_config import ADOPTED
 from phalanx.controllers.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime import Cache, Caches, Json, Key
+from phalanx.controllers.together import together
 
 
 class State(Enum):
@@ -51,6 +51,8 @@ class Groups:
         """Look at an owner of this kind again whenever one of its scheduling objects changes."""
 
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            if new is not None and not deleting(new) and (old is None or new["spec"] == old["spec"]):
+                return  # made by its owner, or only its status changed
             for obj in (new, old):
                 reference = controller_of(obj) if obj is not None else None
                 if reference is not None and reference["kind"] == kind:
@@ -95,7 +97,7 @@ class Groups:
                 level = [self._with_workload(obj, grouping) for obj in level]
             if idle and state is not State.READY:
                 break
-            states = await asyncio.gather(*(self._ensure_one(owner, uid, obj, controller, announce) for obj in level))
+            states = await together(self._ensure_one(owner, uid, obj, controller, announce) for obj in level)
             for found in states:
                 if found is State.REPLACING or state is State.READY:
                     state = found

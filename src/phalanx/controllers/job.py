@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
@@ -13,22 +11,14 @@ from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE
 from phalanx.controllers.groups import Groups
 from phalanx.controllers.job_groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
-from phalanx.controllers.job_policy import Verdict, judge, match_policy
-from phalanx.controllers.job_tally import (
-    INDEX,
-    INDEX_FAILURES,
-    INDEX_IGNORED,
-    TRACKING,
-    Tally,
-    count_of,
-    free_indexes,
-    surplus,
-    tally_of,
-)
+from phalanx.controllers.job_pods import PodMaker, news
+from phalanx.controllers.job_policy import Verdict, judge
+from phalanx.controllers.job_tally import TRACKING, Tally, free_indexes, surplus, tally_of
 from phalanx.controllers.ownership import controller_of, deleting, index_by_controller
-from phalanx.controllers.pods import condition, from_template, ready, removal_rank
+from phalanx.controllers.pods import condition, ready, removal_rank
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import conditions_of, set_condition, write_status
+from phalanx.controllers.together import together
 
 CONTROLLER = "kubernetes.io/job-controller"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -51,14 +41,21 @@ class JobController(Controller):
         self._pods.index("job", _index_by_job)
         self._groups = JobGroups(groups) if groups is not None else None
         self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (failures in a row, end of the last); not kept
-        self._jobs.on_change(lambda key, new, old: self.queue.add(key))
+        self._jobs.on_change(self._job_changed)
         self._pods.on_change(self._pod_changed)
         if groups is not None:
             groups.feed("Job", self.queue)
             self._jobs.index("delegated", _index_by_parent)
             groups.workloads.on_change(self._workload_changed)
 
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and new.get("status", {}).get("startTime") and same_wishes(new, old):
+            return  # our own status, come back
+        self.queue.add(key)
+
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and news(new) == news(old):
+            return
         for pod in (new, old):
             name = _job_of(pod) if pod is not None else ""
             if name:
@@ -129,11 +126,10 @@ class JobController(Controller):
             return
         count = min(missing, BURST)
         indexes: list[int | None] = list(free_indexes(job, tally, count)) if tally.indexed else [None] * count
-        batch = 1
+        maker, batch = PodMaker(job, membership), 1
         while indexes:  # slow start: a template the server refuses costs one request, not hundreds
             now, indexes = indexes[:batch], indexes[batch:]
-            bodies = [self._body(job, index, tally, membership) for index in now]
-            tally.active += await asyncio.gather(*map(self._create, bodies))
+            tally.active += await together(self._create(maker.body(index, tally)) for index in now)
             batch *= 2
 
     def _note_failures(self, job: Json, tally: Tally) -> None:
@@ -154,36 +150,6 @@ class JobController(Controller):
             return 0.0
         return last + min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(count - 1, 10)) - self._clock.now()
 
-    def _body(self, job: Json, index: int | None, tally: Tally, membership: Membership) -> Json:
-        name = job["metadata"]["name"]
-        prefix = f"{name}-" if index is None else f"{name}-{index}-"
-        pod = from_template(job["spec"]["template"], job, r.JOBS, prefix=prefix)
-        meta = pod["metadata"]
-        meta["finalizers"] = [*meta.get("finalizers", []), TRACKING]
-        if membership.link is not None:
-            membership.link.put_on(pod["spec"])
-            meta["ownerReferences"].append(membership.reference)
-        if index is None:
-            return pod
-        meta["labels"][INDEX] = meta["annotations"][INDEX] = str(index)
-        if job["spec"].get("backoffLimitPerIndex") is not None:
-            before = tally.waiting.get(index)
-            failures = ignored = 0
-            if before is not None:
-                spared = match_policy(job["spec"].get("podFailurePolicy"), before)[0] == "Ignore"
-                failures = count_of(before, INDEX_FAILURES) + (not spared)
-                ignored = count_of(before, INDEX_IGNORED) + spared
-            meta["annotations"][INDEX_FAILURES] = str(failures)
-            if ignored:
-                meta["annotations"][INDEX_IGNORED] = str(ignored)
-        pod["spec"]["hostname"] = f"{name}-{index}"[:63]
-        for container in [*pod["spec"].get("containers", []), *(pod["spec"].get("initContainers") or [])]:
-            env = container.get("env") or []
-            if not any(entry["name"] == "JOB_COMPLETION_INDEX" for entry in env):
-                source = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
-                container["env"] = [*env, {"name": "JOB_COMPLETION_INDEX", "valueFrom": source}]
-        return pod
-
     async def _create(self, body: Json) -> Json:
         made: Json = msgspec.json.decode(await self._client.create(r.PODS, body, body["metadata"]["namespace"]))
         self._pods.remember(made)  # the next look must not make it again
@@ -197,7 +163,7 @@ class JobController(Controller):
         tally.active = [pod for pod in tally.active if pod["metadata"]["uid"] not in gone]
 
     async def _remove(self, pods: list[Json]) -> None:
-        await asyncio.gather(*(self._remove_one(pod) for pod in pods))
+        await together(self._remove_one(pod) for pod in pods)
 
     async def _remove_one(self, pod: Json) -> None:
         meta = pod["metadata"]
@@ -208,7 +174,7 @@ class JobController(Controller):
 
     async def _let_go(self, pods: list[Json]) -> None:
         """Take our finalizer off pods that are counted."""
-        await asyncio.gather(*(self._let_go_one(pod) for pod in pods))
+        await together(self._let_go_one(pod) for pod in pods)
 
     async def _let_go_one(self, pod: Json) -> None:
         meta = pod["metadata"]
@@ -259,7 +225,7 @@ class JobController(Controller):
                 self._events.normal(job, NAME, "Completed", "Job completed")
             else:
                 self._events.warning(job, NAME, verdict.reason, verdict.message)
-            await self._expire(job)
+            self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))  # to let go of what is left
 
     def _conclude(self, status: Json, conditions: list[Json], verdict: Verdict, *, done: bool) -> None:
         target = "SuccessCriteriaMet" if verdict.type == "Complete" else "FailureTarget"
@@ -308,6 +274,16 @@ def _job_of(pod: Json) -> str:
     if TRACKING in (meta.get("finalizers") or ()):
         return str((meta.get("labels") or {}).get(JOB_NAME) or "")
     return ""
+
+
+def same_wishes(new: Json, old: Json) -> bool:
+    """Whether an update changed nothing that its author decides."""
+
+    def wishes(obj: Json) -> tuple[object, ...]:
+        meta = obj["metadata"]
+        return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), meta.get("annotations")
+
+    return wishes(new) == wishes(old)
 
 
 def _index_by_job(pod: Json) -> list[str]:

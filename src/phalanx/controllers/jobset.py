@@ -5,8 +5,6 @@ One status write ends each look; whatever a crash leaves undone is found missing
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from phalanx.base.client import Resource
@@ -18,8 +16,9 @@ from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.grouping.jobset import group_job_set
 from phalanx.controllers.grouping.jobset_gang_config import check_links, uses_gang_config, workload_name
-from phalanx.controllers.grouping.jobset_shape import shape_of
+from phalanx.controllers.grouping.jobset_shape import job_name, shape_of
 from phalanx.controllers.groups import Groups, State
+from phalanx.controllers.job import same_wishes
 from phalanx.controllers.jobset_jobs import (
     JOB_INDEX,
     build,
@@ -35,6 +34,7 @@ from phalanx.controllers.jobset_status import children_of, counters
 from phalanx.controllers.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.status import conditions_of, write_status
+from phalanx.controllers.together import together
 
 NAME = "jobset-controller"
 MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
@@ -56,14 +56,24 @@ class JobSetController(Controller):
         self._services = caches.of(r.SERVICES)
         self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
         self._jobs.index("controller", index_by_controller)
-        self._sets.on_change(lambda key, new, old: self.queue.add(key))
-        for cache in (self._jobs, self._services):
-            cache.on_change(self._child_changed)
+        self._sets.on_change(self._set_changed)
+        self._jobs.on_change(self._job_changed)
+        self._services.on_change(self._service_changed)
         if groups is not None:
             groups.feed("JobSet", self.queue)
             groups.workloads.on_change(self._workload_changed)
 
-    def _child_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+    def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None or old is None or not new.get("status") or not same_wishes(new, old):
+            self.queue.add(key)  # and not for our own status, come back
+
+    def _service_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None:
+            self._job_changed(key, new, old)
+
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and same_wishes(new, old) and new.get("status") == old.get("status"):
+            return
         for obj in (new, old):
             reference = controller_of(obj) if obj is not None else None
             if reference is not None and reference["kind"] == "JobSet":
@@ -90,6 +100,8 @@ class JobSetController(Controller):
             await self._expire(look)
         else:
             await self._advance(look)
+            if look.finished:
+                self.queue.add(key)  # to clean up
         await write_status(self._sets, jobset, status)
         for type_, reason, note in look.news:
             (self._events.normal if type_ == "Normal" else self._events.warning)(jobset, NAME, reason, note)
@@ -174,17 +186,17 @@ class JobSetController(Controller):
         made: list[Json] = []
         for item in look.turns():
             bodies = [
-                body
+                self._body(look, item, index, grouping)
                 for index in range(replicas_of(item))
-                if (body := self._body(look, item, index, grouping))["metadata"]["name"] not in there
+                if job_name(jobset["metadata"]["name"], item["name"], index) not in there
             ]
-            made += [job for job in await asyncio.gather(*(self._create_job(look, body) for body in bodies)) if job]
+            made += [job for job in await together(self._create_job(look, body) for body in bodies) if job]
         children.active += made
         if made:
             look.status["replicatedJobsStatus"] = counters(jobset, children)
 
     def _body(self, look: Look, item: Json, index: int, grouping: Grouping) -> Json:
-        name = f"{look.jobset['metadata']['name']}-{item['name']}-{index}"
+        name = job_name(look.jobset["metadata"]["name"], item["name"], index)
         link = grouping.links.get(name)
         return build(
             look.jobset,
@@ -219,7 +231,7 @@ class JobSetController(Controller):
         jobset = look.jobset
         if jobset["spec"].get("suspend"):
             running = [job for job in look.children.active if not job["spec"].get("suspend")]
-            await asyncio.gather(*(self._patch_job(job, {"spec": {"suspend": True}}) for job in running))
+            await together(self._patch_job(job, {"spec": {"suspend": True}}) for job in running)
             look.condition("Suspended", "True", "SuspendedJobs", "jobset is suspended", news=True)
             return
         for item in look.turns():
@@ -231,11 +243,11 @@ class JobSetController(Controller):
 
     async def _bring_up_to_date(self, look: Look, item: Json, job: Json, grouping: Grouping) -> None:
         """Resume a suspended Job as its JobSet is now; follow the size of one that runs."""
-        index = int((job["metadata"].get("labels") or {}).get(JOB_INDEX) or 0)
-        wanted = self._body(look, item, index, grouping)
         if deleting(job):
             return
         if job["spec"].get("suspend"):
+            index = int((job["metadata"].get("labels") or {}).get(JOB_INDEX) or 0)
+            wanted = self._body(look, item, index, grouping)
             if link_of(job) != link_of(wanted):
                 await self._delete_jobs([job])  # a pod template's group cannot change; nothing runs, so make it anew
                 return
@@ -244,7 +256,7 @@ class JobSetController(Controller):
                 job = await self._patch_job(job, patch)
             await self._patch_job(job, {"spec": {"suspend": False}})
             return
-        sizes = {key: wanted["spec"].get(key) for key in ("parallelism", "completions")}
+        sizes = {key: item["template"]["spec"].get(key) for key in ("parallelism", "completions")}
         if any(value is not None and value != job["spec"].get(key) for key, value in sizes.items()):
             await self._patch_job(job, {"spec": sizes})
 
@@ -259,7 +271,7 @@ class JobSetController(Controller):
 
     async def _delete_jobs(self, jobs: list[Json]) -> None:
         leaving = [job for job in jobs if not deleting(job)]
-        await asyncio.gather(*(self._delete(r.JOBS, job) for job in leaving))
+        await together(self._delete(r.JOBS, job) for job in leaving)
 
     async def _delete(self, resource: Resource, obj: Json) -> None:
         meta = obj["metadata"]

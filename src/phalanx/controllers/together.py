@@ -1,0 +1,20 @@
+"""Several writes at once: all of them end before the first failure is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def together(writes: Iterable[Awaitable[T]]) -> list[T]:
+    """Results in order. A write still under way while its owner looks again would be made twice."""
+    found = await asyncio.gather(*writes, return_exceptions=True)
+    done: list[T] = []
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
