@@ -6,6 +6,7 @@ import pytest
 from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine import decisions as d
+from phalanx.engine.events import Gone
 from phalanx.testing.builders import composite, node, pdb, pod, pod_group
 
 
@@ -244,3 +245,28 @@ def test_an_unchanged_cluster_is_not_searched_twice():
     world.step()
     world.step(400)
     assert len(asked) == 1
+
+
+def test_a_waiting_gang_looks_again_when_a_departure_makes_a_plan_possible():
+    world = run().see(
+        node("n").cpu("2"),
+        pod("x").cpu("1").priority(500).node("n"),
+        pod("low").cpu("1").priority(5).node("n"),
+        *gang("g", 1, "2", 9),
+    )
+    world.step()
+    assert world.evicted == []
+    world.gone("Pod", "x").step()
+    assert world.evicted == ["low"] and world.bound == {"g-0": "n"}
+
+
+def test_a_waiting_gang_looks_again_when_somebody_less_important_arrives():
+    world = run().see(
+        node("n").cpu("2"), pod("x").cpu("1").priority(500).node("n"), pod("y").cpu("1").priority(9).node("n"),
+        *gang("g", 1, "1", 9),
+    )  # fmt: skip
+    world.step()
+    moved = pod("low").cpu("1").priority(5).node("n")
+    world.engine.apply(Gone("Pod", "y", "default"))
+    world.see(moved).step()
+    assert world.evicted == ["low"] and world.bound == {"g-0": "n"}

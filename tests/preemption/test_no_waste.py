@@ -9,6 +9,7 @@ import pytest
 from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine import decisions as d
+from phalanx.engine.preemption.catalogue import Catalogue
 from phalanx.testing.builders import node, pod, pod_group
 
 
@@ -78,6 +79,7 @@ def test_evictions_serve_somebody_more_important_and_come_to_an_end(seed):
     for _ in range(60):
         out = world.step(1)
         dying = any(p.metadata.deletion_timestamp is not None for p in world.pods.values())
+        _as_built_anew(world)
         quiet = quiet + 1 if not out and not dying else 0
         if quiet >= 3:
             break
@@ -90,6 +92,24 @@ def test_evictions_serve_somebody_more_important_and_come_to_an_end(seed):
         assert world.priority[evict.name] < preemptor
     for key in sorted({evict.preemptor for evict in world.of(d.Evict)}):
         assert _served(world, key), f"{key} evicted others and does not run"
+
+
+def _as_built_anew(world):
+    """What is known about units, kept up change by change, is what a look at everything says."""
+    engine = world.engine
+    kept = Catalogue.shared(engine.cycle, engine.objects)
+    kept.refresh()
+    anew = Catalogue(engine.cycle, engine.objects)
+    anew.refresh()
+    assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
+        k: (u.priority, set(u.pods)) for k, u in anew.units.items()
+    }
+    assert {row: {k: set(p) for k, p in here.items()} for row, here in kept.on_row.items()} == {
+        row: {k: set(p) for k, p in here.items()} for row, here in anew.on_row.items()
+    }
+    assert kept.leaving == anew.leaving
+    for leaf in engine.groups.forest.roots():
+        assert kept.running(leaf) == anew.running(leaf)
 
 
 def _groups(world):

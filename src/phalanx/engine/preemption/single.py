@@ -48,20 +48,25 @@ class RowTable:
         self._epoch = -1
         self._at = 0
         self._versions: tuple[int, ...] = ()
-        self._promised: dict[str, None] = {}
+        self._spending = -1
+        self._protected: dict[int, None] = {}  # rows with pods under a disruption budget
 
     def refresh(self) -> None:
         catalogue, columns = self.chooser.catalogue, self.chooser.catalogue.columns
         nominations = self.chooser.cycle.nominations
-        versions = (catalogue.budgets.version, catalogue.budgets.spending, columns.generation)
+        budgets = catalogue.budgets
+        versions = (budgets.version, columns.generation)
         if self._epoch != catalogue.epoch or versions != self._versions:
             self.cost = np.full((len(ORDER), columns.capacity), IMPOSSIBLE)
-            self.units = {}
+            self.units, self._protected = {}, {}
             rows: Iterable[int] = np.flatnonzero(columns.alive[: columns.n]).tolist()
         else:
             rows = dict.fromkeys(catalogue.changed_rows[self._at :])
             names = nominations.changes[self.chooser.seen(self, nominations) :]
             rows.update(dict.fromkeys(columns.row_of[name] for name in names if name in columns.row_of))
+            if self._spending != budgets.spending:
+                rows.update(self._protected)
+        self._spending = budgets.spending
         self._epoch, self._versions, self._at = catalogue.epoch, versions, len(catalogue.changed_rows)
         self.chooser.position[id(self)] = nominations.base + len(nominations.changes)
         for row in rows:
@@ -76,6 +81,11 @@ class RowTable:
             return
         self.cost[:, row] = found[0]
         self.units[row] = found[1]
+        budgets = self.chooser.catalogue.budgets
+        if budgets.allowed and row not in self._protected:
+            here = self.chooser.catalogue.on_row.get(row, {})
+            if any(budgets.of(pod) for pods in here.values() for pod in pods.values()):
+                self._protected[row] = None
 
     def best(self, allowed: Bools) -> int:
         """The cheapest allowed row, the lowest among equals; -1 if there is none."""
