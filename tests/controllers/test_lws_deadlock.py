@@ -56,3 +56,35 @@ def test_with_groups_as_many_replicas_serve_as_there_is_room_for() -> None:
             )
 
     asyncio.run(scenario())
+
+
+def test_leaders_that_come_first_are_not_started_in_vain() -> None:
+    async def scenario() -> None:
+        async with world(nodes=2, topology=ROOM) as cluster:
+            await cluster.apply(lws("vllm", 4, 2, cpu="1", scheduling={}, startupPolicy="LeaderReady"))
+            await cluster.until("LeaderWorkerSet", "vllm", when=lambda o: o.get("status", {}).get("readyReplicas") == 2)
+            pods = cluster.all("Pod")
+            assert len(placed(pods)) == 4, "two leaders with their workers"
+            waiting = [pod["metadata"]["name"] for pod in pods if not pod["spec"].get("nodeName")]
+            assert len(waiting) == 2 and all(name.count("-") == 1 for name in waiting), "leaders, without any workers"
+            for name in waiting:
+                told = await cluster.until("Pod", name, when=lambda p: condition(p, "PodScheduled").get("message"))
+                assert "all that are to follow would not" in condition(told, "PodScheduled")["message"]
+            # Room that comes free goes to the next whole group.
+            await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"replicas": 2}})
+            await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda o: condition(o, "Available").get("status") == "True"
+            )
+
+    asyncio.run(scenario())
+
+
+def test_the_same_without_groups_starts_leaders_that_never_serve() -> None:
+    async def scenario() -> None:
+        async with world(nodes=2, topology=ROOM) as cluster:
+            await cluster.apply(lws("vllm", 4, 2, cpu="1", startupPolicy="LeaderReady"))
+            await quiet(cluster, 8)
+            found = cluster.look("LeaderWorkerSet", "vllm")
+            assert found is not None and not found["status"].get("readyReplicas")
+
+    asyncio.run(scenario())

@@ -1,0 +1,91 @@
+"""Groups that start with fewer pods than they will have (LeaderWorkerSet with LeaderReady, KEP-407).
+
+The annotation `scheduling.phalanx.dev/min-resources` on a PodGroup says what the whole needs. Its first pod is not
+started unless that much is free, in one domain of its topology if it has one, beside what other groups that have
+started still lack. Sums are compared, not placements: fragments of nodes may still keep a member out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+
+from phalanx.engine.columns import Columns
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.words import UNSCHEDULABLE
+from phalanx.engine.requests import amount, pod_request
+from phalanx.model.groups import Group
+from phalanx.model.groups.group import PLACED
+
+MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
+Amounts = dict[str, float]  # by resource: milli cpu, else whole units
+
+
+def wanted(group: Group) -> Amounts:
+    """What the whole group will need; nothing where nobody said, or said something that makes no sense."""
+    if group.source is None:
+        return {}
+    text = group.source.metadata.annotations.get(MIN_RESOURCES)
+    return dict(_parsed(text)) if text else {}
+
+
+@lru_cache(maxsize=1024)  # replicas repeat each other's words
+def _parsed(text: str) -> tuple[tuple[str, float], ...]:
+    try:
+        found = json.loads(text)
+        return tuple((str(name), amount(str(name), quantity)) for name, quantity in found.items())
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
+        return ()
+
+
+def outstanding(group: Group) -> Amounts:
+    """What a group that has started still lacks."""
+    lacking = wanted(group)
+    if not lacking or not group.placed:
+        return {}
+    for member in group.members.values():
+        if member.state in PLACED:
+            for name, value in pod_request(member.pod).amounts.items():
+                if name in lacking:
+                    lacking[name] -= value
+    return {name: value for name, value in lacking.items() if value > 0}
+
+
+def in_vain(columns: Columns, group: Group, others: Iterable[Group], built: Built) -> str | None:
+    """Why starting the group now would be no use; None when it may go ahead."""
+    whole = wanted(group)
+    if not whole or group.placed or group.spec is None:
+        return None
+    key = group.spec.topology_key
+    n = columns.n
+    open_rows = columns.alive[:n].copy()
+    masks = [shape.mask for shape in built.problem.shapes]
+    if masks:
+        open_rows &= np.logical_or.reduce(masks)
+    ids = built.problem.domains[key][:n] if key is not None else np.zeros(n, dtype=np.int32)
+    open_rows &= ids >= 0
+    size = int(ids.max(initial=-1)) + 1
+    room = np.ones(size, dtype=np.bool_)
+    tightest = ""
+    owed: Amounts = {}
+    if key is None:  # where others with a topology will be is not known well enough to hold it against this one
+        for other in others:
+            if other is not group:
+                for name, value in outstanding(other).items():
+                    owed[name] = owed.get(name, 0.0) + value
+    for name, value in sorted(whole.items()):
+        rid = columns.resource(name)
+        free = np.maximum(columns.alloc[rid, :n] - columns.used[rid, :n], 0.0)
+        sums = np.bincount(ids[open_rows], weights=free[open_rows], minlength=size) - owed.get(name, 0.0)
+        fits = sums >= value
+        if not fits.any():
+            tightest = tightest or name
+        room &= fits
+    if room.any():
+        return None
+    where = f" in one domain of {key}" if key is not None else ""
+    short = f" (short of {tightest})" if tightest else ""
+    return f"{UNSCHEDULABLE}, its first pod fits, but all that are to follow would not{where}{short}"
