@@ -89,8 +89,10 @@ class Branching:
         scope: Scope,
         best: float,
         found: Callable[[frozenset[int]], float],
+        curious: Callable[[], bool],
     ) -> None:
-        """Reports every better set of units through `found`, which returns the new best."""
+        """Reports every set of units at least as good through `found`, which returns the new best. `curious`: whether
+        to look at sets that can only be as good (they may break fewer gangs)."""
         prices = self.freeing.prices
         stack = [(NONE, NONE)]
         while stack:
@@ -107,13 +109,14 @@ class Branching:
             if relaxed is None:
                 continue
             already = prices.whole(cost_of(self.units, out))
-            if prices.proved(already + relaxed.price) >= best:
+            bound = prices.proved(already + relaxed.price)
+            if bound > best or (bound == best and not curious()):
                 continue
             rounded = self.spare(out | relaxed.units, relaxed.placed)
             value = prices.whole(cost_of(self.units, rounded))
-            if value < best:
+            if value <= best:
                 best = found(rounded)
-            if prices.proved(already + relaxed.price) >= best:
+            if bound > best or (bound == best and not curious()):
                 continue
             units = self.blame(out, relaxed)
             if not units:

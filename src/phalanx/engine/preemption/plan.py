@@ -22,6 +22,7 @@ from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan, Vic
 NOBODY_LOWER = "No preemption victims found for incoming preemptor"
 NOT_ENOUGH = "evicting everything of lower priority would not make room"
 MAX_CHOICES = 4_000  # steps of the enumeration of domains
+CURIOSITY = 60  # looks at sets of victims that cannot be cheaper but may break fewer gangs
 INFINITE = float("inf")
 
 
@@ -155,15 +156,26 @@ class Planner:
         value = INFINITE
         bound = INFINITE
 
+        cheapest = Cost()
+        looks = 0
+
         def better(evicted: frozenset[int]) -> float:
-            nonlocal value
-            value = self.prices.whole(cost_of(self.problem.units, evicted))
-            best[:] = [evicted]
+            nonlocal value, cheapest
+            cost = cost_of(self.problem.units, evicted)
+            if not best or cost.key(self.order) < cheapest.key(self.order) or self.prices.whole(cost) < value:
+                value, cheapest = self.prices.whole(cost), cost
+                best[:] = [evicted]
             return value
+
+        def curious() -> bool:
+            nonlocal looks
+            looks += 1
+            return cheapest.gangs > 0 and looks <= CURIOSITY
 
         choices = Choices(self.domains, price, MAX_CHOICES)
         for choice in choices.run(self.problem.placement.root):
-            if self.prices.proved(choice.bound) >= value:
+            least = self.prices.proved(choice.bound)
+            if least > value or (least == value and not curious()):
                 bound = min(bound, value)
                 break
             if effort.over:
@@ -174,7 +186,7 @@ class Planner:
             tasks = clusters(choice.seats)
             nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
             exact = freeing.scope(("choice", nodes.tobytes()), nodes, sum(n for _, c in tasks for _, n in c.claims))
-            branching.run(tasks, exact, value, better)
+            branching.run(tasks, exact, value, better, curious)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)
