@@ -79,8 +79,8 @@ def review(pod: Any, namespace: str = "default", **request: Any) -> Json:
 
 
 class Beside(Inside):
-    def __init__(self, gates: Gates) -> None:
-        self.gates = gates
+    def __init__(self, gates: Gates, upstream: Gates | None = None) -> None:
+        self.upstream_gates = upstream or gates
         self.store = Store.open(":memory:", indexer=index_of)
         self.registry = builtin.registry(gates)
         self.api = Api(context := Context(self.store, self.registry, gates), Writer(context))
@@ -100,7 +100,7 @@ class Beside(Inside):
 
     async def start_upstream(self) -> None:
         """Makes pods, and groups only where its gates say so."""
-        service = ControllersService(Admitted(self.as_("upstream"), self), self.clock, self.gates)  # type: ignore[arg-type]
+        service = ControllersService(Admitted(self.as_("upstream"), self), self.clock, self.upstream_gates)  # type: ignore[arg-type]
         await self.run(service.run(), service.ready)
 
     async def start_phalanx(self, client: Any = None, **settings: Any) -> ClusterMode:
@@ -160,7 +160,9 @@ class Beside(Inside):
             return answer.status, await answer.read()
 
     async def admit(self, pod: Json, namespace: str = "default") -> Json:
-        """What kube-apiserver does with the answer."""
+        """What kube-apiserver does with the answer, or without one: the failure policy is Ignore."""
+        if self._session is None:
+            return pod
         code, body = await self.post(json.dumps(review(pod, namespace)).encode())
         response = json.loads(body)["response"]
         assert code == 200 and response["allowed"] is True
@@ -205,6 +207,7 @@ class Beside(Inside):
 async def beside(
     *,
     gates: Gates = OFF,
+    upstream_gates: Gates | None = None,
     custom: bool = True,
     nodes: int = 4,
     upstream: bool = True,
@@ -213,7 +216,7 @@ async def beside(
     **settings: Any,
 ) -> AsyncIterator[Beside]:
     """gates: all off is a cluster that knows nothing of groups; custom: our custom resources are installed."""
-    cluster = Beside(gates)
+    cluster = Beside(gates, upstream_gates)
     try:
         await cluster.start_duties()
         if custom:

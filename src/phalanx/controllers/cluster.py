@@ -1,6 +1,6 @@
 """Controllers beside those of a real cluster: they make groups for workloads that others own, and nothing else.
 
-Upstream's controllers create the pods of Jobs, JobSets, LeaderWorkerSets and StatefulSets. Here only the Workloads,
+Upstream's controllers create the pods of Jobs, JobSets, LeaderWorkerSets and the like. Here only the Workloads,
 CompositePodGroups and PodGroups of those who asked are written, kept in step with sizes, and pods that came by without
 a link are labelled. Workloads themselves are never touched. Kinds that are not installed are looked for again later.
 """
@@ -23,25 +23,25 @@ from phalanx.controllers.cluster_writer import NAME, ClusterWriter, HandsOff
 from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Refused
 from phalanx.controllers.grouping.names import LABEL
-from phalanx.controllers.grouping.registry import GROUPERS
 from phalanx.controllers.groups import Groups
 from phalanx.controllers.linking import PodView, asks, places
 from phalanx.controllers.ownership import controller_of, deleting
 from phalanx.controllers.runtime import Controller
 from phalanx.model.groups.keys import GROUP_LABEL
 
-# Every kind that the grouping library may know and that makes pods; those without a grouper are not followed.
 KINDS: tuple[Resource, ...] = (
     r.JOBS,
+    r.STATEFUL_SETS,
+    r.DEPLOYMENTS,
     r.JOB_SETS,
     r.LEADER_WORKER_SETS,
-    r.STATEFUL_SETS,
     Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"),
+    Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"),
 )
-
-
-def followed_kinds() -> list[Resource]:
-    return [resource for resource in KINDS if (resource.group, resource.kind) in GROUPERS]
+RUNTIMES: tuple[Resource, ...] = (
+    Resource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime"),
+    Resource("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False),
+)
 
 
 class GroupController(Controller):
@@ -132,10 +132,9 @@ class ClusterControllers:
         self.events = Events(client, clock)
         self._groups = Groups(self._caches, self.events)
         self.pods = Pods()
-        kinds = followed_kinds()
-        followed = {resource.kind: self._caches.of(resource, optional=True) for resource in kinds}
-        sets = self._caches.of(r.STATEFUL_SETS, optional=True)
-        self.directory = Directory(self._groups, followed, self.pods, sets)
+        followed = {resource.kind: self._caches.of(resource, optional=True) for resource in KINDS}
+        runtimes = {resource.kind: self._caches.of(resource, optional=True) for resource in RUNTIMES}
+        self.directory = Directory(self._groups, followed, self.pods, runtimes)
         self.writer = ClusterWriter(self._caches, self._groups)
         self.controllers = {
             kind: GroupController(cache, self._groups, self.directory, self.writer, self.pods, self._relabel)
@@ -144,11 +143,11 @@ class ClusterControllers:
         self._labels: WorkQueue[Key] = WorkQueue("pod-labels")
         self._pod_informer: Informer[PodView] = Informer(client, r.PODS, PodView, self._pod_changed)
         self._unlinked: dict[Key, PodView] = {}
-        if "Job" in followed:
-            followed["Job"].index("parent", _by_parent)
-            self._groups.workloads.on_change(self._workload_changed)
-        if "LeaderWorkerSet" in followed:
-            sets.on_change(self._set_changed)
+        followed["Job"].index("parent", _by_parent)
+        self._groups.workloads.on_change(self._workload_changed)
+        followed["StatefulSet"].on_change(self._set_changed)
+        for cache in runtimes.values():
+            cache.on_change(self._runtime_changed)
         self.ready = asyncio.Event()
 
     async def follow(self) -> None:
@@ -212,6 +211,12 @@ class ClusterControllers:
         reference = controller_of(new) if new is not None else None
         if reference is not None and reference["kind"] == "LeaderWorkerSet":
             self.controllers["LeaderWorkerSet"].queue.add(Key(key.namespace, reference["name"]))
+
+    def _runtime_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        jobs = self.controllers["TrainJob"]
+        for job in jobs.cache:
+            if (job["spec"].get("runtimeRef") or {}).get("name") == key.name:
+                jobs.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))
 
     # ---- pods without a link
 

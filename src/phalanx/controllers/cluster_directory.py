@@ -80,11 +80,11 @@ class Pods:
 
 
 class Directory:
-    def __init__(self, groups: Groups, followed: dict[str, Cache], pods: Pods, sets: Cache) -> None:
-        """followed: caches of workloads by kind; sets: StatefulSets, among them those of LeaderWorkerSets."""
+    def __init__(self, groups: Groups, followed: dict[str, Cache], pods: Pods, runtimes: dict[str, Cache]) -> None:
+        """followed: caches of workloads by kind; runtimes: what TrainJobs refer to, by kind."""
         self.abilities = Abilities()
         self.scheduler = ""  # where grouped pods go unless their workload says otherwise
-        self._groups, self._followed, self._pods, self._sets = groups, followed, pods, sets
+        self._groups, self._followed, self._pods, self._runtimes = groups, followed, pods, runtimes
         self._enrolled: set[str] = set()  # uids
         self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (what it was made of, answer)
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
@@ -151,17 +151,28 @@ class Directory:
         if owner["kind"] == "JobSet":
             by_hand = self._groups.workloads.get(meta["namespace"], workload_name(meta["name"]))
             return [by_hand] if by_hand is not None else []
+        if owner["kind"] == "TrainJob":
+            return self._runtime(owner)
         parent = controller_of(owner)
         if parent is None:
             return []
         about = {**parent, "metadata": {"namespace": meta["namespace"], "name": parent["name"]}}
         return self._groups.for_owner(about)
 
+    def _runtime(self, train_job: Json) -> list[Json]:
+        reference = train_job["spec"].get("runtimeRef") or {}
+        cache = self._runtimes.get(reference.get("kind") or "ClusterTrainingRuntime")
+        if cache is None:
+            return []
+        namespace = train_job["metadata"]["namespace"] if cache.resource.namespaced else ""
+        found = cache.get(namespace, str(reference.get("name")))
+        return [found] if found is not None else []
+
     def _replicas(self, lws: Json) -> list[tuple[int, str]]:
         """Replicas to come, at the revision of the leaders' StatefulSet, and those that have pods at any revision."""
         meta = lws["metadata"]
         found: set[tuple[int, str]] = set()
-        leaders = self._sets.get(meta["namespace"], meta["name"])
+        leaders = self._followed["StatefulSet"].get(meta["namespace"], meta["name"])
         if leaders is not None and controlled_by(leaders, meta["uid"]):
             revision = lws_names.label(leaders, lws_names.REVISION)
             count = max(int(leaders["spec"].get("replicas", 1)), int(lws["spec"].get("replicas", 1)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
+from enum import Enum
 
 import msgspec
 
@@ -27,6 +28,12 @@ class HandsOff(Exception):
     """The workload's own controller makes its scheduling objects."""
 
 
+class _State(Enum):
+    GOOD = "as wanted"
+    LEAVING = "being deleted"
+    OTHER = "not as wanted, and not to be changed"
+
+
 class ClusterWriter:
     def __init__(self, caches: Caches, groups: Groups) -> None:
         self._client, self._groups = caches.client, groups
@@ -39,8 +46,21 @@ class ClusterWriter:
         surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self.delete(surplus, in_use)
         for obj in grouping.objects:  # parents before children
-            if not await self._ensure(owner, self._dressed(obj, grouping)):
-                return  # it is being deleted; the news of its end brings us back
+            state = await self._ensure(owner, self._dressed(obj, grouping))
+            if state is _State.OTHER:
+                await self._replace(owner, obj, in_use)
+            if state is not _State.GOOD:
+                return  # the news of its end brings us back
+
+    async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
+        """Fixed fields differ: start over with the whole tree, since a parent stays while it has children."""
+        if in_use:
+            raise Refused(
+                f"{obj['kind']} {obj['metadata']['name']} cannot be changed as asked while pods are in its groups; "
+                f"it is replaced when {owner['kind']} {owner['metadata']['name']} has no pods",
+                "GroupsUnchanged",
+            )
+        await self.delete(self.ours(owner), in_use)
 
     def ours(self, owner: Json) -> list[Json]:
         """Children before parents."""
@@ -54,8 +74,7 @@ class ClusterWriter:
             if not deleting(obj):
                 await self._delete(obj)
 
-    async def _ensure(self, owner: Json, wanted: Json) -> bool:
-        """True when the object is as wanted."""
+    async def _ensure(self, owner: Json, wanted: Json) -> _State:
         meta = wanted["metadata"]
         cache = self._cache(wanted["kind"])
         known = cache.get(meta["namespace"], meta["name"])
@@ -68,7 +87,7 @@ class ClusterWriter:
                     cache.remember(made)
                 note = f"Created {wanted['kind']} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
                 self._groups.events.normal(owner, NAME, f"{wanted['kind']}Created", note)
-                return True
+                return _State.GOOD
             except AlreadyExists:  # made before a crash, or somebody else's
                 known = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
                 cache.remember(known)
@@ -77,20 +96,17 @@ class ClusterWriter:
         if not is_ours(known):
             raise HandsOff(f"{known['kind']} {meta['name']}")
         if deleting(known):
-            return False
+            return _State.LEAVING
         found = difference(known, wanted)
         if found is Difference.COUNTS:
             try:
                 body = with_counts_of(known, wanted)
                 answer = await self._client.update(cache.resource, meta["name"], body, meta["namespace"])
                 cache.remember(msgspec.json.decode(answer))
-                return True
+                return _State.GOOD
             except Invalid:  # the count of a CompositePodGroup is fixed
-                found = Difference.SHAPE
-        if found is Difference.SHAPE:
-            await self._delete(known)
-            return False
-        return True
+                return _State.OTHER
+        return _State.GOOD if found is Difference.NONE else _State.OTHER
 
     def _dressed(self, obj: Json, grouping: Grouping) -> Json:
         """With our mark, the Workload as a second owner where Kubernetes has it so, and the priority of its class."""

@@ -23,6 +23,8 @@ from phalanx.model.groups.keys import GROUP_LABEL
 SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: which scheduler its grouped pods go to
 DEFAULT_SCHEDULER = "default-scheduler"
 JOB_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
+REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
+MPI_JOB_NAME = "training.kubeflow.org/job-name"
 
 
 class _Owner(msgspec.Struct, rename="camel", gc=False):
@@ -99,7 +101,11 @@ def places(pod: PodView) -> Iterator[Place]:
     labels = pod.labels
     if owner.kind == "Job":
         if job_set := labels.get(JOB_SET_NAME):
+            if part := labels.get(REPLICATED_JOB_NAME):
+                yield Place("TrainJob", job_set, (part,))  # the JobSet of a TrainJob has its name
             yield Place("JobSet", job_set, (owner.name,))
+        if (mpi_job := labels.get(MPI_JOB_NAME)) and owner.name == f"{mpi_job}-launcher":
+            yield Place("MPIJob", mpi_job, ("launcher",))
         yield Place("Job", owner.name, ("",))
     elif owner.kind == "StatefulSet":
         if lws := labels.get(lws_names.NAME):
@@ -111,9 +117,8 @@ def places(pod: PodView) -> Iterator[Place]:
         template = labels.get("pod-template-hash")
         if template and owner.name.endswith(f"-{template}"):
             yield Place("Deployment", owner.name.removesuffix(f"-{template}"), ("",))
-        yield Place("ReplicaSet", owner.name, ("",))
-    else:
-        yield Place(owner.kind, owner.name, (labels.get("training.kubeflow.org/job-role", ""), ""))
+    elif owner.kind == "MPIJob":
+        yield Place("MPIJob", owner.name, (labels.get("training.kubeflow.org/job-role", "worker"),))
 
 
 def _replica_parts(pod: PodView, lws: str) -> tuple[str, ...]:
@@ -174,6 +179,9 @@ def pod_templates(workload: Json) -> Iterator[Json]:
         template = ((item.get("template") or {}).get("spec") or {}).get("template")
         if template is not None:
             yield template
+    for role in (spec.get("mpiReplicaSpecs") or {}).values():
+        if role.get("template") is not None:
+            yield role["template"]
     inner = spec.get("leaderWorkerTemplate") or {}
     for field in ("leaderTemplate", "workerTemplate"):
         if inner.get(field) is not None:

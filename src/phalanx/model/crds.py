@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 from phalanx.model import tables
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
@@ -71,6 +73,17 @@ def definitions() -> list[Json]:
         _definition("PodGroup", "v1beta1", group),
         _definition("CompositePodGroup", "v1alpha3", composite),
     ]
+
+
+def manifest() -> str:
+    """deploy/10-crds.yaml: `python -c 'from phalanx.model.crds import manifest; print(manifest(), end="")'`."""
+    head = "# Generated from the tables of the API model; a test says when it must be written again.\n"
+    return head + yaml.dump_all(definitions(), Dumper=_Plain, sort_keys=False, width=110)
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _definition(kind: str, version: str, columns: list[Json], *, status: bool = True) -> Json:

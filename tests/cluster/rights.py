@@ -1,0 +1,95 @@
+"""What parts ask an API server for, and what their roles allow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from phalanx.base.client import Resource
+
+Json = dict[str, Any]
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CALLS = ("get", "list", "watch", "create", "update", "patch", "delete")
+
+
+class Use(NamedTuple):
+    verb: str
+    group: str
+    resource: str  # with the subresource: pods/binding
+
+
+class Recording:
+    """A client that remembers what was asked of it, and where."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.uses: dict[Use, set[tuple[str, str]]] = {}  # -> (namespace, name)
+
+    def _note(self, verb: str, resource: Resource, subresource: str, namespace: str, name: str) -> None:
+        plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
+        self.uses.setdefault(Use(verb, resource.group, plural), set()).add((namespace, name))
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._client, verb)
+        if verb not in CALLS:
+            return call
+
+        async def noted(resource: Resource, *args: Any, **options: Any) -> Any:
+            if verb == "list":
+                name, rest = "", args
+            elif verb == "create":
+                name, rest = options.get("name", ""), args[1:]
+            else:
+                name, rest = args[0], args[1:] if verb in ("get", "delete") else args[2:]
+            namespace = rest[0] if rest else ""
+            self._note(verb, resource, options.get("subresource", ""), namespace, name)
+            if verb == "create":
+                self._note_owners(args[0])
+            return await call(resource, *args, **options)
+
+        def watched(resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[Any]:
+            self._note("watch", resource, "", namespace, "")
+            found: AsyncIterator[Any] = call(resource, namespace, **options)
+            return found
+
+        return watched if verb == "watch" else noted
+
+    def _note_owners(self, body: Any) -> None:
+        """OwnerReferencesPermissionEnforcement asks for the right to update the finalizers of an owner that waits."""
+        if not isinstance(body, dict):
+            return
+        for owner in (body.get("metadata") or {}).get("ownerReferences") or ():
+            if owner.get("blockOwnerDeletion"):
+                group = owner["apiVersion"].rpartition("/")[0]
+                self.uses.setdefault(Use("update", group, f"{owner['kind'].lower()}s/finalizers"), set()).add(("", ""))
+
+
+def documents(name: str) -> list[Json]:
+    return [body for body in yaml.safe_load_all((DEPLOY / name).read_text()) if body]
+
+
+class Grant(NamedTuple):
+    use: Use
+    namespace: str  # "" : everywhere
+    names: tuple[str, ...]  # () : any
+
+    def allows(self, namespace: str, name: str) -> bool:
+        return (not self.namespace or self.namespace == namespace) and (not self.names or name in self.names)
+
+
+def grants(role: str) -> list[Grant]:
+    """Every single right in the roles of this name."""
+    found = []
+    for body in documents("20-rbac.yaml"):
+        if body["kind"] in ("ClusterRole", "Role") and body["metadata"]["name"] == role:
+            for rule in body["rules"]:
+                names = tuple(rule.get("resourceNames", ()))
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        for verb in rule["verbs"]:
+                            use = Use(verb, group, resource)
+                            found.append(Grant(use, body["metadata"].get("namespace", ""), names))
+    return found
