@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 PatchType = Literal[
     "application/json-patch+json",
@@ -50,6 +50,17 @@ class Resource:
 class WatchEvent:
     type: str  # ADDED, MODIFIED, DELETED, BOOKMARK; ERROR is raised as an ApiProblem instead
     object: bytes  # the encoded object
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """A client in the API server's own process: it hands out the stored objects themselves, not copies of them."""
+
+    async def snapshot(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> tuple[Sequence[bytes], str]:
+        """Every object, encoded, and the revision at which they are so."""
+        ...
 
 
 class Client(Protocol):

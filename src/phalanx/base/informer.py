@@ -11,12 +11,12 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client, Resource, Snapshots
 from phalanx.base.errors import ApiProblem, Expired, Gone, NotFound
 from phalanx.base.retry import delay
 
@@ -116,7 +116,19 @@ class Informer(Generic[T]):
                 failures += 1
 
     async def _relist(self) -> str:
+        bodies, revision = await self._list()
         found: dict[tuple[str, str], bytes] = {}
+        for body in bodies:
+            meta = _peek(body).metadata
+            found[sys.intern(meta.namespace), meta.name] = body
+        self._replace(found)
+        await asyncio.sleep(0)
+        return revision
+
+    async def _list(self) -> tuple[Sequence[bytes], str]:
+        if isinstance(self._client, Snapshots):
+            return await self._client.snapshot(self.resource, self._namespace, labels=self._labels, fields=self._fields)
+        bodies: list[bytes] = []
         continue_ = ""
         while True:
             page = _LIST.decode(
@@ -129,16 +141,10 @@ class Informer(Generic[T]):
                     continue_=continue_,
                 )
             )
-            for raw in page.items or ():
-                body = bytes(raw)
-                meta = _peek(body).metadata
-                found[sys.intern(meta.namespace), meta.name] = body
+            bodies += map(bytes, page.items or ())
             continue_ = page.metadata.next
             if not continue_:
-                break
-        self._replace(found)
-        await asyncio.sleep(0)
-        return page.metadata.resource_version
+                return bodies, page.metadata.resource_version
 
     def _replace(self, found: dict[tuple[str, str], bytes]) -> None:
         """Pass on the differences between what was known and what the server has."""

@@ -65,6 +65,14 @@ class LocalClient:
         )
         return (await self._api.handle(request)).whole()
 
+    async def snapshot(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> tuple[Sequence[bytes], str]:
+        request = self._request("list", resource, namespace, "")
+        request.query = _query(labelSelector=labels, fieldSelector=fields)
+        objects, revision = self._api.present(request)
+        return objects, str(revision)
+
     async def watch(
         self,
         resource: Resource,

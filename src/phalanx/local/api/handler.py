@@ -11,7 +11,8 @@ from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.read import Reader
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import NOT_ALLOWED
-from phalanx.local.api.view import partial, to_yaml
+from phalanx.local.api.selection import Selection
+from phalanx.local.api.view import partial, to_yaml, view_of
 from phalanx.local.api.watch import WatchHandler
 
 
@@ -31,6 +32,14 @@ class Api:
     def events(self, request: Request) -> AsyncGenerator[list[tuple[str, bytes]], None]:
         """A watch for a part of this process: batches of (type, encoded object). Raises ApiProblem."""
         return self._watch.events(request)
+
+    def present(self, request: Request) -> tuple[list[bytes], int]:
+        """A list for a part of this process: the stored values themselves, and their revision. Raises ApiProblem."""
+        kind, store = request.kind, self.ctx.store
+        matches = Selection.of(kind, request.query, request.name).matches
+        view = view_of(kind, request.version)
+        entries = store.list(kind.storage_key, request.namespace)
+        return [view(entry.value) for entry in entries if matches(entry)], store.revision
 
     async def handle(self, request: Request) -> Answer:
         """Raises ApiProblem."""
