@@ -70,6 +70,17 @@ def test_without_the_token_nothing_is_told(server: LocalCluster, token: str) -> 
     assert server.ask("GET", "/apis", token=token).code == 401
 
 
+def test_a_service_account_may_come_in_until_it_is_deleted(server: LocalCluster, namespace: str) -> None:
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    server.create(accounts, {"metadata": {"name": "robot"}})
+    token = server.create(f"{accounts}/robot/token", {})["status"]["token"]
+    review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    said = server.ask("POST", review, {}, token=token)
+    assert said.json["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:robot"
+    server.delete(f"{accounts}/robot")
+    assert server.ask("POST", review, {}, token=token).code == 401
+
+
 def test_a_client_that_does_not_trust_our_authority_cannot_connect(server: LocalCluster) -> None:
     where = urlsplit(server.url)
     with (

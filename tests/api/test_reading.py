@@ -131,6 +131,8 @@ def test_an_exact_revision_shows_the_past(server: LocalCluster, pods: str) -> No
     assert len(past["items"]) == 5 and past["metadata"]["resourceVersion"] == before
     assert len(server.get(pods, resourceVersion=before, resourceVersionMatch="NotOlderThan")["items"]) == 4
     assert len(server.get(pods, resourceVersion="0")["items"]) == 4
+    whole = server.get(pods, resourceVersion="0", limit=2)
+    assert len(whole["items"]) == 4 and "continue" not in whole["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_a_status_reads_like_its_object(server: LocalCluster, pods: str) -> None
 
 
 def test_long_lists_are_whole_in_every_form(server: LocalCluster, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    path = f"/api/v1/namespaces/{namespace}/secrets"
     expected = [f"c{number:03}" for number in range(300)]
     for name in expected:
         server.create(path, {"metadata": {"name": name}})

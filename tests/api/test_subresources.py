@@ -283,5 +283,22 @@ def test_who_am_i(world: World) -> None:
     assert answer["status"]["userInfo"]["username"] == "phalanx:admin"
     rules = world.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"spec": {"namespace": "ns"}})
     assert rules["status"]["resourceRules"][0]["verbs"] == ["*"]
-    token = world.create("/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "t"}})
-    assert token["status"]["authenticated"] is True
+
+
+def test_a_token_review_tells_whose_token_it_is(world: World) -> None:
+    accounts, reviews = "/api/v1/namespaces/ns/serviceaccounts", "/apis/authentication.k8s.io/v1/tokenreviews"
+    world.create(accounts, {"metadata": {"name": "sa"}})
+    token = world.create(f"{accounts}/sa/token", {})["status"]["token"]
+
+    def review(text: str) -> Any:
+        return world.create(reviews, {"spec": {"token": text}})["status"]
+
+    assert review(token)["user"]["username"] == "system:serviceaccount:ns:sa"
+    head, claims, signature = token.split(".")
+    for wrong in ("t", "", ".", "..", f"{head}.{claims}.", f"{head}.{claims[:-4]}AAAA.{signature}", token + "x"):
+        assert not review(wrong).get("authenticated"), wrong
+    other = world.create(f"{accounts}/sa/token", {"spec": {"audiences": ["somebody-else"]}})["status"]["token"]
+    assert not review(other).get("authenticated")
+    world.delete(f"{accounts}/sa")
+    world.create(accounts, {"metadata": {"name": "sa"}})
+    assert not review(token).get("authenticated"), "another account of the same name"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -23,6 +22,8 @@ class Mirror:
         self.log: list[str] = []
 
     def take(self, change: Change[dict[str, Any]]) -> None:
+        if change.name == "kube-root-ca.crt":
+            return  # every namespace has it
         if change.object is None:
             del self.objects[change.name]
             self.log.append(f"-{change.name}")
@@ -136,8 +137,7 @@ def test_pages_are_put_together(run, namespace, monkeypatch):
         follower = informer(client, mirror, namespace)
         task = asyncio.create_task(follower.run())
         await follower.synced.wait()
-        listed = json.loads(await client.list(CONFIG_MAPS, namespace))["items"]
-        assert sorted(mirror.objects) == sorted(item["metadata"]["name"] for item in listed)
+        assert sorted(mirror.objects) == [f"c{number}" for number in range(8)]
         task.cancel()
 
     run(follow)

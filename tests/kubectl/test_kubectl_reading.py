@@ -51,9 +51,9 @@ def test_get_by_selector_and_in_chunks(kubectl) -> None:
 
 def test_get_all_and_several_kinds_at_once(kubectl) -> None:
     kubectl.apply(pod("a"))
-    kubectl("create", "configmap", "c", "--from-literal=k=v")
+    kubectl("create", "secret", "generic", "c", "--from-literal=k=v")
     assert "pod/a" in kubectl("get", "all")
-    assert kubectl("get", "pods,configmaps", "-o", "name").split() == ["pod/a", "configmap/c"]
+    assert kubectl("get", "pods,secrets", "-o", "name").split() == ["pod/a", "secret/c"]
     assert "No resources found" in kubectl.start("get", "deployments").stderr
 
 

@@ -289,6 +289,8 @@ def test_imperative_create(kubectl) -> None:
     kubectl("create", "secret", "generic", "s", "--from-literal=a=b")
     assert kubectl.value("secret", "s", ".data.a") == "Yg=="
     kubectl("create", "serviceaccount", "robot")
+    for account in ("default", "robot"):
+        assert kubectl("create", "token", account).count(".") == 2
     kubectl("create", "service", "clusterip", "svc", "--tcp=80:80")
     kubectl("run", "r", "--image=busybox")
     assert kubectl.value("pod", "r", ".spec.containers[0].image") == "busybox"

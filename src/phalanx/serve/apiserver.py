@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import logging
 import socket
+import ssl
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth, Extension
@@ -87,25 +88,30 @@ class ApiServer:
             store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of)
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
             self._api = Api(ctx, Writer(ctx))
-            duties = Duties(self.client("phalanx-apiserver"), ctx.registry, self._clock)
+            auth, tls = self._secure(ctx)
+            duties = Duties(self.client("phalanx-apiserver"), ctx.registry, self._clock, ca=self.ca)
             self._duties = Loop("duties", duties.run, ready=duties.ready.wait)
             await self._duties.start()
-            await self._listen(sock)
+            await self._listen(sock, auth, tls)
         except BaseException:
             sock.close()
             await self.stop()
             raise
 
-    async def _listen(self, sock: socket.socket) -> None:
+    def _secure(self, ctx: Context) -> tuple[Auth, ssl.SSLContext | None]:
+        """Token and certificates; neither with --plain-http."""
         settings, data = self.settings, self.settings.data
-        auth: Auth = Anonymous()
-        tls = None
-        if not settings.plain_http:
-            self.token = load_token(data / "token" if data else None)
-            auth = Authenticator(self.token)
-            now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
-            identity = load_identity(data / "pki" if data else None, (settings.listen.host,), now)
-            self.ca, tls = identity.ca, identity.context()
+        if settings.plain_http:
+            return Anonymous(), None
+        self.token = load_token(data / "token" if data else None)
+        ctx.tokens.accept(self.token)
+        now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
+        identity = load_identity(data / "pki" if data else None, (settings.listen.host,), now)
+        self.ca = identity.ca
+        return Authenticator(ctx.tokens), identity.context()
+
+    async def _listen(self, sock: socket.socket, auth: Auth, tls: ssl.SSLContext | None) -> None:
+        settings = self.settings
         app = self._app = App(self.api, auth, limits=self._limits)
         self._server = Server(app, sock, tls, self._limits)
         await self._server.start()

@@ -1,8 +1,7 @@
-"""Who is asking: one bearer token, made once per data directory, compared in constant time. Never logged."""
+"""Who is asking: the administrator's token, made once per data directory, or one of a service account. Never logged."""
 
 from __future__ import annotations
 
-import hmac
 import re
 import secrets
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from phalanx.base.errors import Forbidden, Unauthorized
 from phalanx.local.api.files import write_private
 from phalanx.local.api.request import User
+from phalanx.local.api.tokens import Tokens
 
 _SCHEME = b"bearer "
 _LOOPBACK_HOST = re.compile(rb"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
@@ -23,15 +23,15 @@ def is_open(path: str) -> bool:
 
 
 class Authenticator:
-    def __init__(self, token: str, user: User | None = None) -> None:
-        self._token = token.encode()
-        self._user = user or User()
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
 
     def user(self, headers: Iterable[tuple[bytes, bytes]]) -> User:
         for name, value in headers:
             if name == b"authorization" and value[: len(_SCHEME)].lower() == _SCHEME:
-                if hmac.compare_digest(value[len(_SCHEME) :].strip(), self._token):
-                    return self._user
+                found = self._tokens.user(value[len(_SCHEME) :].strip())
+                if found is not None:
+                    return found
                 break
         raise Unauthorized("Unauthorized")
 

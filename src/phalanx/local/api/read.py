@@ -86,6 +86,8 @@ class Reader:
         query, kind = request.query, request.kind
         limit = parse_number(query, "limit")
         token = query.get("continue", "")
+        if not token and query.get("resourceVersion") == "0":
+            limit = 0  # kube-apiserver answers "any version will do" from its cache, whole; reflectors count on it
         selection = Selection.of(kind, query, request.name)
         entries, revision, after = self._source(request, limit, token, selection)
         start = bisect_right(entries, after, key=lambda entry: entry.key[1:]) if after is not None else 0

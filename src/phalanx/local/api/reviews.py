@@ -6,7 +6,7 @@ from phalanx.base.errors import NotFound
 from phalanx.local.api.body import read_object
 from phalanx.local.api.change import Changes
 from phalanx.local.api.options import write_options
-from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.view import encode
 from phalanx.model.kinds import Json
 
@@ -25,13 +25,15 @@ def review(request: Request, changes: Changes) -> Answer:
                 "incomplete": False,
             }
         case "SelfSubjectReview":
-            obj["status"] = {"userInfo": _user(request)}
+            obj["status"] = {"userInfo": _user(request.user)}
         case "TokenReview":
-            token = (obj.get("spec") or {}).get("token") or ""
-            if token:
-                obj["status"] = {"authenticated": True, "user": _user(request)}
+            token = str((obj.get("spec") or {}).get("token") or "")
+            found = changes.ctx.tokens.user(token.encode())
+            if found is not None:
+                obj["status"] = {"authenticated": True, "user": _user(found)}
             else:
-                obj["status"] = {"authenticated": False, "error": "no token was given"}
+                why = "the token is not one of this server, or no longer good" if token else "no token was given"
+                obj["status"] = {"authenticated": False, "error": why}
         case _:
             raise NotFound("the server could not find the requested resource")
     metadata = obj.get("metadata") or {}
@@ -40,8 +42,8 @@ def review(request: Request, changes: Changes) -> Answer:
     return Answer(201, encode(obj), warnings=body.warnings)
 
 
-def _user(request: Request) -> Json:
-    user: Json = {"username": request.user.name, "groups": list(request.user.groups)}
-    if request.user.uid:
-        user["uid"] = request.user.uid
+def _user(asking: User) -> Json:
+    user: Json = {"username": asking.name, "groups": list(asking.groups)}
+    if asking.uid:
+        user["uid"] = asking.uid
     return user

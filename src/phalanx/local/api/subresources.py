@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from phalanx.base.clock import rfc3339
@@ -16,6 +15,7 @@ from phalanx.local.api.patch import APPLY_PATCH, Patches, pins, read_patch, tran
 from phalanx.local.api.problems import not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
+from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import decode, encode
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.builtin import body_schema
@@ -169,18 +169,10 @@ class Subresources:
                 causes=[{"reason": error.type, "message": error.message, "field": error.path}],
             )
         spec["expirationSeconds"] = seconds
-        spec.setdefault("audiences", ["https://kubernetes.default.svc"])
+        spec["audiences"] = spec.get("audiences") or [AUDIENCE]
         now = self._changes.ctx.clock.now()
-        claims: Json = {
-            "aud": spec["audiences"],
-            "exp": int(now) + seconds,
-            "iat": int(now),
-            "sub": f"system:serviceaccount:{request.namespace}:{request.name}",
-        }
-        # Shaped like a JWT for clients that look inside; the local server itself only knows its admin token.
-        signature = self._changes.ctx.rng.getrandbits(256).to_bytes(32, "big")
-        parts = [encode({"alg": "none", "typ": "JWT"}), encode(claims), signature]
-        token = ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+        uid = decode(entry.value)["metadata"]["uid"]
+        token = self._changes.ctx.tokens.issue(request.namespace, request.name, uid, spec["audiences"], seconds)
         answer = {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",

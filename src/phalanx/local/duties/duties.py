@@ -9,6 +9,7 @@ from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.duties import garbage, protection
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.feed import Feed
+from phalanx.local.duties.furnishing import Furnishing
 from phalanx.local.duties.garbage import GarbageCollector
 from phalanx.local.duties.namespaces import NamespaceDeleter
 from phalanx.local.duties.protection import GroupProtection
@@ -18,11 +19,15 @@ from phalanx.model.kinds import Registry
 class Duties:
     """`run` until cancelled; `ready` once the cluster has its system objects and every kind is being watched."""
 
-    def __init__(self, client: Client, registry: Registry, clock: Clock | None = None) -> None:
+    def __init__(
+        self, client: Client, registry: Registry, clock: Clock | None = None, *, ca: bytes | None = None
+    ) -> None:
         self.ready = asyncio.Event()
         self._client = client
         self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
+        self._furnishing = Furnishing(client, self._feed, ca)
         self._parts = (
+            self._furnishing,
             GarbageCollector(client, registry, self._feed),
             NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),
             GroupProtection(client, registry, self._feed),
@@ -30,6 +35,7 @@ class Duties:
 
     async def run(self) -> None:
         await bootstrap(self._client)
+        await self._furnishing.furnish("default")  # who starts a cluster finds it complete
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed.run())
             for part in self._parts:
