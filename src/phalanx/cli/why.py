@@ -65,7 +65,7 @@ def render(item: Why, paint: Paint) -> str:
         lines += _section("groups", [_level(level) for level in item.levels])
     if item.now is not None and item.now.result == "placed" and item.kind != "Pod":
         lines += _section("now", ["a trial at this moment places it"])
-    elif item.now is not None and item.last is not None and item.now.message not in ("", item.last.message):
+    elif item.now is not None and item.kind != "Pod" and not item.summary.startswith(item.now.message):
         lines += _section("now", [item.now.message])
     reasons = [f"{r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons[:MOST_REASONS]]
     lines += _section("nodes", reasons)
@@ -89,7 +89,7 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def _queue(queue: QueuePlace) -> str:
-    tries = f"tried {queue.attempts} time{'s' if queue.attempts != 1 else ''}"
+    tries = f"attempts: {queue.attempts}"
     match queue.place:
         case "active":
             return f"number {queue.position} in line; {tries}"
@@ -128,7 +128,7 @@ def _pods(pods: list[PodLine], summary: str) -> list[str]:
     lines = []
     for pod in pods[:MOST_PODS]:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
-        own = f": {pod.message}" if pod.message and pod.message != summary else ""
+        own = f": {pod.message}" if not summary.startswith(pod.message) else ""
         lines.append(f"{pod.name} {pod.state}{where}{own}")
     if len(pods) > MOST_PODS:
         lines.append(f"and {len(pods) - MOST_PODS} more")

@@ -134,9 +134,10 @@ def _group(engine: Engine, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         return PlanAnswer(name, "fits", "no pod of it waits")
     if not groups.forest.ready(head):
         return PlanAnswer(name, "none", groups.forest.quorum(head).message)
-    if root.gate[1]:
+    held = groups.forest.invalid(head) is not None or groups.forest.mismatch(head) is not None
+    if held:
         return PlanAnswer(name, "none", root.gate[1])
-    try:
+    try:  # also for a group whose pods are gated: that is how to see a plan before it is carried out
         settings = engine.settings
         built = build(engine.cycle, group, groups.waiting_pods, settings.search_budget, root.priority)
         solved = solve(engine.cycle, built)

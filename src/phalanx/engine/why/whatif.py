@@ -24,7 +24,7 @@ from phalanx.engine.why.ask import reasons_of
 from phalanx.engine.why.relax import for_pod, relaxations
 from phalanx.engine.why.trial import Solved, solve, verdict_of
 from phalanx.engine.why.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Verdict, Would
-from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey, group_of, pod_key
+from phalanx.model.groups import WORKLOAD, Group, GroupForest, GroupKey, MemberState, PodKey, group_of, pod_key
 from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload
 
 if TYPE_CHECKING:
@@ -155,12 +155,15 @@ class _Asked:
         if leaf in self._copied:
             return
         self._copied.add(leaf)
+        if leaf.kind == WORKLOAD:
+            name = leaf.name.partition("/")[0]
+            source = self._engine.objects.get(Workload, leaf.namespace, name)
+            if source is not None and self.forest.workload(leaf.namespace, name) is None:
+                self.forest.put_workload(source)
         real = self._groups.forest.named(leaf)
         if real is None or self.forest.group(leaf) is not None:
             return
-        if isinstance(real.source, Workload):
-            self.forest.put_workload(real.source)
-        elif isinstance(real.source, PodGroup):
+        if isinstance(real.source, PodGroup):
             self.forest.put_pod_group(real.source)
             self._existing_above(real.source.spec.parent_composite_pod_group_name, leaf.namespace)
         for key, member in real.members.items():

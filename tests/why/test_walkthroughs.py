@@ -1,0 +1,33 @@
+"""The walk-throughs, typed as written into a shell, against the cluster they start."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from walkthrough import matches, parse, play
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.slow
+@pytest.mark.kubectl
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
+@pytest.mark.parametrize("name", ["walkthrough-kep-4671.md", "walkthrough-kep-6012.md"])
+def test_every_command_prints_what_the_document_says(name: str) -> None:
+    problems = play(DOCS / name)
+    assert not problems, "\n\n".join(problems)
+
+
+def test_a_document_that_lies_is_caught() -> None:
+    assert matches(["a  <AGE>", "...", "end"], ["a 3s", "x", "y", "end"])
+    assert not matches(["a <AGE>"], ["a"])
+    assert not matches(["a"], ["a", "b"])
+    assert matches(["..."], [])
+    walk = parse("```sh\nphalanx up\n```\n```console\n$ cat <<'EOF'\n$ not a command\nEOF\nout\n$ next\n```\n")
+    assert walk.start == "phalanx up"
+    assert [(step.command, step.expected) for step in walk.steps] == [
+        ("cat <<'EOF'\n$ not a command\nEOF", ["out"]),
+        ("next", []),
+    ]
