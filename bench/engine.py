@@ -19,7 +19,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,9 @@ class Runner:
         template: dict[str, Any] | None = None,
         podTemplate: dict[str, Any] | None = None,
         measure: bool = False,
+        submit: Callable[[list[model.Pod]], None] | None = None,
     ) -> None:
+        """`submit`: whoever takes the pods instead of the engine."""
         size = self.number(podsPerGroup, scaled=False)
         made: list[model.Pod] = []
         for i in self._numbers("PodGroup", self.number(count)):
@@ -141,7 +143,10 @@ class Runner:
             )
             link = {"spec": {"schedulingGroup": {"podGroupName": f"group-{i}"}}}
             made += [self._pod(p, merged(podTemplate or {}, link), 1) for p in self._numbers("Pod", size)]
-        self._submit(made, measure=measure, wait=True)
+        if submit is not None:
+            submit(made)
+        else:
+            self._submit(made, measure=measure, wait=True)
 
     def op_createTrees(
         self,

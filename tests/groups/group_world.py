@@ -1,5 +1,5 @@
-"""A cluster with groups in which everything happens by chance, from a seed: objects come and go, binds fail, answers are
-late, doubled or lost, the scheduler restarts. `check` holds what must be true after every step."""
+"""A cluster with groups in which everything happens by chance, from a seed: objects come and go, binds fail, answers
+are late, doubled or lost, the scheduler restarts. The `check` methods hold what must be true."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phalanx.engine.events import (
     Outcome,
     PodChanged,
 )
-from phalanx.engine.groups.build import build
+from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.roots import Groups
 from phalanx.engine.placement import place
 from phalanx.engine.roots import Place
@@ -84,6 +84,8 @@ class GroupWorld:
             self.restart()
         self.deliver()
         self.step()
+        if rng.random() < 0.1:
+            self.check_sleepers()
 
     def put_node(self) -> None:
         rng = self.rng
@@ -224,9 +226,7 @@ class GroupWorld:
             return False
         meta = msgspec.structs.replace(found.metadata, annotations={**found.metadata.annotations, **annotations})
         self.show_pod(
-            msgspec.structs.replace(
-                found, metadata=meta, spec=msgspec.structs.replace(found.spec, node_name=node_name)
-            )
+            msgspec.structs.replace(found, metadata=meta, spec=msgspec.structs.replace(found.spec, node_name=node_name))
         )
         return True
 
@@ -308,7 +308,8 @@ class GroupWorld:
                 self.perform(self.late.pop(0))
             for name in [n for n, p in self.pods.items() if p.metadata.deletion_timestamp is not None]:
                 self.delete_pod(name)
-            quiet = quiet + 1 if len(self.decisions) == before and not self.news else 0
+            rest = len(self.decisions) == before and not self.news and not self.engine.queue.has_active()
+            quiet = quiet + 1 if rest else 0
             if quiet > 2:
                 return
         raise AssertionError("the engine never comes to rest")
@@ -350,6 +351,7 @@ class GroupWorld:
             and (p.spec.node_name or p.spec.scheduler_name == "default-scheduler")
         }
         assert known == ours
+        assert not engine.queue.has_active()
         self.check_nothing_half_done()
         self.check_sleepers()
 
@@ -370,12 +372,18 @@ class GroupWorld:
         groups = self.engine.groups
         assert isinstance(groups, Groups)
         for root, place_ in self.engine.queue.places():
-            assert place_ in (Place.WAITING, Place.GATED, Place.BACKOFF), f"{root} is {place_}"
-            if root.kind == "Pod" or place_ is not Place.WAITING:
+            if root.kind == "Pod" or place_ is not Place.WAITING or groups.busy:
                 continue
+            if root.bucket is None or not root.bucket.asleep:
+                continue  # one of its twins is being tried
+            if groups.preempt is not None and groups.preempt.ongoing.of(root.key) is not None:
+                continue  # it waits for the last of those who make room
             group = groups.forest.group(groups._group_of[root.key])
             assert group is not None
-            built = build(self.engine.cycle, group, groups.waiting_pods, 5000, root.priority)
+            try:
+                built = build(self.engine.cycle, group, groups.waiting_pods, 5000, root.priority)
+            except Unplaceable:
+                continue  # its members were torn apart while it slept
             outcome = place(built.problem)
             if not built.coupled:
                 assert not outcome.shares, f"{root} fits but sleeps"

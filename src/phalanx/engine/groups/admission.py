@@ -84,15 +84,15 @@ class Admission:
 
     def _like_the_others(self, root: Root, newcomers: Newcomers | None) -> bool:
         """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""
-        failure = self._groups.failure(root.key)
-        if failure is None or root.kind == "CompositePodGroup" or len(failure.built.shapes) != 1:
+        refusal = self._groups.failure(root.key)
+        if refusal is None or root.kind == "CompositePodGroup" or len(refusal.texts) != 1:
             return False
-        shape = failure.built.shapes[0]
+        shape, text = next(iter(refusal.texts.items()))
         newcomers = newcomers or {}
         if any(record.shape is not shape for record in newcomers.values()):
             return False
         for record in newcomers.values():
-            self._cycle.say(record, UNSCHEDULABLE, self._groups.own_message(record, failure.message))
+            self._cycle.say(record, UNSCHEDULABLE, text)
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:

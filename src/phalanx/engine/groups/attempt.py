@@ -10,7 +10,7 @@ import numpy as np
 from phalanx.engine.adapters import PluginFailure
 from phalanx.engine.cycle import SCHEDULER_ERROR, UNSCHEDULABLE, Interest
 from phalanx.engine.framework import ClusterChange, Code, Status, Wake
-from phalanx.engine.groups import words
+from phalanx.engine.groups import completion, words
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.trial import Assignment, Greedy, holds
 from phalanx.engine.placement import Outcome, Verdict, place
@@ -20,6 +20,7 @@ from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Root
 from phalanx.engine.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups.group import ON_NODE
 
 if TYPE_CHECKING:
     from phalanx.engine.groups.roots import Groups
@@ -34,15 +35,36 @@ class Failure:
     outcome: Outcome | None = None  # None: only leftovers were tried
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is kept of a failure: no arrays, there may be many."""
+
+    message: str
+    outcome: Outcome | None
+    texts: dict[Shape, str]  # what pods of each shape were told
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """What a bucket of group roots waits for."""
+
+    interests: tuple[Interest, ...]
+    refusal: Refusal
+
+
 class Attempt:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._cycle = groups.cycle
         self._columns = groups.cycle.columns
-        self.failures: dict[str, Failure] = {}  # root key -> the last failure, for `why`
+        self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
 
     def run(self, root: Root, group: Group) -> None:
         """Leaves the root in a place of the queue, or without pods."""
+        twins = self._groups.queue.sleeping(_twins(root, group)) if not group.composite else None
+        if twins is not None:
+            self._join(root, group, twins)
+            return
         try:
             settings = self._groups._engine.settings
             built = build(self._cycle, group, self._groups.waiting_pods, settings.search_budget, root.priority)
@@ -54,6 +76,11 @@ class Attempt:
             self._error(root, group, str(problem))
 
     def _try(self, root: Root, group: Group, built: Built) -> None:
+        if not group.composite and (text := self._in_vain(group, built)) is not None:
+            # Room for the whole may come from anywhere: no event tells it, so it is tried again.
+            self._tell(root, group, Refusal(text, None, {}))
+            self._groups.queue.back_off(root, self._cycle.now)
+            return
         outcome = place(built.problem, explained=False)
         if not outcome.placed:
             self._failed(root, group, built, outcome)
@@ -73,6 +100,13 @@ class Attempt:
             self._refuse(root, group, Failure(words.leftovers(group), built))
             return
         self._commit(root, group, built, assignment, satisfied)
+
+    def _in_vain(self, group: Group, built: Built) -> str | None:
+        if not completion.wanted(group):
+            return None
+        forest = self._groups.forest
+        others = (leaf for key in forest.roots() for leaf in forest.leaves(key))
+        return completion.in_vain(self._columns, group, others, built)
 
     # ---- success
 
@@ -190,7 +224,6 @@ class Attempt:
 
     def _refuse(self, root: Root, group: Group, failure: Failure) -> None:
         cycle = self._cycle
-        self.failures[root.key] = failure
         message = failure.message
         released = self._groups.commits.release(group, root.key)
         if released:
@@ -199,19 +232,29 @@ class Attempt:
             note = self._groups.preempt(root, group, failure)
             if note:
                 message += f", pod group preemption: {note}"
-        told: dict[Any, str] = {}
-        for record in list(root.records.values()):
-            text = told.get(record.shape)
-            if text is None:
-                text = told[record.shape] = self.own_message(record, message)
-            cycle.say(record, UNSCHEDULABLE, text)
-        self._conditions(group, UNSCHEDULABLE, message)
+        texts: dict[Shape, str] = {}
+        for record in root.records.values():
+            if record.shape not in texts:
+                texts[record.shape] = self._own_message(record, message)
+        refusal = Refusal(message, failure.outcome, texts)
+        self._tell(root, group, refusal)
         if released:
             self._groups.queue.back_off(root, cycle.now)  # an eviction may be refused: look again
         else:
-            self._sleep(root, failure.built, message)
+            self._sleep(root, group, failure.built, refusal)
 
-    def own_message(self, record: PodRecord, group_message: str) -> str:
+    def _tell(self, root: Root, group: Group, refusal: Refusal) -> None:
+        self.failures[root.key] = refusal
+        for record in root.records.values():
+            self._cycle.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
+        self._conditions(group, UNSCHEDULABLE, refusal.message)
+
+    def _join(self, root: Root, group: Group, bucket: Bucket) -> None:
+        """A gang like this one failed, and nothing happened since that could help: it need not be tried."""
+        self._tell(root, group, bucket.waits_for.refusal)
+        self._groups.queue.join(root, bucket)
+
+    def _own_message(self, record: PodRecord, group_message: str) -> str:
         """A pod that fits nowhere is told why; one that only lacks its fellows is told that."""
         evaluation = self._cycle.evaluation(record)
         if evaluation.best() >= 0 and evaluation.pre_filter() is None:
@@ -231,37 +274,60 @@ class Attempt:
 
     # ---- waiting
 
-    def _sleep(self, root: Root, built: Built, message: str) -> None:
+    def _sleep(self, root: Root, group: Group, built: Built, refusal: Refusal) -> None:
         wakes = Wake.NOTHING
         interests = []
         strict = True
+        alive = self._columns.alive
         for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
             profile = evaluation.profile
             strict = strict and profile.fit_is_strict
             cross = []
-            for plugin, _ in evaluation.filters:
-                if plugin not in profile.row_filters:
-                    cross.append(plugin)
-                    wakes |= getattr(plugin, "wakes_on", Wake.ANY)
+            for plugin, tracker in evaluation.filters:
+                if plugin in profile.row_filters or (not built.coupled and tracker.mask[alive].all()):
+                    continue  # asked row by row, or not in the way
+                cross.append(plugin)
+                wakes |= getattr(plugin, "wakes_on", Wake.ANY)
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
-            interests.append(Interest(shape, profile, root.priority, tuple(cross), ()))
-        self._groups.queue.wait(
+            helpers, more = self._cycle.helpers(profile, root.priority)
+            wakes |= more
+            interests.append(Interest(shape, profile, root.priority, tuple(cross), helpers))
+        # A plan to make room is one root's own; everything else holds for all gangs like this one.
+        own = built.coupled or any(record.nominated for record in root.records.values())
+        bucket = self._groups.queue.wait(
             root,
-            ("root", root.key),
+            ("root", root.key) if own else _twins(root, group),
             wakes,
             self._worth,
             self._cycle.now,
-            message=message,
-            waits_for=tuple(interests),
+            message=refusal.message,
+            waits_for=Sleep(tuple(interests), refusal),
             needs=_least(built.shapes) if strict else (),
         )
+        self._cycle.be_patient(bucket, root.priority)
 
     def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
         preempt = self._groups.preempt
         if preempt is not None and preempt.expected(bucket.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
-        return any(self._cycle.helps(interest, change) for interest in bucket.waits_for)
+        return any(self._cycle.helps(interest, change) for interest in bucket.waits_for.interests)
+
+
+def _twins(root: Root, group: Group) -> tuple[Any, ...]:
+    """The bucket of gangs that no attempt can tell apart; the root's own where something sets it apart."""
+    spec = group.spec
+    if group.composite or spec is None or any(group.counts[state] for state in ON_NODE):
+        return ("root", root.key)
+    demand: dict[int, int] = {}
+    policy = ""
+    for record in root.records.values():
+        if record.nominated:
+            return ("root", root.key)
+        demand[record.shape.id] = demand.get(record.shape.id, 0) + 1
+        policy = record.preemption_policy
+    rules = (spec.minimum - group.placed, spec.topology_key, spec.preferred_key, spec.disrupt_all, policy)
+    return ("gang", "", root.priority, rules, tuple(sorted(demand.items())))
 
 
 def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:

@@ -161,7 +161,8 @@ class _Builder:
                 str(group.key), spec.minimum, children, spec.topology_key, spec.preferred_key, self._pinned(group)
             )
         else:
-            records = sorted(self._waiting.get(group.key, {}).values(), key=PodRecord.sort_key)
+            # By age and name, not by arrival: a restarted scheduler must come to the same result.
+            records = sorted(self._waiting.get(group.key, {}).values(), key=_age)
             demand: dict[int, int] = {}
             for record in records:
                 number = self._numbers.setdefault(record.shape, len(self._numbers))
@@ -264,6 +265,10 @@ class _Builder:
                 ):
                     found.add((a, b))
         return frozenset(found)
+
+
+def _age(record: PodRecord) -> tuple[int, float, str]:
+    return (-record.priority, record.created, record.key)
 
 
 def _clash(first: Shape, second: Shape) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.groups.admission import GANG, INVALID, Admission
-from phalanx.engine.groups.attempt import Attempt, Failure
+from phalanx.engine.groups.attempt import Attempt, Refusal
 from phalanx.engine.groups.commits import Commits
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.records import PodRecord
@@ -268,12 +268,9 @@ class Groups:
         target = self.forest.resolve(key).root
         return self._roots.get(root_key(target) if target is not None else f"waiting/{root_key(key)}")
 
-    def failure(self, root: str) -> Failure | None:
+    def failure(self, root: str) -> Refusal | None:
         """Why the last attempt of a root failed, by its key."""
         return self._attempt.failures.get(root)
-
-    def own_message(self, record: PodRecord, group_message: str) -> str:
-        return self._attempt.own_message(record, group_message)
 
     def under_way(self, root: GroupKey) -> bool:
         """Binds of its members are not all answered yet."""

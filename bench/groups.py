@@ -1,0 +1,90 @@
+"""What groups cost where throughput says nothing: gangs that fail, and queues that are long. Engine only.
+
+    python bench/groups.py
+
+Process time, 5,000 nodes. Suites of groups that are placed are in bench/suites/groups.yaml.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from engine import Runner
+from phalanx.engine import decisions as d
+from phalanx.engine.events import PodChanged
+
+RACKS = {"metadata": {"labels": {"rack": "rack-{i//16}"}}}
+IN_A_RACK = {"spec": {"schedulingConstraints": {"topology": [{"key": "rack"}]}}}
+
+
+def asking(cpu: str, memory: str = "1Mi") -> dict[str, Any]:
+    requests = {"cpu": cpu, "memory": memory}
+    return {"spec": {"containers": [{"name": "c", "image": "x", "resources": {"requests": requests}}]}}
+
+
+def cluster(nodes: int = 5000) -> Runner:
+    """Nodes of 4 cpu in racks of 16."""
+    runner = Runner({})
+    runner.run([{"createNodes": {"count": nodes, "template": RACKS}}])
+    return runner
+
+
+def failing(size: int, *, topology: bool) -> tuple[float, int]:
+    """(milliseconds, decisions) of the attempt of a gang that fits not: no node is large enough, or no rack. The median
+    of five; each has a shape of its own, so that none is spared because it is like the one before."""
+    runner = cluster()
+    taken, made = [], 0
+    for i in range(5):
+        kept: list[Any] = []
+        runner.op_createPodGroups(
+            1, size, IN_A_RACK if topology else {}, asking("3" if topology else "5", f"{i + 1}Mi"), submit=kept.extend
+        )
+        for pod in kept:
+            runner.engine.apply(PodChanged(pod))
+        gc.collect()
+        start = time.process_time()
+        out = runner.engine.step(runner.now, 1)
+        taken.append((time.process_time() - start) * 1e3)
+        made = len(out)
+        assert made and not any(isinstance(decision, d.Bind) for decision in out)
+    return sorted(taken)[2], made
+
+
+def pending(gangs: int, *, fit: bool) -> float:
+    """Microseconds per gang of three, when that many wait at once."""
+    runner = cluster()
+    template = asking("100m" if fit else "5")
+    start = time.process_time()
+    runner.run([{"createPodGroups": {"count": gangs, "podsPerGroup": 3, "podTemplate": template}}])
+    made = time.process_time() - start
+    assert runner.bound == (gangs * 3 if fit else 0)
+    return made / gangs * 1e6
+
+
+def beside(sleepers: int, gangs: int = 500) -> float:
+    """Microseconds per gang of three that is placed while so many gangs sleep."""
+    runner = cluster()
+    runner.run([{"createPodGroups": {"count": sleepers, "podsPerGroup": 3, "podTemplate": asking("5")}}])
+    runner.run([{"createPodGroups": {"count": gangs, "podsPerGroup": 3, "measure": True}}])
+    return float(runner.figures[0]["per_pod_us"]) * 3
+
+
+def main() -> None:
+    for size, topology in ((10, False), (1000, False), (17, True), (1000, True)):
+        taken, made = failing(size, topology=topology)
+        where = "in one rack" if topology else "anywhere"
+        print(f"gang of {size:5} pods that fits not {where:12}: {taken:7.2f} ms to say so, {made} decisions")
+    for fit in (True, False):
+        for gangs in (1000, 10_000):
+            word = "fit" if fit else "do not fit"
+            print(
+                f"{gangs:6} pending gangs that {word:10}: {pending(gangs, fit=fit):7.0f} us per gang, objects included"
+            )
+    for sleepers in (1, 1000, 10_000):
+        print(f"a gang is placed beside {sleepers:6} that sleep: {beside(sleepers):7.0f} us")
+
+
+if __name__ == "__main__":
+    main()
