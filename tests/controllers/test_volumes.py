@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -94,7 +95,7 @@ def reach_of(found: Json) -> list[Json]:
 def test_a_claim_gets_the_smallest_volume_that_suits_it() -> None:
     async def scenario() -> None:
         async with world(0, scheduler=False) as cluster:
-            suits = {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "labels": {"tier": "fast"}}
+            suits: dict[str, Any] = {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "labels": {"tier": "fast"}}
             await cluster.apply(volume("too-small", "1Gi", **suits))
             await cluster.apply(volume("other-class", "2Gi", "gold", **suits))
             await cluster.apply(volume("other-label", "2Gi", accessModes=suits["accessModes"], labels={"tier": "slow"}))
@@ -356,30 +357,26 @@ def test_a_default_class_of_the_users_own_is_respected_across_restarts() -> None
     asyncio.run(scenario())
 
 
+def database(replicas: int) -> Json:
+    data = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "db"},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": "db",
+            "selector": {"matchLabels": {"app": "db"}},
+            "template": template("db"),
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": data}],
+        },
+    }
+
+
 def test_a_stateful_set_with_claim_templates_runs() -> None:
     async def scenario() -> None:
         async with world(3) as cluster:
-            body = {
-                "apiVersion": "apps/v1",
-                "kind": "StatefulSet",
-                "metadata": {"name": "db"},
-                "spec": {
-                    "replicas": 3,
-                    "serviceName": "db",
-                    "selector": {"matchLabels": {"app": "db"}},
-                    "template": template("db"),
-                    "volumeClaimTemplates": [
-                        {
-                            "metadata": {"name": "data"},
-                            "spec": {
-                                "accessModes": ["ReadWriteOnce"],
-                                "resources": {"requests": {"storage": "1Gi"}},
-                            },
-                        }
-                    ],
-                },
-            }
-            await cluster.apply(body)
+            await cluster.apply(database(3))
             await cluster.until("StatefulSet", "db", when=lambda s: s.get("status", {}).get("readyReplicas") == 3)
             assert cluster.names("PersistentVolumeClaim") == ["data-db-0", "data-db-1", "data-db-2"]
             claims = cluster.all("PersistentVolumeClaim")
@@ -387,6 +384,24 @@ def test_a_stateful_set_with_claim_templates_runs() -> None:
             assert len({c["spec"]["volumeName"] for c in claims}) == 3
 
     asyncio.run(scenario())
+
+
+def test_a_stateful_set_with_claim_templates_runs_in_a_whole_cluster(start_cluster: Callable[..., Any]) -> None:
+    cluster = start_cluster(nodes=3)
+    sets = "/apis/apps/v1/namespaces/default/statefulsets"
+    made = cluster.create(sets, database(2))
+    with cluster.watch(sets, resourceVersion=made["metadata"]["resourceVersion"]) as watch:
+        for _, found in iter(watch.next, None):
+            if found.get("status", {}).get("readyReplicas") == 2:
+                break
+    claims = cluster.get("/api/v1/namespaces/default/persistentvolumeclaims")["items"]
+    assert [c["status"]["phase"] for c in claims] == ["Bound", "Bound"]
+    classes = cluster.get("/apis/storage.k8s.io/v1/storageclasses")["items"]
+    assert [c["metadata"]["name"] for c in classes] == ["standard"]
+
+
+def test_without_controllers_there_is_no_storage_class(server: Any) -> None:
+    assert server.get("/apis/storage.k8s.io/v1/storageclasses")["items"] == []
 
 
 def test_a_pod_with_an_ephemeral_volume_runs_and_takes_its_claim_with_it() -> None:

@@ -29,10 +29,9 @@ class LeavingPods(Controller):
     name = "leaving pods"
     workers = 16
 
-    def __init__(self, caches: Caches, clock: Clock, events: Events, *, quarantine: float = QUARANTINE) -> None:
+    def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
         super().__init__()
         self._client, self._clock, self._events = caches.client, clock, events
-        self._quarantine = quarantine
         self._nodes = caches.of(r.NODES)
         self._pods = caches.of(r.PODS)
         self._pods.index("node", _node_of)
@@ -110,7 +109,7 @@ class LeavingPods(Controller):
 
     async def _lost(self, key: Key, pod: Json, name: str) -> None:
         since = self._missing.setdefault(name, self._clock.monotonic())
-        left = since + self._quarantine - self._clock.monotonic()
+        left = since + QUARANTINE - self._clock.monotonic()
         if left > 0:
             self.queue.add_after(key, left)
             return

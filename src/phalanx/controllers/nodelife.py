@@ -7,7 +7,7 @@ that neither a restart nor a clock that differs makes a node look dead.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,6 +38,14 @@ REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 TaintKey = tuple[str, str]  # (key, effect)
 
 
+class Sign(NamedTuple):
+    """What we last heard of a node."""
+
+    renewed: str | None  # its Lease
+    said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat
+    when: float  # we saw the last sign of life; monotonic
+
+
 class NodeLifecycleController(Controller):
     name = "node lifecycle"
     workers = 8
@@ -47,7 +55,7 @@ class NodeLifecycleController(Controller):
         self._clock = clock
         self._nodes = caches.of(r.NODES)
         self._leases = caches.of(r.LEASES)
-        self._heard: dict[str, tuple[Any, float]] = {}  # node -> (last sign of life, when we saw it: monotonic)
+        self._heard: dict[str, Sign] = {}  # by node
         self._nodes.on_change(self._node_changed)
         self._leases.on_change(self._lease_changed)
 
@@ -80,13 +88,14 @@ class NodeLifecycleController(Controller):
         """When the node last gave a sign of life: a renewal of its Lease, or a word about itself."""
         lease, node = self._leases.get(LEASE_NAMESPACE, name), self._nodes.get("", name)
         entry = condition(node, "Ready") if node is not None else None
-        # Our own verdict is no sign of life of the node.
-        own = (entry.get("lastHeartbeatTime"), entry.get("status")) if entry and entry["status"] != "Unknown" else None
+        said = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
         known = self._heard.get(name)
-        if known is None or known[0][0] != renewed or (own is not None and known[0][1] != own):
-            known = self._heard[name] = ((renewed, own), self._clock.monotonic())
-        return known[1]
+        when = self._clock.monotonic()
+        if known is not None and known.renewed == renewed and (known.said == said or said[0] == "Unknown"):
+            when = known.when  # Unknown is our own verdict, no sign of life of the node
+        self._heard[name] = Sign(renewed, said, when)
+        return when
 
     async def _judge(self, node: Json) -> Json:
         """A node that has a Lease and does not renew it is in an unknown state."""
