@@ -1,0 +1,100 @@
+"""The work queue: nothing is forgotten, nothing runs twice at once, failures come back later and later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from phalanx.base import work as module
+from phalanx.base.errors import Conflict
+from phalanx.base.work import WorkQueue
+
+
+def play(work: Callable[[str], Awaitable[None]], scenario: Callable[[WorkQueue[str]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        queue: WorkQueue[str] = WorkQueue("test")
+        running = asyncio.create_task(queue.run(work, workers=3))
+        async with asyncio.timeout(10):
+            await scenario(queue)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_key_added_while_it_is_worked_on_comes_up_again_and_never_twice_at_once() -> None:
+    done: Counter[str] = Counter()
+    going: set[str] = set()
+    gate, begun, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work(key: str) -> None:
+        assert key not in going
+        going.add(key)
+        begun.set()
+        await gate.wait()
+        going.discard(key)
+        done[key] += 1
+        if done[key] == 2:
+            again.set()
+
+    async def scenario(queue: WorkQueue[str]) -> None:
+        queue.add("a")
+        await begun.wait()
+        for _ in range(5):
+            queue.add("a")
+        assert len(queue) == 2  # under way, and once more
+        gate.set()
+        await again.wait()
+        assert done == {"a": 2} and len(queue) == 0
+
+    play(work, scenario)
+
+
+def test_a_waiting_key_waits_once_and_the_earlier_time_wins() -> None:
+    order: list[str] = []
+    finished = asyncio.Event()
+
+    async def work(key: str) -> None:
+        order.append(key)
+        if key == "last":
+            finished.set()
+
+    async def scenario(queue: WorkQueue[str]) -> None:
+        queue.add_after("a", 60)
+        queue.add_after("a", 0.01)
+        queue.add_after("a", 60)
+        queue.add_after("last", 0.1)
+        queue.add("b")
+        queue.add("b")
+        await finished.wait()
+        assert order == ["b", "a", "last"]
+
+    play(work, scenario)
+
+
+@pytest.mark.parametrize("problem", [Conflict("changed"), ValueError("a defect")])
+def test_what_fails_is_tried_again_and_does_not_hold_up_others(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.001)
+    tries: Counter[str] = Counter()
+    finished = asyncio.Event()
+
+    async def work(key: str) -> None:
+        tries[key] += 1
+        if key == "ill" and tries[key] < 4:
+            raise problem
+        if key == "ill":
+            finished.set()
+
+    async def scenario(queue: WorkQueue[str]) -> None:
+        queue.add("ill")
+        queue.add("well")
+        await finished.wait()
+        assert tries == {"ill": 4, "well": 1}
+        assert not queue._failures, "success forgets failures"
+
+    play(work, scenario)

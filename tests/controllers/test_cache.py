@@ -1,0 +1,109 @@
+"""What controllers see of the server: whole, by index and by label, however few objects are kept decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from in_process import Inside, inside
+from phalanx.base.client import Resource
+from phalanx.controllers import cache as module
+from phalanx.controllers.cache import Cache, Key, by_labels
+from phalanx.model.selectors import parse_labels
+
+PODS = Resource("", "v1", "pods", "Pod")
+Json = dict[str, Any]
+SPEC = {"containers": [{"name": "c", "image": "i"}]}
+
+
+def play(scenario: Callable[[Inside, Cache], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with inside() as cluster:
+            cache = Cache(cluster.client, PODS)
+            cache.index("labels", by_labels)
+            for number in range(20):
+                labels = {"app": "web" if number % 2 else "db", "n": str(number)}
+                await cluster.create("Pod", f"p{number:02d}", metadata={"labels": labels}, spec=SPEC)
+            running = asyncio.create_task(cache.run())
+            await cache.synced()
+            await scenario(cluster, cache)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def names(objects: list[Json]) -> list[str]:
+    return [obj["metadata"]["name"] for obj in objects]
+
+
+def told(cache: Cache) -> asyncio.Queue[tuple[Key, Json | None, Json | None]]:
+    queue: asyncio.Queue[tuple[Key, Json | None, Json | None]] = asyncio.Queue()
+    cache.on_change(lambda *change: queue.put_nowait(change))
+    return queue
+
+
+@pytest.mark.parametrize("kept", [1, 7, 8192])
+def test_objects_are_found_whether_they_are_kept_decoded_or_not(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.RECENT, "pods", kept)
+
+    async def scenario(cluster: Inside, cache: Cache) -> None:
+        assert len(cache) == 20 and len(list(cache)) == 20
+        assert len(cache._decoded) <= kept
+        for text, expected in {
+            "app=web,n=3": ["p03"],
+            "app in (web,db),n in (4)": ["p04"],
+            "app=web,n notin (1,3)": [f"p{n:02d}" for n in range(5, 20, 2)],
+            "app=nobody": [],
+            "n,!app": [],
+        }.items():
+            assert names(cache.matching("labels", "default", parse_labels(text))) == expected
+        assert len(cache.matching("labels", "default", parse_labels(""))) == 20
+        assert cache.matching("labels", "elsewhere", parse_labels("app=web")) == []
+        found = cache.get("default", "p05")
+        assert found is not None and found["kind"] == "Pod" and "managedFields" not in found["metadata"]
+        assert cache.get("default", "nobody") is None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("kept", [1, 8192])
+def test_changes_come_with_the_state_before_and_indexes_follow(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.RECENT, "pods", kept)
+
+    async def scenario(cluster: Inside, cache: Cache) -> None:
+        changes = told(cache)
+        await cluster.patch("Pod", "p03", {"metadata": {"labels": {"app": "db"}}})
+        key, new, old = await changes.get()
+        assert key == ("default", "p03") and new is not None and old is not None
+        assert (old["metadata"]["labels"]["app"], new["metadata"]["labels"]["app"]) == ("web", "db")
+        assert cache.matching("labels", "default", parse_labels("app=web,n=3")) == []
+        assert names(cache.matching("labels", "default", parse_labels("app=db,n=3"))) == ["p03"]
+        await cluster.delete("Pod", "p04", grace_seconds=0)
+        key, new, old = await changes.get()
+        assert key.name == "p04" and new is None and old is not None
+        assert cache.get("default", "p04") is None and len(cache) == 19
+        assert not cache.any_in_index("labels", "default/n=4")
+
+    play(scenario)
+
+
+def test_an_answer_counts_at_once_but_never_brings_back_what_is_gone() -> None:
+    async def scenario(cluster: Inside, cache: Cache) -> None:
+        changes = told(cache)
+        before = cluster.look("Pod", "p01")
+        assert before is not None
+        later = before | {"metadata": before["metadata"] | {"labels": {"app": "new"}, "resourceVersion": "999999"}}
+        cache.remember(later)
+        assert names(cache.matching("labels", "default", parse_labels("app=new"))) == ["p01"]
+        cache.remember(before)
+        assert names(cache.matching("labels", "default", parse_labels("app=new"))) == ["p01"], "older news"
+        await cluster.delete("Pod", "p01", grace_seconds=0)
+        await changes.get()
+        cache.remember(later)
+        assert cache.get("default", "p01") is None
+
+    play(scenario)
