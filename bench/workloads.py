@@ -111,31 +111,34 @@ def measure(target: Target, sets: int, way: str) -> None:
     )
 
 
-async def serve(directory: str, scheduler: bool, profile: str = "", sets: int = 0, way: str = "") -> None:
+def part(directory: str, scheduler: bool) -> Any:
     from phalanx.serve.cluster import Cluster, ClusterSettings
     from phalanx.serve.parts import parts_of
     from phalanx.serve.settings import Listen, ServerSettings
 
-    kubeconfig = Path(directory) / "kubeconfig"
-    settings = ServerSettings(Path(directory) / "data", Listen("127.0.0.1", 0), kubeconfig)
+    settings = ServerSettings(Path(directory) / "data", Listen("127.0.0.1", 0), Path(directory) / "kubeconfig")
     chosen = ClusterSettings(settings, run_nodes=False, run_scheduler=scheduler)
-    running = Cluster(chosen, parts_of(chosen))
+    return Cluster(chosen, parts_of(chosen))
+
+
+def serve(directory: str, scheduler: bool) -> None:
+    from phalanx.serve.process import run
+
+    raise SystemExit(run(part(directory, scheduler), lambda: "ready", lambda text: print(text, flush=True)))
+
+
+async def profiled(directory: str, scheduler: bool, profile: str, sets: int, way: str) -> None:
+    running = part(directory, scheduler)
     await running.start()
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    if not profile:
-        print("ready", flush=True)
-        await stop.wait()
-    else:
-        target = Target.read(kubeconfig, 0)
-        watch = asyncio.create_task(count(target, {PODS: 8 * sets}, 30 + sets / 10))
-        await asyncio.sleep(0.5)
-        profiler = cProfile.Profile()
-        profiler.enable()
-        await load(target, [jobset(f"set-{n:05d}", way) for n in range(sets)])
-        await watch
-        profiler.disable()
-        profiler.dump_stats(profile)
+    target = Target.read(Path(directory) / "kubeconfig", 0)
+    watch = asyncio.create_task(count(target, {PODS: 8 * sets}, 30 + sets / 10))
+    await asyncio.sleep(0.5)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    await load(target, [jobset(f"set-{n:05d}", way) for n in range(sets)])
+    await watch
+    profiler.disable()
+    profiler.dump_stats(profile)
     await running.stop()
 
 
@@ -148,10 +151,10 @@ def main() -> None:
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        uvloop.run(serve(options.serve, options.scheduler))
+        serve(options.serve, options.scheduler)
     elif options.profile:
         with tempfile.TemporaryDirectory() as directory:
-            uvloop.run(serve(directory, options.scheduler, options.profile, options.sets, options.mode))
+            uvloop.run(profiled(directory, options.scheduler, options.profile, options.sets, options.mode))
     else:
         with server(options.scheduler) as target:
             measure(target, options.sets, options.mode)
