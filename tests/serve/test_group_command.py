@@ -1,0 +1,81 @@
+"""`phalanx group` as started by a person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from phalanx.cli.group import group
+from phalanx.cli.main import COMMANDS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+JOBSET = """
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: s}
+spec:
+  suspend: true
+  scheduling: {schedulingPolicy: {gang: {}}}
+  replicatedJobs:
+  - name: a
+    replicas: 2
+    template: {spec: {parallelism: 3, completions: 3, template: {spec: {containers: [{name: c, image: i}]}}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: not-a-workload}
+"""
+
+
+def run(text: str, *options: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(group, ["-f", "-", *options], input=text, standalone_mode=False)
+    code = result.return_value if isinstance(result.return_value, int) else 1
+    return code, result.stdout, result.stderr or str(result.exception or "")
+
+
+def test_it_is_a_command() -> None:
+    assert COMMANDS["group"][0] == "phalanx.cli.group"
+
+
+def test_yaml_can_be_read_back_and_says_how_pods_join() -> None:
+    code, out, _ = run(JOBSET)
+    assert code == 0
+    workload, podgroup = yaml.safe_load_all(out)
+    assert (workload["kind"], podgroup["kind"]) == ("Workload", "PodGroup")
+    assert podgroup["spec"]["schedulingPolicy"] == {"gang": {"minCount": 6}}
+    assert f"s-a-1: {{'schedulingGroup': {{'podGroupName': '{podgroup['metadata']['name']}'}}}}" in out
+
+
+def test_json_is_one_list_with_links() -> None:
+    code, out, _ = run(JOBSET, "-o", "json", "-n", "ml")
+    found = json.loads(out)
+    assert code == 0 and found["kind"] == "List"
+    assert {item["metadata"]["namespace"] for item in found["items"]} == {"ml"}
+    assert list(found["links"]["JobSet ml/s"]) == ["s-a-0", "s-a-1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (JOBSET.replace("gang: {}", "gang: {minCount: 9}"), "must not be greater than its pods (6)"),
+        (JOBSET.replace("replicas: 2", "replicas: -2"), "spec.replicatedJobs[0].replicas"),
+        (JOBSET.replace("parallelism: 3", "parallelism: three"), "error: JobSet default/s"),
+        ("a: b", "every document needs apiVersion and kind"),
+        ("- [", "is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, words: str) -> None:
+    code, out, err = run(text)
+    assert code == 1 and words in err and "Traceback" not in err
+    assert out.strip() == ""
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_can_be_grouped(path: Path) -> None:
+    code, _, err = run(path.read_text())
+    assert code == 0, err
