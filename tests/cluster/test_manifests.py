@@ -108,3 +108,12 @@ def test_roles_are_bound_and_the_webhook_reaches_the_controllers() -> None:
     host = f"--webhook-host={target['name']}.{target['namespace']}.svc"
     assert host in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert hook["failurePolicy"] == "Ignore"
+
+
+def test_every_option_of_cluster_mode_is_documented() -> None:
+    text = (DEPLOY.parent / "docs" / "cluster.md").read_text()
+    options = [
+        option.opts[0] for option in controllers.params if (getattr(option, "help", "") or "").startswith("cluster:")
+    ]
+    assert len(options) == 8
+    assert [option for option in options if f"`{option}" not in text] == []
