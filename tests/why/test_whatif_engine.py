@@ -189,8 +189,7 @@ def test_a_scheduler_that_is_asked_all_the_time_decides_the_same(seed: int) -> N
             extra = questions.randint(1, 5)
             odd = pod("q").cpu("2").label("zone", "q").anti_affinity("rack", {"zone": "q"})
             ask(asked, *gang("q", extra), odd.resource("example.com/q", 1))
-            group = next((e for e in batch if hasattr(e, "gang")), None)
-            if group is not None:
+            if hasattr(batch[0], "gang"):
                 plan(asked.engine, "PodGroup", "default", batch[0].build().metadata.name)
         assert quiet.step(evict=True) == asked.step(evict=True)
         if rng.random() < 0.3 and quiet.pods:

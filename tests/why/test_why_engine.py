@@ -130,6 +130,23 @@ def test_a_lone_pod_gets_a_histogram_and_the_filter_that_stands_alone_in_its_way
     assert item.queue is not None and item.queue.place == "waiting" and item.queue.attempts == 1
 
 
+def test_a_node_that_is_too_small_when_empty_is_not_said_to_lack_room() -> None:
+    run = Asked().see(node("full").cpu("4"), node("small").cpu("2"), pod("there").cpu("3").node("full"))
+    run.see(pod("p").cpu("4"), pod("huge").cpu("5")).step()
+    assert texts(run.why("Pod", "p")) == ["only NodeResourcesFit stands between the pod and 1 node (full)"]
+    assert texts(run.why("Pod", "huge")) == []
+
+
+def test_a_workload_of_group_objects_shows_each_of_its_roots() -> None:
+    run = Asked().see(*racks(), workload("w").template("t", {"gang": {"minCount": 2}}))
+    for name, cpu in (("fits", "1"), ("waits", "9")):
+        run.see(pod_group(name).gang(2).from_workload("w", "t"))
+        run.see(*(pod(f"{name}-{i}").cpu(cpu).group(name) for i in range(2)))
+    run.step()
+    report = why(run.engine, "Workload", "default", "w")
+    assert {item.name: item.scheduled for item in report.items} == {"fits": True, "waits": False}
+
+
 def test_places_in_line_are_counted_before_anybody_is_tried() -> None:
     run = Asked().see(node("n").cpu("1"))
     run.see(pod("later").cpu("1").priority(1), pod("first").cpu("1").priority(9), pod("second").cpu("1").priority(5))

@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, MethodNotAllowed, NotFound, Unreachable
+from phalanx.base.errors import (
+    ApiProblem,
+    ConfigProblem,
+    Forbidden,
+    MethodNotAllowed,
+    NotFound,
+    ServiceUnavailable,
+    Unreachable,
+)
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.diagnostics import BASE, kind_of
@@ -77,7 +85,7 @@ class Asker:
                 tried.append("the API server has no scheduler behind it")
             except (Forbidden, MethodNotAllowed):
                 tried.append("the API server has no scheduler behind it")
-            except Unreachable as problem:
+            except (Unreachable, ServiceUnavailable) as problem:
                 tried.append(str(problem))
             raise NobodyAnswers("; ".join(tried))
         elsewhere = Connection(
@@ -88,7 +96,7 @@ class Asker:
         async with HttpClient(elsewhere, user_agent="phalanx-cli") as client:
             try:
                 return await client.request(method, f"{BASE}/{what}", query=query, body=body)
-            except Unreachable as problem:
+            except (Unreachable, ServiceUnavailable) as problem:
                 raise NobodyAnswers(f"{self._scheduler}: {problem}") from None
             except NotFound as problem:
                 if problem.kind:

@@ -56,7 +56,8 @@ class Diagnostics:
         if method not in (("POST",) if what == "whatif" else ("GET", "HEAD")):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
         if not self._ready():
-            raise ServiceUnavailable("the scheduler has not read the cluster yet; ask again in a moment", retry_after=1)
+            text = "the scheduler has not read the cluster: it is starting, or stands by for another one that leads"
+            raise ServiceUnavailable(text, retry_after=1)
         if what == "whatif":
             return await self._whatif(query, body)
         kind, namespace, name = _named(query)

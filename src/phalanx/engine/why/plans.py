@@ -131,6 +131,8 @@ def _group(engine: Engine, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         return under_way
     group, root = groups.forest.group(head), groups.root_of(head)
     if group is None or root is None or not root.records:
+        if any(each.key in groups.waiting_pods for each in groups.forest.leaves(head)):
+            return PlanAnswer(name, "none", "waiting for its first attempt")
         return PlanAnswer(name, "fits", "no pod of it waits")
     if not groups.forest.ready(head):
         return PlanAnswer(name, "none", groups.forest.quorum(head).message)

@@ -273,6 +273,9 @@ def for_pod(cycle: Cycle, evaluation: Evaluation) -> list[Relaxation]:
         for other, mask in evaluation.filters:
             if other is not plugin:
                 rows = rows & mask.mask
+        if plugin.name == "NodeResourcesFit":  # a node that is too small would not do if it were empty either
+            for rid, amount in evaluation.shape.requests:
+                rows &= cycle.columns.alloc[rid] >= amount
         count = int(rows.sum())
         if count:
             first = cycle.columns.names[int(np.flatnonzero(rows)[0])]
