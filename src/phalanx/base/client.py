@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 PatchType = Literal[
     "application/json-patch+json",
@@ -46,8 +46,7 @@ class Resource:
         return "/".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(NamedTuple):
     type: str  # ADDED, MODIFIED, DELETED, BOOKMARK; ERROR is raised as an ApiProblem instead
     object: bytes  # the encoded object
 

@@ -40,8 +40,6 @@ Handler = Callable[[Key, Json | None, Json | None], None]  # (key, new, old)
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):
-    uid: str = ""
-    resource_version: str = "0"
     managed_fields: msgspec.Raw = msgspec.Raw()
 
 
@@ -134,26 +132,24 @@ class Cache:
         if meta["uid"] in self._graves:
             return  # the answer is older than the news that the object is gone
         key = Key(meta.get("namespace", ""), meta["name"])
-        known = self._bodies.get(key)
-        if known is None or int(_peek(known).metadata.resource_version) < int(meta["resourceVersion"]):
-            old = self._get(key)
-            self._bodies[key] = _encode(obj)
-            self._index(key, self._fresh(key), old)
+        old = self._get(key)
+        if old is None or _newer(obj, old):
+            body = self._bodies[key] = _encode(obj)
+            new = self._read(body)
+            self._keep(key, new)
+            self._index(key, new, old)
 
     def _take(self, change: Change[bytes]) -> None:
         key = Key(change.namespace, change.name)
-        known, body = self._bodies.get(key), change.object
-        if body is None:
+        new: Json | None = None
+        if change.object is None:
             old = self._drop(key)
-            new = None
         else:
-            if known is not None:
-                ours, theirs = _peek(known).metadata, _peek(body).metadata
-                if ours.uid == theirs.uid and int(ours.resource_version) > int(theirs.resource_version):
-                    return  # our own later write is known already
-            old = self._get(key)
-            self._bodies[key] = body
-            new = self._fresh(key)
+            old, new = self._get(key), self._read(change.object)
+            if old is not None and old["metadata"]["uid"] == new["metadata"]["uid"] and _newer(old, new):
+                return  # our own later write is known already
+            self._bodies[key] = change.object
+            self._keep(key, new)
             self._index(key, new, old)
         for handler in self._handlers:
             handler(key, new, old)
@@ -166,19 +162,18 @@ class Cache:
     def _known(self, key: Key) -> Json:
         obj = self._decoded.get(key)
         if obj is None:
-            return self._fresh(key)
-        if self._most_decoded is not None:
+            obj = self._read(self._bodies[key])
+            self._keep(key, obj)
+        elif self._most_decoded is not None:
             self._decoded.move_to_end(key)
         return obj
 
-    def _fresh(self, key: Key) -> Json:
-        """Decode what the body says now."""
-        obj = self._decoded[key] = self._read(self._bodies[key])
+    def _keep(self, key: Key, obj: Json) -> None:
+        self._decoded[key] = obj
         if self._most_decoded is not None:
             self._decoded.move_to_end(key)
             if len(self._decoded) > self._most_decoded:
                 self._decoded.popitem(last=False)
-        return obj
 
     def _read(self, body: bytes) -> Json:
         managed = bytes(_peek(body).metadata.managed_fields)
@@ -219,6 +214,10 @@ class Cache:
             for value in indexer(old):
                 _unindex(self._indexes[name], value, key)
         return old
+
+
+def _newer(one: Json, other: Json) -> bool:
+    return int(one["metadata"]["resourceVersion"]) > int(other["metadata"]["resourceVersion"])
 
 
 def _unindex(index: dict[str, dict[Key, None]], value: str, key: Key) -> None:
