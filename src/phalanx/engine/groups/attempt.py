@@ -50,6 +50,7 @@ class Sleep:
 
     interests: tuple[Interest, ...]
     refusal: Refusal
+    pinned: bool  # members that run dictate a domain: their nodes matter, too
 
 
 class Attempt:
@@ -97,7 +98,7 @@ class Attempt:
             satisfied = [built.group_of[part] for part in built.group_of if part in greedy.satisfied]
         if not assignment:
             # Enough runs already; what is left over does not fit.
-            self._refuse(root, group, Failure(words.leftovers(group), built))
+            self._refuse(root, group, Failure(words.leftovers(group, built), built))
             return
         self._commit(root, group, built, assignment, satisfied)
 
@@ -293,6 +294,9 @@ class Attempt:
             helpers, more = self._cycle.helpers(profile, root.priority)
             wakes |= more
             interests.append(Interest(shape, profile, root.priority, tuple(cross), helpers))
+        pinned = any(part.pinned >= 0 for part in built.part_of.values())
+        if pinned:
+            wakes |= Wake.NODE_CHANGED
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
         own = built.coupled or any(record.nominated for record in root.records.values())
         bucket = self._groups.queue.wait(
@@ -302,7 +306,7 @@ class Attempt:
             self._worth,
             self._cycle.now,
             message=refusal.message,
-            waits_for=Sleep(tuple(interests), refusal),
+            waits_for=Sleep(tuple(interests), refusal, pinned),
             needs=_least(built.shapes) if strict else (),
         )
         self._cycle.be_patient(bucket, root.priority)
@@ -311,7 +315,10 @@ class Attempt:
         preempt = self._groups.preempt
         if preempt is not None and preempt.expected(bucket.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
-        return any(self._cycle.helps(interest, change) for interest in bucket.waits_for.interests)
+        sleep: Sleep = bucket.waits_for
+        if sleep.pinned and change.kind & Wake.NODE_CHANGED:
+            return True
+        return any(self._cycle.helps(interest, change) for interest in sleep.interests)
 
 
 def _twins(root: Root, group: Group) -> tuple[Any, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from phalanx.engine.groups.build import Built
 from phalanx.engine.placement import Certificate, sentence
+from phalanx.engine.placement.sentences import domain_word
 from phalanx.model.groups import Group
 
 UNSCHEDULABLE = "pod group is unschedulable"
@@ -31,5 +33,11 @@ def coupled(group: Group) -> str:
     )
 
 
-def leftovers(group: Group) -> str:
-    return f"{UNSCHEDULABLE}, no further member of {group.key} fits beside those that are placed"
+def leftovers(group: Group, built: Built) -> str:
+    """Enough members run; more do not fit."""
+    part = built.part_of[group.key]
+    where = "beside those that are placed"
+    if part.key is not None and part.pinned >= 0:
+        name = built.problem.domain_name(part.key, part.pinned)
+        where = f"in {domain_word(part.key)} {name}, where its running members are"
+    return f"{UNSCHEDULABLE}, no further member of {group.key} fits {where}"

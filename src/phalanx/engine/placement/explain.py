@@ -107,12 +107,14 @@ class _Explainer:
         codes = np.full(int(inside.sum()), -1) if reasons is None else reasons[nodes[inside]].astype(np.int64)
         kinds = len(self.problem.reason_names) + 1  # 0 = no reason given
         table = np.bincount(ids[inside] * kinds + codes + 1, minlength=size * kinds).reshape(size, kinds)
-        dominant = table[barred].argmax(axis=1)
+        rows = table[barred]
+        dominant = rows.argmax(axis=1)
+        domains = np.bincount(dominant, minlength=kinds)
+        ruled = np.bincount(dominant, weights=rows.sum(axis=1), minlength=kinds)
         found = []
-        for code in np.unique(dominant):
-            name = str(self.problem.reason_names[code - 1]) if code else "filters"
-            mine = table[barred][dominant == code]
-            found.append(RuledOut(name, len(mine), int(mine.sum())))
+        for code in np.flatnonzero(domains):
+            name = str(self.problem.reason_names[int(code) - 1]) if code else "filters"
+            found.append(RuledOut(name, int(domains[code]), int(ruled[code])))
         return tuple(sorted(found, key=lambda r: (-r.domains, r.reason)))
 
     def _composite(self, group: Composite, area: int, areas: list[tuple[int, int]]) -> Certificate:

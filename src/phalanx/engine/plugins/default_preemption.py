@@ -23,6 +23,7 @@ from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Root
 from phalanx.engine.shapes import Shape
+from phalanx.model.groups import WORKLOAD, GroupKey
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 WAITING = "not eligible due to a terminating pod on the nominated node."
@@ -57,6 +58,11 @@ class DefaultPreemption:
         if kind == "PodDisruptionBudget":
             self.chooser.catalogue.budgets.changed(old, new)
         elif kind in _GROUPS and (old is None or new is None or old.spec != new.spec):
+            forest = self.chooser.catalogue.forest
+            meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
+            key = GroupKey(kind, meta.namespace, meta.name)
+            if old is None and kind != WORKLOAD and forest is not None and forest.named(key) is None:
+                return  # nobody belongs to it yet
             self.chooser.catalogue.regroup()
 
     def outcome(self, decision: d.Decision, event: e.Outcome) -> None:
