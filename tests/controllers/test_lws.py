@@ -489,3 +489,21 @@ def test_killed_in_the_middle_of_a_roll_it_finishes_it(writes: int) -> None:
             assert {group_of(pod) for pod in pods} == {group["metadata"]["name"] for group in groups}
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("writes", [2, 4, 6, 8, 10])
+def test_deleted_half_way_nothing_is_left(writes: int) -> None:
+    async def scenario() -> None:
+        async with world(controllers=False) as cluster:
+            dying = DyingClient(cluster.client, writes)
+            await cluster.start_controllers(dying)
+            await cluster.apply(lws("vllm", 2, 2, scheduling={}))
+            await asyncio.wait_for(dying.died.wait(), 20)
+            await cluster.delete("LeaderWorkerSet", "vllm", propagation="Background")
+            await cluster.kill_controllers()
+            await cluster.start_controllers()
+            await cluster.gone("LeaderWorkerSet", "vllm")
+            for kind in ("Pod", "StatefulSet", "PodGroup", "Workload", "ControllerRevision", "Service"):
+                await cluster.eventually(kind, lambda found: not found)
+
+    asyncio.run(scenario())

@@ -14,6 +14,10 @@ def placed(pods: list[Json]) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName"))
 
 
+def serves(obj: Json) -> bool:
+    return bool(condition(obj, "Available").get("status") == "True")
+
+
 async def quiet(cluster: World, count: int) -> list[Json]:
     """All pods exist and each is either placed or told why not."""
 
@@ -86,5 +90,22 @@ def test_the_same_without_groups_starts_leaders_that_never_serve() -> None:
             await quiet(cluster, 8)
             found = cluster.look("LeaderWorkerSet", "vllm")
             assert found is not None and not found["status"].get("readyReplicas")
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_whose_group_fits_no_rack_is_not_started() -> None:
+    async def scenario() -> None:
+        async with world(nodes=2, topology="racks=2,cpu=2,pods=10") as cluster:
+            rack = {"topology": [{"key": "topology.phalanx.dev/rack"}]}
+            scheduling = {"schedulingConstraints": rack}
+            await cluster.apply(lws("vllm", 1, 3, cpu="1", scheduling=scheduling, startupPolicy="LeaderReady"))
+            leader = await cluster.until("Pod", "vllm-0", when=lambda p: condition(p, "PodScheduled").get("message"))
+            assert "in one domain of topology.phalanx.dev/rack" in condition(leader, "PodScheduled")["message"]
+            assert not placed(cluster.all("Pod")), "four cores are free, but not three in one rack"
+            await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"leaderWorkerTemplate": {"size": 2}}})
+            await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda o: condition(o, "Available").get("status") == "True"
+            )
 
     asyncio.run(scenario())

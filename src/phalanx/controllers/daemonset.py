@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import Any
 
@@ -17,6 +16,7 @@ from phalanx.controllers.pods import available_in, finished, from_template, read
 from phalanx.controllers.revisions import HASH_LABEL, Revisions, digest_of, template_data
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import write_status
+from phalanx.controllers.together import together
 from phalanx.model.selectors import node_selector
 
 # A daemon belongs on its node whatever the node's state; upstream adds these to every daemon pod.
@@ -92,9 +92,8 @@ class DaemonSetController(Controller):
                 doomed += sorted(alive, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))[1:]
         missing = [node for node in sorted(wanted) if not by_node.get(node)]
         doomed += self._outdated(owner, by_node, wanted, digest)
-        await asyncio.gather(
-            *(self._delete(owner, pod) for pod in doomed), *(self._create(owner, node, digest) for node in missing)
-        )
+        await together(self._delete(owner, pod) for pod in doomed)
+        await together(self._create(owner, node, digest) for node in missing)
 
     def _outdated(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> list[Json]:
         strategy = owner["spec"].get("updateStrategy") or {}

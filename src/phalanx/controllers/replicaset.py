@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,6 +16,7 @@ from phalanx.controllers.ownership import controller_of, deleting
 from phalanx.controllers.pods import Admission, active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.status import conditions_of, set_condition, write_status
+from phalanx.controllers.together import together
 from phalanx.model.selectors import from_selector
 
 BURST = 500  # pods created or removed in one go
@@ -77,7 +77,7 @@ class ReplicaSetController(Controller):
                     for pod in alive
                 }
                 victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BURST)]
-                await asyncio.gather(*(self._delete(owner, pod) for pod in victims))
+                await together(self._delete(owner, pod) for pod in victims)
         except Conflict:
             raise  # something the pods need is not there yet: no failure, just later
         except ApiProblem as error:
@@ -89,7 +89,7 @@ class ReplicaSetController(Controller):
         batch = 1
         while count > 0:
             size = min(batch, count)
-            await asyncio.gather(*(self._create_one(owner) for _ in range(size)))
+            await together(self._create_one(owner) for _ in range(size))
             count -= size
             batch *= 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from phalanx.controllers.revisions import HASH_LABEL, Revisions, template_data, 
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.controllers.statefulset_volumes import Volumes
 from phalanx.controllers.status import write_status
+from phalanx.controllers.together import together
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
@@ -108,7 +108,7 @@ class StatefulSetController(Controller):
             jobs, rest = jobs[:1], jobs[1:]
             for unused in rest:
                 unused.close()
-        await asyncio.gather(*jobs)
+        await together(jobs)
         if ordered and waiting:
             return
         extra = sorted((o for o in pods if o not in wanted), reverse=True)
@@ -119,7 +119,7 @@ class StatefulSetController(Controller):
                 doomed = [] if any(deleting(pods[o]) for o in extra) else doomed[:1]
             for pod in doomed:
                 await self._volumes.condemn(owner, pod)
-            await asyncio.gather(*(self._delete(pod) for pod in doomed))
+            await together(self._delete(pod) for pod in doomed)
             if ordered:
                 return
         await self._roll(owner, {o: p for o, p in pods.items() if o in wanted}, update)
@@ -164,7 +164,7 @@ class StatefulSetController(Controller):
                 unavailable += 1
             else:
                 break
-        await asyncio.gather(*(self._delete(pod) for pod in doomed))
+        await together(self._delete(pod) for pod in doomed)
 
     async def _create(self, owner: Json, ordinal: int, revision: Json) -> None:
         meta, spec = owner["metadata"], owner["spec"]
