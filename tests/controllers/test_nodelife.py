@@ -275,6 +275,25 @@ def test_the_pods_of_a_failed_node_move() -> None:
     asyncio.run(scenario())
 
 
+def test_pods_of_a_failed_node_are_not_ready_until_it_is_back() -> None:
+    async def scenario() -> None:
+        async with world(1) as cluster:
+            await cluster.apply(pod("p"))
+
+            def ready(value: str) -> Callable[[Json], bool]:
+                return lambda p: condition(p, "Ready").get("status") == value
+
+            await cluster.until("Pod", "p", when=ready("True"))
+            await cluster.patch("Node", "node-00000", {"metadata": {"annotations": {FAIL: "true"}}})
+            told = await cluster.until("Pod", "p", when=ready("False"))
+            assert condition(told, "Ready")["reason"] == "NodeNotReady"
+            await cluster.patch("Node", "node-00000", {"metadata": {"annotations": {FAIL: None}}})
+            back = await cluster.until("Pod", "p", when=ready("True"))
+            assert "reason" not in condition(back, "Ready") and not leaving(back)
+
+    asyncio.run(scenario())
+
+
 def test_pods_of_a_node_declared_out_of_service_are_removed() -> None:
     async def scenario() -> None:
         async with world(1) as cluster:

@@ -15,7 +15,7 @@ from phalanx.base.errors import Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.events import Events
 from phalanx.controllers.ownership import deleting
-from phalanx.controllers.pods import condition, finished
+from phalanx.controllers.pods import condition, finished, ready
 from phalanx.controllers.runtime import Caches, Controller, Json, Key
 from phalanx.engine.plugins.tolerating import NO_EXECUTE, tolerates
 from phalanx.model.objects.node import Taint
@@ -83,6 +83,9 @@ class LeavingPods(Controller):
     # ---- taints
 
     async def _tainted(self, key: Key, pod: Json, node: Json) -> None:
+        if (condition(node, "Ready") or {"status": "True"}).get("status") != "True" and ready(pod):
+            # Nobody answers there; the kubelet takes this back if it does.
+            await self._report(pod, "Ready", "False", "NodeNotReady", "Node is not ready")
         uid = pod["metadata"]["uid"]
         seconds = stays(pod, _no_execute(node))
         if seconds is None:
@@ -128,15 +131,13 @@ class LeavingPods(Controller):
         await self._client.delete(r.PODS, meta["name"], meta["namespace"], grace_seconds=0, uid=meta["uid"])
 
     async def _mark(self, pod: Json, reason: str, message: str, **status: Any) -> None:
-        meta = pod["metadata"]
-        if finished(pod):
-            return
-        now = rfc3339(self._clock.now())
-        target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
-        body = {
-            "metadata": {"uid": meta["uid"]},
-            "status": {**status, "conditions": [{**target, "lastTransitionTime": now}]},
-        }
+        if not finished(pod):
+            await self._report(pod, "DisruptionTarget", "True", reason, message, **status)
+
+    async def _report(self, pod: Json, type_: str, value: str, reason: str, message: str, **status: Any) -> None:
+        meta, now = pod["metadata"], rfc3339(self._clock.now())
+        entry = {"type": type_, "status": value, "reason": reason, "message": message, "lastTransitionTime": now}
+        body = {"metadata": {"uid": meta["uid"]}, "status": {**status, "conditions": [entry]}}
         await self._client.patch(
             r.PODS, meta["name"], body, meta["namespace"],
             patch_type="application/strategic-merge-patch+json", subresource="status",

@@ -61,6 +61,10 @@ def _init_containers(pod: KubeletPod, state: Json, started: str, now: str, runni
     return {"initContainerStatuses": statuses} if statuses else {}
 
 
+def ready_again(now: str) -> Json:
+    return {"conditions": [{**_condition("Ready", True, now), "reason": None, "message": None}]}
+
+
 def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, last: Json | None = None) -> Json:
     """`started`: when the pod started; `now`: when its containers did."""
     state = {"running": {"startedAt": now}}

@@ -13,6 +13,7 @@ from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
 EXIT_CODE = "simulation.phalanx.dev/exit-code"
 FAIL = "simulation.phalanx.dev/fail"
+NODE_NOT_READY = "NodeNotReady"  # reason
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -43,6 +44,7 @@ class ContainerStatus(Struct, frozen=True, gc=False):
 class Condition(Struct, frozen=True, gc=False):
     type: str = ""
     status: str = ""
+    reason: str = ""
 
 
 class Status(Struct, frozen=True, gc=False):
@@ -64,6 +66,12 @@ class KubeletPod(Struct, frozen=True, gc=False):
     @property
     def deleting(self) -> bool:
         return self.metadata.deletion_timestamp is not None
+
+    @property
+    def given_up(self) -> bool:
+        """The control plane thought that its node was gone."""
+        conditions = self.status.conditions or ()
+        return any(c.type == "Ready" and c.reason == NODE_NOT_READY and c.status == "False" for c in conditions)
 
     @property
     def restarts(self) -> int:
