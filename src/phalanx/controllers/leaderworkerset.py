@@ -280,8 +280,10 @@ class LeaderWorkerSetController(Controller):
             return
         culprit = must_recreate(then, leader, self._pods_of(workers))
         if culprit is not None:
-            note = f"Recreating group {index} because of pod {culprit['metadata']['name']}"
-            self._events.normal(lws, self.name, "RecreateGroup", f"{note} ({leader['metadata']['uid']})")
+            # The uid tells this time from the next: news that is equal is told once.
+            which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"
+            note = f"Recreating group {index} ({which}): pod {culprit['metadata']['name']} was lost or restarted"
+            self._events.normal(lws, self.name, "RecreateGroup", note)
             await self._delete(leader)
             return
         owner = controller_reference(leader, r.PODS)
