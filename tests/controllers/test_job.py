@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from workload_objects import EXIT, RUN, finished, gang, job
 from world import DyingClient, World, condition, world
 
+from phalanx.base.errors import Invalid, NotFound
 from phalanx.controllers import job as job_module
 
 Json = dict[str, Any]
@@ -287,7 +290,8 @@ def test_a_job_managed_by_somebody_else_is_left_alone() -> None:
         await cluster.apply(job("theirs", 1, managedBy="example.com/other"))
         await cluster.apply(job("ours", 1, run=0))
         await done(cluster, "ours")
-        assert "status" not in (cluster.look("Job", "theirs") or {}) or not cluster.look("Job", "theirs")["status"]  # type: ignore[index]
+        theirs = cluster.look("Job", "theirs")
+        assert theirs is not None and not theirs.get("status")
         assert all(name.startswith("ours") for name in cluster.names("Pod"))
 
     play(scenario)
@@ -313,5 +317,65 @@ def test_counts_are_right_wherever_the_controller_dies(writes: int, indexed: boo
             assert len(pods) == 4
             assert len(cluster.names("Workload")) == len(cluster.names("PodGroup")) == 1
             assert all(p["spec"].get("schedulingGroup") for p in pods)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_any_history_of_edits_and_crashes_completes_the_job(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended, resized, pods deleted or failed, controllers killed at any write: every completion is counted once."""
+    monkeypatch.setattr(job_module, "GATHERING", 0.0)
+    rng = random.Random(seed)
+
+    async def run() -> None:
+        async with world() as cluster:
+            mode = rng.choice(["Indexed", "NonIndexed"])
+            await cluster.apply(job("a", 3, completions=5, completionMode=mode, backoffLimit=100, scheduling=gang()))
+            suspended = False
+            for _ in range(12):
+                step = rng.choice(["suspend", "resize", "succeed", "fail", "delete", "crash"])
+                pods = running(cluster.all("Pod"))
+                if step == "suspend":
+                    suspended = not suspended
+                    await cluster.patch("Job", "a", {"spec": {"suspend": suspended}})
+                elif step == "resize":
+                    await cluster.patch("Job", "a", {"spec": {"parallelism": rng.randint(0, 5)}})
+                elif step == "crash":
+                    await cluster.kill_controllers()
+                    dying = DyingClient(cluster.client, rng.randint(0, 12))
+                    await cluster.start_controllers(rng.choice([dying, None]))
+                elif pods:
+                    with suppress(NotFound):
+                        if step == "delete":
+                            await cluster.delete("Pod", rng.choice(pods)["metadata"]["name"])
+                        else:
+                            await end(cluster, rng.choice(pods), int(step == "fail"))
+                for _ in range(rng.choice([0, 5, 50, 300])):
+                    await asyncio.sleep(0)
+            await cluster.kill_controllers()
+            await cluster.start_controllers()
+            found = cluster.look("Job", "a")
+            assert found is not None
+            if not finished(found):
+                with suppress(Invalid):  # it may have ended meanwhile
+                    await cluster.patch("Job", "a", {"spec": {"suspend": False, "parallelism": 3}})
+
+            async def finish_pods() -> None:
+                while True:
+                    for pod in running(cluster.all("Pod")):
+                        with suppress(NotFound):
+                            await end(cluster, pod)
+                    await asyncio.sleep(0.02)
+
+            ending = asyncio.create_task(finish_pods())
+            found = await done(cluster, "a")
+            ending.cancel()
+            assert outcome(found)[0] == "Complete", found["status"]
+            assert found["status"]["succeeded"] == 5, found["status"]
+            assert found["status"].get("uncountedTerminatedPods", {}) == {}
+            pods = await cluster.eventually("Pod", lambda pods: not any(p["metadata"].get("finalizers") for p in pods))
+            await cluster.delete("Job", "a", propagation=rng.choice(["Foreground", "Background"]))
+            for kind in ("Pod", "PodGroup", "Workload"):
+                await cluster.eventually(kind, lambda left: not left)
 
     asyncio.run(run())

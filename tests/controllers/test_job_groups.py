@@ -137,11 +137,16 @@ def test_a_workload_made_by_hand_goes_with_the_job_its_pods_name_it_in() -> None
     play(scenario)
 
 
-def test_names_too_long_for_groups_are_told_and_nothing_starts() -> None:
+def test_wishes_that_cannot_be_met_are_told_and_nothing_starts_until_corrected() -> None:
     async def scenario(cluster: World) -> None:
-        await cluster.apply(job("j" * 60, 1))
-        assert "at most 57 characters" in await told(cluster, "FailedWorkloadCompilation")
+        wish = "scheduling.phalanx.dev/min-count"
+        meta = {"annotations": {"scheduling.phalanx.dev/gang": "true", wish: "3"}}
+        await cluster.apply(job("a", 2, metadata=meta))
+        assert "more than the 2 pods of the Job" in await told(cluster, "FailedWorkloadCompilation")
         assert cluster.names("Pod") == [] and cluster.names("Workload") == []
+        await cluster.patch("Job", "a", {"metadata": {"annotations": {wish: "2"}}})
+        await running_pods(cluster, 2)
+        assert len(cluster.names("PodGroup")) == 1
 
     play(scenario)
 

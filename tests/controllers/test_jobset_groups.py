@@ -170,6 +170,26 @@ def test_groups_deleted_under_a_running_set_come_back() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_set_made_anew_under_the_name_of_one_just_deleted(way: str) -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(sample(way))
+        old = {p["metadata"]["uid"] for p in await running(cluster, 7)}
+        await cluster.delete("JobSet", "js", propagation="Background")
+        await cluster.gone("JobSet", "js")
+        await cluster.apply(sample(way))
+
+        def anew(pods: list[Json]) -> bool:
+            return len(live(pods)) == 7 and old.isdisjoint(p["metadata"]["uid"] for p in live(pods))
+
+        await cluster.eventually("Pod", anew)
+        refers(cluster)
+        found = cluster.look("JobSet", "js")
+        assert found is not None and not condition(found, GROUPED)
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("way", ["the seed's gang", "a group per job", "a tree"])
 @pytest.mark.parametrize("writes", [1, 3, 6, 9, 12, 15])
 def test_the_same_objects_wherever_the_controllers_die(way: str, writes: int) -> None:

@@ -131,6 +131,8 @@ class Groups:
                     self.events.normal(owner, controller, f"{kind}Created", note)
                 return State.READY
         if not controlled_by(known, uid):
+            if _of_namesake(known, owner):
+                return State.REPLACING  # an earlier object of the owner's name left it, and it is going
             raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
         # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
         kept = State.LEAVING if deleting(known) else State.READY
@@ -254,6 +256,12 @@ def _children_first(composites: list[Json]) -> list[Json]:
         return level
 
     return sorted(composites, key=lambda obj: -depth(obj["metadata"]["name"]))
+
+
+def _of_namesake(known: Json, owner: Json) -> bool:
+    reference = controller_of(known)
+    named = (owner["kind"], owner["metadata"]["name"])
+    return reference is not None and (reference["kind"], reference["name"]) == named
 
 
 def _clash(known: Json, kind: str, name: str, owner: Json) -> str:

@@ -17,7 +17,7 @@ from phalanx.controllers.grouping.core import (
     namespace_of,
     reference_to,
 )
-from phalanx.controllers.grouping.names import by_uid, of_template
+from phalanx.controllers.grouping.names import by_uid, fitting, of_template
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
 
@@ -55,6 +55,11 @@ def size_of(job_spec: Json) -> int:
     return count if completions is None else min(count, int(completions))
 
 
+def template_name(job: str) -> str:
+    """As Kubernetes calls it; where that is no DNS label (and Kubernetes starts no pods) a shorter one."""
+    return fitting(f"{job.replace('.', '-')}-pgt-0")
+
+
 def leaf_of(job: Json) -> Leaf:
     """The one template. Basic unless the Job asks for a gang, in spec.scheduling or by annotation."""
     spec = job["spec"]
@@ -72,7 +77,7 @@ def leaf_of(job: Json) -> Leaf:
     else:
         chosen = BASIC
     return Leaf(
-        name=f"{job['metadata']['name']}-pgt-0",
+        name=template_name(job["metadata"]["name"]),
         policy=chosen,
         constraints=asked.get("schedulingConstraints") or wish.constraints,
         disruption=asked.get("disruptionMode") or wish.mode,
@@ -89,11 +94,6 @@ def group_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
         parent = parent_workload(job, related)
         return delegated(job, parent) if parent is not None else Grouping()
     meta, leaf = job["metadata"], leaf_of(job)
-    if len(leaf.name) > 63 or "." in leaf.name:
-        raise Refused(
-            f"a Job with scheduling objects needs a name of at most 57 characters without dots, not {meta['name']!r}",
-            "FailedWorkloadCompilation",
-        )
     name = by_uid(meta["name"], meta.get("uid", ""))
     group_name = of_template(name, leaf.name)
     group = pod_group(job, group_name, name, leaf)
