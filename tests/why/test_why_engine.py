@@ -58,6 +58,24 @@ def test_the_smallest_number_of_nodes_is_found_beyond_one() -> None:
     assert "7 more free nodes like n0 would do" in texts(run.why("PodGroup", "g"))
 
 
+def test_the_filter_that_keeps_a_gang_out_is_named_and_lifting_it_helps() -> None:
+    tainted = [node(f"t{i}").cpu("4").taint("team", "a") for i in range(2)]
+    run = Asked().see(node("open").cpu("4"), *tainted, pod_group("g").gang(3))
+    run.see(*(pod(f"g-{i}").cpu("3").group("g") for i in range(3))).step()
+    (text,) = [text for text in texts(run.why("PodGroup", "g")) if "but for" in text]
+    assert text.startswith("but for 2 nodes with 'node(s) had untolerated taint") and text.endswith("it would fit now")
+    run.see(*(node(f"t{i}").cpu("4") for i in range(2))).step()
+    assert run.why("PodGroup", "g").scheduled
+
+
+def test_a_cordon_counts_as_one_reason_although_it_is_a_field_and_a_taint() -> None:
+    closed = node("closed").cpu("4").unschedulable().taint("node.kubernetes.io/unschedulable")
+    run = Asked().see(closed, pod_group("g").gang(1), pod("g-0").cpu("3").group("g"), pod("p").cpu("3"))
+    run.step()
+    assert "but for 1 node with 'node(s) were unschedulable' it would fit now" in texts(run.why("PodGroup", "g"))
+    assert texts(run.why("Pod", "p")) == ["only NodeUnschedulable stands between the pod and 1 node (closed)"]
+
+
 def test_nodes_that_cannot_help_are_not_offered() -> None:
     run = Asked().see(node("small").cpu("2"), pod_group("g").gang(1))
     run.see(pod("g-0").cpu("4").group("g")).step()

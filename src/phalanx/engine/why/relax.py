@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
+from phalanx.engine.columns import Bools, Columns
 from phalanx.engine.cycle import Cycle
 from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.groups.build import COUNTED, Built
@@ -28,13 +28,14 @@ BUDGET = 1_000  # expansions per trial
 MOST_NODES = 64  # of one type that are added for a trial
 TYPES = 3  # of nodes that are tried
 MOST_EXAMPLES = 8  # of a type that are looked at
+CORDON, CORDON_TAINT = "NodeUnschedulable", "node.kubernetes.io/unschedulable"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 def relaxations(cycle: Cycle, built: Built, certificate: Certificate) -> list[Relaxation]:
     """For a tree that does not fit."""
     relaxer = _Relaxer(cycle, built, certificate)
-    return [*relaxer.topology(), *relaxer.members(), *relaxer.nodes()]
+    return [*relaxer.topology(), *relaxer.members(), *relaxer.filters(), *relaxer.nodes()]
 
 
 class _Relaxer:
@@ -151,6 +152,44 @@ class _Relaxer:
                 high = middle - 1
         return low
 
+    # ---- filters
+
+    def filters(self) -> Iterator[Relaxation]:
+        """Filters (taints, cordons, node affinity, …) without which it would fit: each left out alone."""
+        names: dict[str, None] = {}
+        for evaluation in self._built.evaluations:
+            names.update(dict.fromkeys(plugin.name for plugin, _ in evaluation.filters))
+        for name in names:
+            if name in COUNTED:
+                continue
+            found = self._without(name)
+            if found is None:
+                continue
+            trial, rows, reason = found
+            # The filters would still say no: by counting alone.
+            if solve(self._cycle, replace(trial, coupled=False)).fits:
+                text = f"but for {plural(rows, 'node')} with '{reason}' it would fit now"
+                yield Relaxation("filter", text, True, not self._ties(), to=name)
+
+    def _without(self, name: str) -> tuple[Built, int, str] | None:
+        """The problem as it is when a filter is not asked, the number of nodes that opens, and what it said of them."""
+        n = self._columns.n
+        opened = np.zeros(n, dtype=np.bool_)
+        reason = ""
+        shapes = []
+        for shape, evaluation in zip(self._built.problem.shapes, self._built.evaluations, strict=True):
+            mask = _mask_without(self._columns, evaluation, name)[:n]
+            fresh = np.flatnonzero(mask & ~shape.mask)
+            shapes.append(replace(shape, mask=mask, slots=None))
+            if len(fresh) and evaluation.pre_filter() is None:
+                opened[fresh] = True
+                asked = next(tracker for plugin, tracker in evaluation.filters if plugin.name == name)
+                reason = reason or asked.explain(fresh)[0].reason
+        if not reason:
+            return None
+        trial = edited(self._built, lambda part: part, lambda problem: changed(problem, shapes=shapes))
+        return trial, int(opened.sum()), reason
+
     # ---- nodes
 
     def nodes(self) -> Iterator[Relaxation]:
@@ -263,16 +302,27 @@ def _takes_when_empty(columns: Columns, evaluation: Evaluation, row: int) -> boo
     return all(tracker.mask[row] for plugin, tracker in evaluation.filters if plugin.name not in COUNTED)
 
 
+def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
+    """(capacity,) the nodes that all filters but one allow. A cordon is a field and a taint: it counts as one."""
+    mask = columns.alive.copy()
+    for plugin, tracker in evaluation.filters:
+        if plugin.name == name:
+            continue
+        if name == CORDON and plugin.name == "TaintToleration":
+            only = [all(taint.key == CORDON_TAINT for taint in taints) for taints in columns.taint_sets]
+            mask &= tracker.mask | (columns.unschedulable & np.array(only)[columns.taint_set])
+        else:
+            mask &= tracker.mask
+    return mask
+
+
 def for_pod(cycle: Cycle, evaluation: Evaluation) -> list[Relaxation]:
     """For one pod that fits nowhere: on how many nodes a single filter is all that is in the way."""
     if evaluation.pre_filter() is not None:
         return []
     found = []
     for plugin, tracker in evaluation.filters:
-        rows = cycle.columns.alive & ~tracker.mask
-        for other, mask in evaluation.filters:
-            if other is not plugin:
-                rows = rows & mask.mask
+        rows = _mask_without(cycle.columns, evaluation, plugin.name) & ~tracker.mask
         if plugin.name == "NodeResourcesFit":  # a node that is too small would not do if it were empty either
             for rid, amount in evaluation.shape.requests:
                 rows &= cycle.columns.alloc[rid] >= amount
