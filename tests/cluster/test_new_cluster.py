@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,6 +11,11 @@ import pytest
 from beside import Beside, beside, group_of, job, jobset, pods, running
 
 from phalanx.base import informer
+from phalanx.controllers.cluster import ClusterControllers
+from phalanx.controllers.cluster_writer import HandsOff
+from phalanx.controllers.grouping.job import group_job
+from phalanx.controllers.linking import Abilities
+from phalanx.kube.group_api import GroupApi
 from phalanx.model.gates import Gates
 
 Json = dict[str, Any]
@@ -160,5 +166,34 @@ def test_one_replica_writes_and_the_next_takes_over() -> None:
         await cluster.apply(job("two", 2, suspend=True))
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 2)
         assert second.authority == first.authority  # one certificate for all replicas
+
+    play(scenario, upstream=False, nodes=0, schedulers=())
+
+
+def test_an_object_upstream_made_a_moment_ago_is_not_changed() -> None:
+    """The race: our caches have not heard of it yet, and the name is the same."""
+
+    async def scenario(cluster: Beside) -> None:
+        owner = await cluster.apply(job("train", 3, suspend=True))
+        wanted = group_job(owner)
+        assert wanted.workload is not None
+        theirs = copy.deepcopy(wanted.workload)
+        theirs["spec"]["podGroupTemplates"][0]["schedulingPolicy"] = {"basic": {}}
+        made = await cluster.apply(theirs)
+        fresh = ClusterControllers(GroupApi(cluster.as_("phalanx-controllers")), cluster.clock)
+        with pytest.raises(HandsOff):
+            await fresh.writer.write(owner, wanted, ())
+        assert cluster.all("Workload") == [made] and cluster.all("PodGroup") == []
+
+    play(scenario, gates=NATIVE, custom=False, phalanx=False, upstream=False, nodes=0, schedulers=())
+
+
+def test_a_cluster_that_lists_the_field_but_drops_it_is_linked_by_label() -> None:
+    """The OpenAPI document of 1.37 has schedulingGroup whether or not the gate is on."""
+
+    async def scenario(cluster: Beside) -> None:
+        assert b'"schedulingGroup"' in await cluster.ask("/openapi/v3/api/v1")
+        assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
+        assert cluster.phalanx.controllers.directory.abilities == Abilities(False, False)
 
     play(scenario, upstream=False, nodes=0, schedulers=())
