@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 STEP = 64  # roots per slice: a few milliseconds of thinking between two looks at the sockets
 MOST_IN_FLIGHT = 4096  # binds under way; beyond this deciding more would only make the decisions older
 LAST_CALL = 20.0  # seconds that binds under way get at shutdown
+LAST_EVENTS = 3.0  # seconds for events: news, not state
 
 _CORE: tuple[tuple[Resource, type[Any]], ...] = (
     (Resource("", "v1", "namespaces", "Namespace", namespaced=False), objects.Namespace),
@@ -180,6 +181,10 @@ class SchedulerService:
         try:
             async with asyncio.timeout(LAST_CALL):
                 await self.executor.drain()
-                await self.recorder.flush()
         except TimeoutError:
             log.warning("%d binds were still under way at shutdown", self.executor.in_flight)
+        try:
+            async with asyncio.timeout(LAST_EVENTS):
+                await self.recorder.flush()
+        except TimeoutError:
+            log.info("some events were not written before shutdown")
