@@ -1,0 +1,152 @@
+"""What a JobSet may ask for: levels of scheduling, gangConfig, and what may change while it runs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from phalanx.model import builtin
+from phalanx.model.gates import Gates
+
+Json = dict[str, Any]
+KIND = next(kind for kind in builtin.registry(Gates()).all() if kind.kind == "JobSet")
+GANG = {"gang": {}}
+
+
+def part(name: str, replicas: int = 2, size: int = 2, priority: str = "", **rest: Any) -> Json:
+    pod: Json = {"containers": [{"name": "c", "image": "i"}]}
+    if priority:
+        pod["priorityClassName"] = priority
+    spec = {"parallelism": size, "completions": size, "template": {"spec": pod}}
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}, **rest}
+
+
+def jobset(*parts: Json, **spec: Any) -> Json:
+    made = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "js", "namespace": "default"},
+        "spec": {"replicatedJobs": list(parts or (part("a"), part("b"))), **spec},
+    }
+    assert KIND.default is not None
+    KIND.default(made)
+    return made
+
+
+def problems(made: Json) -> str:
+    assert KIND.validate_create is not None
+    return "; ".join(map(str, KIND.validate_create(made)))
+
+
+def entries(*targets: list[str], **rest: Any) -> Json:
+    return {"replicatedJobs": [{"targetReplicatedJobs": names, **rest} for names in targets]}
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        {},
+        {"schedulingPolicy": GANG},
+        {"schedulingPolicy": {"gang": {"minCount": 8}}, "disruptionMode": {"all": {}}},
+        {"schedulingPolicy": {"basic": {}}, "schedulingConstraints": {"topology": [{"key": "rack"}]}},
+        entries(["a"], ["b"]),
+        entries(["a", "b"], schedulingPolicy={"gang": {"minCount": 8}}),
+        entries(["a"], ["b"], job={"schedulingPolicy": {"gang": {"minCount": 2}}}),
+    ],
+)
+def test_levels_that_are_accepted(scheduling: Json) -> None:
+    assert problems(jobset(scheduling=scheduling)) == ""
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "words"),
+    [
+        ({"schedulingPolicy": GANG, **entries(["a"], ["b"])}, "together with fields of the whole JobSet"),
+        (entries(["a"]), "every replicatedJob must be a target, missing: b"),
+        (entries(["a"], ["a", "b"]), "Duplicate value"),
+        (entries(["a"], ["b", "c"]), "must be the name of a replicatedJob"),
+        (entries([], ["a", "b"]), "Required value"),
+        ({"schedulingPolicy": {"gang": {"minCount": 9}}}, "must not be greater than its pods (8)"),
+        (entries(["a"], ["b"], schedulingPolicy={"gang": {"minCount": 5}}), "must not be greater than its pods (4)"),
+        (entries(["a"], ["b"], job={"schedulingPolicy": {"gang": {"minCount": 3}}}), "greater than its pods (2)"),
+        ({"schedulingPolicy": {"gang": {"minCount": -1}}}, "greater than or equal to 0"),
+        (entries(["a"], ["b"], job={}, disruptionMode={"all": {}}), "together with fields of the whole entry"),
+        (entries(["a", "b"], job={}), "exactly one target"),
+        ({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}, "not supported with the Basic"),
+        ({"schedulingPolicy": {}}, "must specify one of"),
+    ],
+)
+def test_levels_that_are_refused(scheduling: Json, words: str) -> None:
+    assert words in problems(jobset(scheduling=scheduling))
+
+
+def test_one_group_has_one_priority() -> None:
+    parts = (part("a"), part("b", priority="high"))
+    assert "same priorityClassName" in problems(jobset(*parts, scheduling={"schedulingPolicy": GANG}))
+    assert "same priorityClassName" in problems(jobset(*parts, scheduling=entries(["a", "b"])))
+
+
+def test_parts_that_start_in_turn_have_no_count_of_the_whole() -> None:
+    after = part("b", dependsOn=[{"name": "a", "status": "Ready"}])
+    asked = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    assert "start one after another" in problems(jobset(part("a"), after, scheduling=asked))
+    assert problems(jobset(part("a"), after, scheduling={"schedulingPolicy": GANG})) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "mode", "words"),
+    [
+        ({"gangConfig": {"gangMode": "Gang"}}, "Gang", "may not be set when spec.gangConfig is set"),
+        ({"gangConfig": {"gangMode": "Off"}}, "Gang", ""),
+        ({"gangConfig": {"gangMode": "Gang"}}, "Off", ""),
+        ({"gangConfig": {"gangMode": "ReplicatedGang"}}, "", "Unsupported value"),
+        ({}, "ReplicatedGang", ""),
+        ({}, "Everything", "Unsupported value"),
+        ({"scheduling": {"schedulingPolicy": GANG}}, "Gang", "together with gangConfig"),
+    ],
+)
+def test_gang_config_is_for_one_level(spec: Json, mode: str, words: str) -> None:
+    own = {"gangConfig": {"gangMode": mode}} if mode else {}
+    found = problems(jobset(part("a", **own), **copy.deepcopy(spec)))
+    assert words in found and bool(words) == bool(found)
+
+
+def changed(**edits: Any) -> str:
+    """What an update of a running (or suspended) set is answered."""
+    suspended = edits.pop("suspended", False)
+    old = jobset(suspend=suspended, scheduling={"schedulingPolicy": GANG})
+    new = copy.deepcopy(old)
+    for path, value in edits.items():
+        holder = new["spec"]
+        *way, last = [int(step) if step.isdecimal() else step for step in path.split("__")]
+        for step in way:
+            holder = holder[step]
+        holder[last] = value
+    assert KIND.validate_update is not None
+    return "; ".join(map(str, KIND.validate_update(new, old)))
+
+
+JOB = "replicatedJobs__0__template__spec"
+
+
+def test_what_may_change() -> None:
+    size = {f"{JOB}__parallelism": 3, f"{JOB}__completions": 3}
+    assert changed(**size) == ""
+    assert "immutable" in changed(**{f"{JOB}__parallelism": 3})  # a size is both
+    assert "immutable" in changed(replicatedJobs__0__replicas=5)
+    selector = {f"{JOB}__template__spec__nodeSelector": {"pool": "x"}}
+    assert changed(**selector, suspended=True) == ""
+    assert "immutable" in changed(**selector)
+    assert "only while the JobSet is suspended" in changed(scheduling={"schedulingPolicy": {"basic": {}}})
+    assert changed(scheduling={"schedulingPolicy": {"basic": {}}}, suspended=True) == ""
+    assert "immutable" in changed(gangConfig={"gangMode": "Gang"})
+
+
+def test_shrinking_below_the_count_is_refused() -> None:
+    old = jobset(scheduling={"schedulingPolicy": {"gang": {"minCount": 8}}})
+    new = copy.deepcopy(old)
+    new["spec"]["replicatedJobs"][0]["template"]["spec"] |= {"parallelism": 1, "completions": 1}
+    assert KIND.validate_update is not None
+    assert "must not be greater than its pods (6)" in "; ".join(map(str, KIND.validate_update(new, old)))
