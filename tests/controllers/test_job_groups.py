@@ -179,5 +179,16 @@ def test_without_the_gate_jobs_run_ungrouped() -> None:
         await cluster.apply(job("a", 2, run=0))
         await done(cluster, "a")
         assert cluster.names("PodGroup") == [] and cluster.names("Workload") == []
+        await cluster.apply(job("b", 2, pod={"priorityClassName": "unknown"}))
+        assert "unknown" in await told(cluster, "FailedCreate")
 
     play(scenario, controllers=False)
+
+
+def test_a_group_the_server_refuses_is_told() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, pod={"priorityClassName": "unknown"}))
+        assert "unknown" in await told(cluster, "FailedWorkloadCreate")
+        assert cluster.names("Pod") == []
+
+    play(scenario)

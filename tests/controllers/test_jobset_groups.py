@@ -152,6 +152,36 @@ def test_a_group_of_somebody_else_is_never_taken_over() -> None:
     play(scenario)
 
 
+def test_a_group_the_server_refuses_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobset_module, "RETRY", 0.2)
+
+    async def scenario(cluster: World) -> None:
+        high = {"pod": {"priorityClassName": "soon"}}
+        await cluster.apply(jobset("js", part("a", 1, 2, **high), scheduling=gang()))
+        found = await refused(cluster, "soon")
+        assert condition(found, GROUPED)["reason"] == "GroupCreationFailed"
+        await cluster.create("PriorityClass", "soon", value=5)
+        await running(cluster, 2)
+
+    play(scenario)
+
+
+def test_a_set_whose_groups_are_refused_can_still_be_suspended() -> None:
+    async def scenario(cluster: World) -> None:
+        reference = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "js"}
+        templates: list[Json] = [{"name": "pg-js", "schedulingPolicy": {"gang": {"minCount": 4}}}]
+        await cluster.create("Workload", "w-js", spec={"controllerRef": reference, "podGroupTemplates": templates})
+        await cluster.apply(jobset("js", part("a", 2, 2), gangConfig={"gangMode": "Gang"}))
+        await running(cluster, 4)
+        templates[0]["schedulingPolicy"] = {"gang": {"minCount": 9}}
+        await cluster.patch("Workload", "w-js", {"spec": {"podGroupTemplates": templates}})
+        await cluster.until("JobSet", "js", when=lambda j: condition(j, GROUPED).get("status") == "False")
+        await cluster.patch("JobSet", "js", {"spec": {"suspend": True}})
+        await cluster.eventually("Pod", lambda pods: not pods)
+
+    play(scenario)
+
+
 def test_groups_deleted_under_a_running_set_come_back() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(sample("a group each"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
-from phalanx.base.errors import NotFound
+from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.events import Events
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE
@@ -129,7 +129,11 @@ class JobController(Controller):
         maker, batch = PodMaker(job, membership), 1
         while indexes:  # slow start: a template the server refuses costs one request, not hundreds
             now, indexes = indexes[:batch], indexes[batch:]
-            tally.active += await together(self._create(maker.body(index, tally)) for index in now)
+            try:
+                tally.active += await together(self._create(maker.body(index, tally)) for index in now)
+            except ApiProblem as problem:
+                self._events.warning(job, NAME, "FailedCreate", f"Error creating: {problem}")
+                raise
             batch *= 2
 
     def _note_failures(self, job: Json, tally: Tally) -> None:

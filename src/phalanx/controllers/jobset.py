@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import jobset_policy as policy
 from phalanx.controllers import resources as r
 from phalanx.controllers.events import Events
@@ -118,9 +118,11 @@ class JobSetController(Controller):
             return
         try:
             grouping = await self._group(look)
-        except Refused as refused:
-            look.refuse(refused)
+        except (Refused, Invalid, Forbidden) as problem:
+            look.refuse(problem if isinstance(problem, Refused) else Refused(str(problem), "GroupCreationFailed"))
             self.queue.add_after(look.key, RETRY)
+            if jobset["spec"].get("suspend"):
+                await self._suspend_or_resume(look, Grouping())  # to stop is always possible
             return
         await self._serve(look)
         if grouping is not None:
@@ -216,6 +218,10 @@ class JobSetController(Controller):
                 made: Json = msgspec.json.decode(await self._client.create(r.JOBS, body, meta["namespace"]))
                 self._jobs.remember(made)
                 return made
+            except (Invalid, Forbidden) as problem:
+                text = f"Job {meta['name']} cannot be created: {problem}"
+                self._events.warning(look.jobset, NAME, "JobCreationFailed", text)
+                raise
             except AlreadyExists:
                 known = msgspec.json.decode(await self._client.get(r.JOBS, meta["name"], meta["namespace"]))
         if controlled_by(known, look.jobset["metadata"]["uid"]):
