@@ -223,3 +223,15 @@ def test_a_search_that_gives_up_says_so():
     run.step()
     assert run.bound == {}
     assert "(search budget of 2 expansions used up, not proved impossible)" in run.said("job", CPG)[2]
+
+
+def test_more_members_of_a_gang_whose_first_ones_have_finished_may_go_to_another_rack():
+    run = Cluster().see(*rack("a", 2), *rack("b", 2), pod_group("g").gang(2).topology("rack"), *members("g", 2))
+    run.step()
+    first = racks_of(run, "g")
+    for i in range(2):
+        run.update(f"g-{i}", phase="Succeeded")
+    (other,) = {"a", "b"} - first
+    run.see(*(pod(f"full-{i}").cpu("1").node(f"{first.copy().pop()}-{i}") for i in range(2)))
+    run.see(pod("g-8").group("g").cpu("1"), pod("g-9").group("g").cpu("500m")).step()
+    assert {run.nodes[run.bound[name]].metadata.labels["rack"] for name in ("g-8", "g-9")} == {other}

@@ -314,7 +314,10 @@ class Evaluation:
         stale = self._slots_stale
         if self._slots is None or stale is None or len(self._slots) != n or len(stale) * 4 > n:
             self._slots = self._slots_of(slice(0, n))
-        elif stale:
+        elif len(stale) <= FEW_ROWS:
+            for row in stale:
+                self._slots[row] = self._slots_of_row(row)
+        else:
             rows = np.fromiter(stale, np.int64, len(stale))
             self._slots[rows] = self._slots_of(rows)
         self._slots_stale = set()
@@ -332,6 +335,17 @@ class Evaluation:
         slots[~feasible] = 0.0
         counts: npt.NDArray[np.int64] = np.maximum(slots, 0.0).astype(np.int64)
         return counts
+
+    def _slots_of_row(self, row: int) -> int:
+        """The same for one row, without the price of arrays."""
+        if not self.feasible[row]:
+            return 0
+        alloc, used = self.columns.alloc_cell, self.columns.used_cell
+        slots = float(2**31)
+        for rid, amount in self.shape.requests:
+            slots = min(slots, (alloc[rid][row] - used[rid][row]) // amount)
+        cap = self.cap()
+        return max(0, int(slots if cap is None else min(slots, cap)))
 
     def cap(self) -> int | None:
         """Most pods of this shape one node may take, whatever its capacity; None: no such rule."""

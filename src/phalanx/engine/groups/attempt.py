@@ -50,7 +50,7 @@ class Sleep:
 
     interests: tuple[Interest, ...]
     refusal: Refusal
-    pinned: bool  # members that run dictate a domain: their nodes matter, too
+    pinned: bool  # members on nodes dictate a domain: those nodes matter, too
 
 
 class Attempt:
@@ -294,9 +294,11 @@ class Attempt:
             helpers, more = self._cycle.helpers(profile, root.priority)
             wakes |= more
             interests.append(Interest(shape, profile, root.priority, tuple(cross), helpers))
-        pinned = any(part.pinned >= 0 for part in built.part_of.values())
+        pinned = bool(built.problem.domains) and any(
+            member.counts[state] for member in built.group_of.values() for state in ON_NODE
+        )
         if pinned:
-            wakes |= Wake.NODE_CHANGED
+            wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
         own = built.coupled or any(record.nominated for record in root.records.values())
         bucket = self._groups.queue.wait(
@@ -316,7 +318,7 @@ class Attempt:
         if preempt is not None and preempt.expected(bucket.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
         sleep: Sleep = bucket.waits_for
-        if sleep.pinned and change.kind & Wake.NODE_CHANGED:
+        if sleep.pinned and change.kind & Wake.NODE:
             return True
         return any(self._cycle.helps(interest, change) for interest in sleep.interests)
 

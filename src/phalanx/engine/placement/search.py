@@ -265,9 +265,13 @@ class Extras:
                 return
             area = parent
             if group.key is not None and group.key in self.state.problem.domains:
-                if group.pinned < 0:
-                    return  # satisfied by finished members only: handled like an optional child
-                area = self.state.area(parent, group.key, group.pinned)
+                if group.pinned >= 0:
+                    area = self.state.area(parent, group.key, group.pinned)
+                else:  # satisfied by finished members only: the domain that takes most of the others
+                    found = next(Search(self.state, False, self.budget).areas(group, parent), None)
+                    if found is None:
+                        return
+                    area = found
             self.areas[id(group)] = area
             self.decisions.append((group, area))
         if isinstance(group, Composite):
