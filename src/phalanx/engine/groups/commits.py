@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Commits:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._leaf_of: dict[str, GroupKey] = {}  # pod key -> leaf, of binds that are not answered yet
+        self.awaited: dict[str, GroupKey] = {}  # pod key -> leaf, of binds that are not answered yet
         self._open: dict[GroupKey, int] = {}  # leaf -> how many of those
         self._ours: set[GroupKey] = set()  # leaves of which we bound a member in this life
         self._released: set[str] = set()  # uids of pods we asked to go
@@ -33,14 +33,14 @@ class Commits:
     def begin(self, records: list[PodRecord]) -> None:
         for record in records:
             leaf = self._groups.forest.leaf_of(PodKey(record.namespace, record.name))
-            if leaf is not None and record.key not in self._leaf_of:
-                self._leaf_of[record.key] = leaf
+            if leaf is not None and record.key not in self.awaited:
+                self.awaited[record.key] = leaf
                 self._open[leaf] = self._open.get(leaf, 0) + 1
                 self._ours.add(leaf)
 
     def answered(self, pod: str) -> GroupKey | None:
         """The bind of a pod ended, one way or another. Returns its leaf if it was under way."""
-        leaf = self._leaf_of.pop(pod, None)
+        leaf = self.awaited.pop(pod, None)
         if leaf is not None:
             left = self._open[leaf] - 1
             if left:
@@ -52,7 +52,7 @@ class Commits:
     def moved(self, pod: str, leaf: GroupKey | None) -> None:
         """A pod changed its group while its bind was under way."""
         if self.answered(pod) is not None and leaf is not None:
-            self._leaf_of[pod] = leaf
+            self.awaited[pod] = leaf
             self._open[leaf] = self._open.get(leaf, 0) + 1
             self._ours.add(leaf)
 
@@ -64,6 +64,13 @@ class Commits:
         return bool(self._open) and any(leaf.key in self._open for leaf in self._groups.forest.leaves(root))
 
     # ---- scheduled
+
+    def enough(self, leaf: Group | None) -> bool:
+        """Whether the confirmed members of a leaf make its minimum, or no answer is outstanding."""
+        if leaf is None or leaf.spec is None:
+            return False
+        left = self._open.get(leaf.key, 0)
+        return not left or leaf.placed - left >= leaf.spec.minimum
 
     def confirmed(self, group: Group) -> bool:
         """The minimum is met by binds that are answered. Costs the subtree."""

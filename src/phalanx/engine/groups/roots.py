@@ -76,9 +76,10 @@ class Groups:
         key = pod_key(pod)
         forest = self.forest
         before = forest.leaf_of(key)
-        if before is None and group_of(pod) is None:
+        leaf = group_of(pod)
+        if before is None and leaf is None:
             return
-        name = str(key)
+        name = f"{key.namespace}/{key.name}"
         known = self.pods.records.get(name)
         if (
             known is not None
@@ -89,8 +90,7 @@ class Groups:
         ):
             return  # an unbound version of a bound pod is old news
         old = self._member(before, key)
-        heads = forest.put_pod(pod)
-        leaf = forest.leaf_of(key)
+        heads = forest.put_member(key, leaf, pod)
         if before is not None and leaf != before:
             self._moved(name, before, leaf)
         elif pod.spec.node_name:
@@ -298,17 +298,18 @@ class Groups:
             self._drop(root)
 
     def _answered(self, pod: str, *, failed: bool) -> None:
+        if pod not in self.commits.awaited:
+            return
         leaf = self.commits.answered(pod)
-        if leaf is None:
-            return
-        group = self.forest.group(leaf)
-        head = self.forest.resolve(leaf).root
-        if head is None or group is None:
-            return
+        assert leaf is not None
         if failed:
             self._stumbled[leaf] = None
-        elif not self.conditions.is_true(leaf) or not self.conditions.is_true(head):
-            self._judged[head] = None
+        elif self.conditions.is_true(leaf):
+            return  # everything was said
+        elif self.commits.enough(self.forest.group(leaf)):
+            head = self.forest.resolve(leaf).root
+            if head is not None:
+                self._judged[head] = None
 
     # ---- settling
 

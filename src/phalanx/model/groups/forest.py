@@ -85,8 +85,10 @@ class GroupForest:
         return self._refresh_workload((namespace, name))
 
     def put_pod(self, pod: Pod) -> Heads:
-        key = pod_key(pod)
-        leaf = group_of(pod)
+        return self.put_member(pod_key(pod), group_of(pod), pod)
+
+    def put_member(self, key: PodKey, leaf: GroupKey | None, pod: Pod) -> Heads:
+        """`put_pod` for whoever knows the pod's key and group already."""
         before = self._leaf_of.get(key)
         heads: Heads = ()
         if before is not None:
@@ -97,7 +99,8 @@ class GroupForest:
                 heads = self._forget_member(key)
         if leaf is None:
             return heads
-        return _union(heads, self._set_member(leaf, key, pod))
+        set_ = self._set_member(leaf, key, pod)
+        return _union(heads, set_) if heads else set_
 
     def drop_pod(self, namespace: str, name: str) -> Heads:
         key = PodKey(namespace, name)
