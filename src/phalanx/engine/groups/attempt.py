@@ -50,7 +50,7 @@ class Sleep:
 
     interests: tuple[Interest, ...]
     refusal: Refusal
-    pinned: bool  # members on nodes dictate a domain: those nodes matter, too
+    nodes: bool  # any change of nodes may matter: members there dictate a domain, or a plan counts on them
 
 
 class Attempt:
@@ -294,13 +294,13 @@ class Attempt:
             helpers, more = self._cycle.helpers(profile, root.priority)
             wakes |= more
             interests.append(Interest(shape, profile, root.priority, tuple(cross), helpers))
-        pinned = bool(built.problem.domains) and any(
-            member.counts[state] for member in built.group_of.values() for state in ON_NODE
-        )
-        if pinned:
+        planned = any(record.nominated for record in root.records.values())
+        running = any(member.counts[state] for member in built.group_of.values() for state in ON_NODE)
+        nodes = planned or (running and bool(built.problem.domains))
+        if nodes:
             wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
-        own = built.coupled or any(record.nominated for record in root.records.values())
+        own = built.coupled or planned
         bucket = self._groups.queue.wait(
             root,
             ("root", root.key) if own else _twins(root, group),
@@ -308,7 +308,7 @@ class Attempt:
             self._worth,
             self._cycle.now,
             message=refusal.message,
-            waits_for=Sleep(tuple(interests), refusal, pinned),
+            waits_for=Sleep(tuple(interests), refusal, nodes),
             needs=_least(built.shapes) if strict else (),
         )
         self._cycle.be_patient(bucket, root.priority)
@@ -318,7 +318,7 @@ class Attempt:
         if preempt is not None and preempt.expected(bucket.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
         sleep: Sleep = bucket.waits_for
-        if sleep.pinned and change.kind & Wake.NODE:
+        if sleep.nodes and change.kind & Wake.NODE:
             return True
         return any(self._cycle.helps(interest, change) for interest in sleep.interests)
 
