@@ -109,7 +109,10 @@ def target(text: str) -> tuple[str, str]:
     kind, separator, name = text.partition("/")
     found = kind_of(kind)
     if not separator or not name or found is None:
-        raise click.UsageError(f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload")
+        raise click.UsageError(
+            f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload"
+            " (and job, jobset, lws, statefulset, deployment for why)"
+        )
     return found, name
 
 

@@ -1,0 +1,59 @@
+"""From what people write (a Job, a JobSet, a LeaderWorkerSet …) to the groups the scheduler knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from phalanx.base.client import Client
+from phalanx.base.errors import NotFound
+from phalanx.controllers import resources as r
+
+KINDS = {
+    "job": "Job",
+    "jobs": "Job",
+    "jobset": "JobSet",
+    "jobsets": "JobSet",
+    "leaderworkerset": "LeaderWorkerSet",
+    "leaderworkersets": "LeaderWorkerSet",
+    "lws": "LeaderWorkerSet",
+    "statefulset": "StatefulSet",
+    "statefulsets": "StatefulSet",
+    "sts": "StatefulSet",
+    "deployment": "Deployment",
+    "deployments": "Deployment",
+    "deploy": "Deployment",
+}
+
+
+async def groups_of(client: Client, kind: str, namespace: str, name: str) -> list[tuple[str, str]]:
+    """(kind, name) of the root groups of a workload; raises a usage error where it has none."""
+    workloads = await _items(client, r.WORKLOADS, namespace)
+    mine = {
+        item["metadata"]["name"]
+        for item in workloads
+        if (ref := item["spec"].get("controllerRef") or {}).get("kind") == kind and ref.get("name") == name
+    }
+    found: list[tuple[str, str]] = []
+    for resource in (r.COMPOSITE_POD_GROUPS, r.POD_GROUPS):
+        for item in await _items(client, resource, namespace):
+            spec, meta = item["spec"], item["metadata"]
+            owners = {(o["kind"], o["name"]) for o in meta.get("ownerReferences") or ()}
+            belongs = (kind, name) in owners or (spec.get("workloadRef") or {}).get("workloadName") in mine
+            if belongs and not spec.get("parentCompositePodGroupName"):
+                found.append((resource.kind, meta["name"]))
+    if not found:
+        found = [("Workload", workload) for workload in sorted(mine)]  # KEP-4671: groups without objects
+    if not found:
+        raise click.UsageError(f"{kind} {name} in {namespace} has no groups; ask about one of its pods")
+    return sorted(found)
+
+
+async def _items(client: Client, resource: Any, namespace: str) -> list[dict[str, Any]]:
+    try:
+        items: list[dict[str, Any]] = msgspec.json.decode(await client.list(resource, namespace))["items"]
+    except NotFound:
+        return []
+    return items
