@@ -8,7 +8,7 @@ from group_run import Cluster
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.events import PodChanged
+from phalanx.engine.events import TRANSIENT, Outcome, PodChanged
 from phalanx.engine.settings import EngineSettings, ProfileSettings
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GROUP_LABEL
@@ -311,4 +311,22 @@ def test_a_group_made_anew_under_the_same_name_gets_its_own_condition():
     run.step()
     run.gone("Pod", "g-0").gone("Pod", "g-1")
     run.see(pod_group("g").gang(3).uid("second"), *members("g", 2, start=5)).step()
+    assert run.said("g")[1] == "WaitingForMembers"
+
+
+def test_what_is_kept_of_a_failure_does_not_grow_with_the_cluster():
+    """Thousands of gangs may wait; none of them may hold on to arrays over all nodes."""
+    run = Cluster().see(*nodes(64), pod_group("g").gang(2), *members("g", 2, cpu="7"))
+    run.step()
+    refusal = run.engine.groups.failure("podgroup/default/g")
+    assert refusal.outcome.shares == [] and not hasattr(refusal, "built")
+    assert refusal.message.startswith("pod group is unschedulable")
+
+
+def test_a_written_condition_that_was_refused_is_said_again():
+    run = Cluster().see(pod_group("g").gang(2), *members("g", 1))
+    first = [c for c in run.engine.step(run.now) if isinstance(c, d.SetGroupCondition)]
+    run.engine.apply(Outcome(first[0].id, TRANSIENT))
+    run.see(*members("g", 1, start=5), *members("g", 1, start=6)).step()
+    run.gone("Pod", "g-5").gone("Pod", "g-6").step()
     assert run.said("g")[1] == "WaitingForMembers"
