@@ -188,6 +188,33 @@ def test_a_composite_evicts_for_its_minimum_only():
     assert len(world.evicted) == 1 and list(world.bound) == ["b1"]
 
 
+def late_tree(policy, *children):
+    """Two nodes of 2 cpu, the second full of somebody unimportant; child groups (name, cpu) of two pods each."""
+    root = composite("root").priority(100).from_workload("w", "root")
+    return run().see(
+        *(node(f"n{i}").cpu("2") for i in range(2)),
+        pod("low").cpu("2").priority(10).node("n1"),
+        root.gang(1) if policy == "gang" else root,
+        *(pod_group(n).gang(2).priority(100).parent("root").from_workload("w", n) for n, _ in children),
+        *(pod(f"{n}-{i}").cpu(cpu).group(n).priority(100) for n, cpu in children for i in range(2)),
+    )
+
+
+@pytest.mark.parametrize("policy", ["gang", "basic"])
+def test_a_child_group_beyond_the_minimum_makes_room_once_the_minimum_runs(policy):
+    world = late_tree(policy, ("pg1", "1"), ("pg2", "1"))
+    world.step()
+    assert world.evicted == ["low"]
+    assert sorted(world.bound) == ["pg1-0", "pg1-1", "pg2-0", "pg2-1"]
+
+
+def test_a_hopeless_child_group_beyond_the_minimum_does_not_keep_another_from_making_room():
+    world = late_tree("gang", ("pg1", "1"), ("pg2", "100"), ("pg3", "1"))
+    world.step()
+    assert world.evicted == ["low"]
+    assert sorted(world.bound) == ["pg1-0", "pg1-1", "pg3-0", "pg3-1"]
+
+
 def test_budgets_are_kept_when_possible():
     world = run().see(
         node("n").cpu("3"),

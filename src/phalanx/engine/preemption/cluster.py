@@ -11,7 +11,7 @@ import numpy.typing as npt
 from phalanx.engine.cycle import Cycle
 from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
-from phalanx.engine.placement.problem import Composite, Floats, Group, Leaf, ShapeRow, done, leaves
+from phalanx.engine.placement.problem import Composite, Floats, Group, Leaf, ShapeRow, done, groups, leaves
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.records import PodRecord
@@ -203,7 +203,8 @@ def _passes(evaluation: Evaluation, row: int) -> bool:
 
 
 def raised(root: Group, more: dict[int, int]) -> tuple[Group, dict[int, int]]:
-    """A copy of the tree in which leaves (by id) must place that many more; and where each new leaf came from."""
+    """A copy of the tree in which groups (by id) must come in as well: leaves with that many more pods, composites and
+    leaves that do not run yet with their own minimum; and where each new leaf came from."""
     origin: dict[int, int] = {}
 
     def copy(group: Group) -> Group:
@@ -214,8 +215,8 @@ def raised(root: Group, more: dict[int, int]) -> tuple[Group, dict[int, int]]:
             return fresh
         children = tuple(copy(child) for child in group.children)
         minimum = group.minimum
-        if any(id(leaf) in more for leaf in leaves(group)):
-            touched = sum(any(id(leaf) in more for leaf in leaves(old)) or done(old) for old in group.children)
+        if any(id(below) in more for below in groups(group)[1:]):
+            touched = sum(any(id(below) in more for below in groups(old)) or done(old) for old in group.children)
             minimum = max(minimum, touched)
         return replace(group, children=children, minimum=minimum)
 
@@ -227,3 +228,16 @@ def leftovers(root: Group) -> list[Leaf]:
     if isinstance(root, Composite) and not done(root):
         return []
     return [leaf for leaf in leaves(root) if leaf.need == 0 and leaf.total > 0]
+
+
+def latecomers(root: Group) -> list[Group]:
+    """Groups with pods waiting, not running yet, that a parent which has its minimum does not need."""
+    if isinstance(root, Leaf) or not done(root):
+        return []
+    found: list[Group] = []
+    for child in root.children:
+        if done(child):
+            found += latecomers(child)
+        elif any(leaf.total for leaf in leaves(child)):
+            found.append(child)
+    return found

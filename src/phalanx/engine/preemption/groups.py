@@ -16,7 +16,7 @@ from phalanx.engine.placement.outcome import Outcome
 from phalanx.engine.placement.problem import Leaf, done
 from phalanx.engine.plugins.default_preemption import NEVER, announce
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
-from phalanx.engine.preemption.cluster import Stage, Stager, leftovers, raised
+from phalanx.engine.preemption.cluster import Stage, Stager, latecomers, leftovers, raised
 from phalanx.engine.preemption.cost import ORDER
 from phalanx.engine.preemption.ongoing import Ongoing
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
@@ -113,14 +113,21 @@ class GroupPreemption:
         return self._extras(stager)
 
     def _extras(self, stager: Stager) -> GroupPlan:
-        waiting = leftovers(stager.built.problem.root)
-        found = GroupPlan(Hopeless("nothing waits beyond the minimum"))
-        if waiting:
-            found = self._with(stager, {id(leaf): leaf.total for leaf in waiting})
-        if found.units or found.seats or (len(waiting) <= 1 and sum(leaf.total for leaf in waiting) <= 1):
+        """All that waits beyond the minimum, else the first group below it that can be served, else pods of one."""
+        whole = stager.built.problem.root
+        waiting, late = leftovers(whole), latecomers(whole)
+        more = {id(leaf): leaf.total for leaf in waiting} | {id(group): 0 for group in late}
+        if not more:
+            return GroupPlan(Hopeless("nothing waits beyond the minimum"))
+        found = self._with(stager, more)
+        if found.units or found.seats:
             return found
+        for group in late if len(more) > 1 else ():
+            one = self._with(stager, {id(group): 0})
+            if one.units or one.seats:
+                return one
         for leaf in waiting:
-            best = self._most(stager, leaf)
+            best = self._most(stager, leaf) if len(more) > 1 or leaf.total > 1 else None
             if best is not None:
                 return best
         return found
