@@ -35,11 +35,17 @@ RACK, BLOCK = "rack", "block"
 NS = "default"
 
 
+def rank(name: str) -> int:
+    """Priority of a group by its number."""
+    return 10 if int(name[1:]) % 3 == 0 else 0
+
+
 class GroupWorld:
     """What the API server knows. Its news reaches the engine late and doubled, in order per object."""
 
     def __init__(self, seed: int, *, faults: float = 0.1) -> None:
         self.rng = random.Random(seed)
+        self.ranks = bool(seed % 2)  # odd seeds: some groups may preempt others
         self.faults = faults
         self.now = 1e9
         self.nodes: dict[str, Node] = {}
@@ -117,6 +123,10 @@ class GroupWorld:
             built.topology(rng.choice([RACK, BLOCK]))
         if rng.random() < 0.5:
             built.parent(f"c{rng.randrange(3)}")
+        if self.ranks and rng.random() < 0.9:
+            built.priority(rank(name))
+        if rng.random() < 0.2:
+            built.disrupt_all()
         return built.build()
 
     def random_composite(self, name: str) -> CompositePodGroup:
@@ -129,6 +139,8 @@ class GroupWorld:
             built.topology(BLOCK)
         if rng.random() < 0.2:
             built.parent(f"c{rng.randrange(3)}")  # also itself, also in circles
+        if self.ranks:
+            built.priority(rank(name))
         return built.build()
 
     def show_group(self, group: PodGroup | CompositePodGroup) -> None:
@@ -159,6 +171,8 @@ class GroupWorld:
                 built.group(group)
             elif dice < 0.85:
                 built.label(GROUP_LABEL, group)
+            if self.ranks:
+                built.priority(rank(group))
             if rng.random() < 0.05:
                 built.gate("g")
             if rng.random() < 0.1:
