@@ -42,6 +42,20 @@ def test_create_refuses_twice_and_checks_fields(kubectl) -> None:
     assert "colour" in kubectl.fails("create", "-f", "-", input=json.dumps(wrong))
 
 
+def test_a_list_in_a_file_is_applied_item_by_item(kubectl) -> None:
+    """kubectl asks for OpenAPI v2 before it sends a `kind: List`, as in `kubectl get -o yaml | kubectl apply -f -`."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod("one"), pod("two")]})
+    assert kubectl("apply", "-f", "-", input=text) == "pod/one created\npod/two created\n"
+    assert "configured" in kubectl("apply", "-f", "-", input=kubectl("get", "pods", "-o", "yaml"))
+    wrong = json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod("three") | {"colour": "red"}]})
+    assert 'unknown field "colour"' in kubectl.fails("create", "-f", "-", input=wrong)
+
+
+def test_a_kind_that_is_not_served_is_called_so(kubectl) -> None:
+    text = json.dumps({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "x"}})
+    assert 'no matches for kind "Foo" in version "example.com/v1"' in kubectl.fails("apply", "-f", "-", input=text)
+
+
 def test_create_with_a_generated_name(kubectl) -> None:
     body = pod("x")
     body["metadata"] = {"generateName": "gen-"}

@@ -16,7 +16,7 @@ from phalanx.local.api.handler import Api
 from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
-from phalanx.local.api.openapi_routes import openapi_answer
+from phalanx.local.api.openapi_routes import openapi_answer, openapi_v2_answer
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
 from phalanx.local.api.version import version_info
@@ -166,8 +166,10 @@ class App:
             case ["openapi", "v3", *_]:
                 etag = named.get(b"if-none-match", b"").decode("latin-1")
                 return openapi_answer(self._openapi, path, query, etag)
+            case ["openapi", "v2"]:
+                return openapi_v2_answer(named.get(b"accept", b"").decode("latin-1"))
             case [""]:
-                paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+                paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
                 paths += [*self._extras, *self.extensions]
                 return Answer(body=encode({"paths": sorted(paths)}))
         extra = self._extras.get(path)
