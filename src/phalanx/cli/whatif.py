@@ -21,7 +21,7 @@ MOST_NODES = 8
 )
 @asking_options
 def whatif(files: tuple[str, ...], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
-    """Ask the scheduler whether the pods, groups, Jobs, JobSets and LeaderWorkerSets in FILE would fit now.
+    """Ask the scheduler whether the pods, groups and workloads (Job, JobSet, LeaderWorkerSet, …) in FILE would fit now.
 
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
     Exit code 0: everything fits, 1: something does not, 2: bad input or nobody to ask.

@@ -1,7 +1,7 @@
 """From manifests to a question for the engine: defaults, priorities, groups and pods as the cluster would make them.
 
 Nothing is created anywhere. Workloads become groups through the same library the controllers use, their pods through
-their templates; kinds without pods are passed over with a note.
+their templates, a CronJob through one run of it; kinds without pods are passed over with a note.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from phalanx.controllers import leaderworkerset_names as lws_names
 from phalanx.controllers.grouping import Grouping, Link, Refused, group
 from phalanx.controllers.grouping.job import size_of
 from phalanx.controllers.grouping.jobset_shape import shape_of
+from phalanx.controllers.grouping.mpijob import replica_of as mpi_replica
+from phalanx.controllers.grouping.registry import GROUPERS
+from phalanx.controllers.grouping.trainjob import replica_of as train_replica
+from phalanx.controllers.grouping.trainjob import runtime_of
+from phalanx.controllers.providers.contract import Part
 from phalanx.engine.why import Question
 from phalanx.model import builtin, objects
 from phalanx.model.decode import conform
@@ -26,10 +31,7 @@ from phalanx.model.kinds import Kind
 Json = dict[str, Any]
 
 MOST_PODS = 20_000  # of one question
-_REPLICATED = frozenset({("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet")})
-_WORKLOADS = frozenset(
-    {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
-)
+RUNTIMES = frozenset({"TrainingRuntime", "ClusterTrainingRuntime"})  # read by the TrainJobs that name them
 
 
 class Manifests:
@@ -44,13 +46,15 @@ class Manifests:
     def read(self, documents: Sequence[Json], namespace: str) -> None:
         """Raises BadRequest with the name of the document that is wrong."""
         whole = [self._complete(document, namespace) for document in _flat(documents)]
-        workloads = [doc for kind, doc in whole if kind is not None and kind.kind == "Workload"]
+        everything = [doc for _, doc in whole]
         for kind, doc in whole:
-            if kind is None:
-                self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
-                continue
             try:
-                self._take(kind, doc, workloads)
+                if (doc["apiVersion"].rpartition("/")[0], doc["kind"]) in GROUPERS:
+                    self._workload(doc, everything)
+                elif kind is not None:
+                    self._take(kind, doc)
+                elif doc["kind"] not in RUNTIMES:
+                    self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
             except Refused as refused:
                 raise BadRequest(f"{_title(doc)}: {refused}") from None
             except (KeyError, TypeError, ValueError, AttributeError) as problem:
@@ -71,6 +75,7 @@ class Manifests:
         if not isinstance(meta, dict):
             raise BadRequest(f"{doc['kind']}: metadata must be an object")
         if kind is None:
+            meta.setdefault("namespace", namespace)
             return None, doc
         served = kind.version(version)
         title = _title(doc)
@@ -107,7 +112,7 @@ class Manifests:
         if policy and (kind.kind == "Pod" or self._gates("PodGroupPreemptionPolicy")):
             spec["preemptionPolicy"] = policy
 
-    def _take(self, kind: Kind, doc: Json, workloads: list[Json]) -> None:
+    def _take(self, kind: Kind, doc: Json) -> None:
         key = (kind.group, kind.kind)
         question = self.question
         match key:
@@ -119,29 +124,43 @@ class Manifests:
                 question.composites.append(msgspec.convert(doc, objects.CompositePodGroup))
             case ("scheduling.k8s.io", "Workload"):
                 question.workloads.append(msgspec.convert(doc, objects.Workload))
-            case _ if key in _WORKLOADS:
-                self._workload(kind, doc, workloads)
-            case _ if key in _REPLICATED:
-                replicas = doc["spec"].get("replicas")
-                self._pods(doc, doc["spec"]["template"], 1 if replicas is None else int(replicas), None)
             case _:
                 self.notes.append(f"{_title(doc)}: has no pods; left out")
 
     # ---- workloads
 
-    def _workload(self, kind: Kind, doc: Json, workloads: list[Json]) -> None:
-        found = group(doc, workloads) or Grouping()
+    def _workload(self, doc: Json, everything: Sequence[Json]) -> None:
+        found = group(doc, everything) or Grouping()
         namespace = doc["metadata"]["namespace"]
         for obj in found.objects:
+            for owner in obj["metadata"].get("ownerReferences") or ():
+                owner["uid"] = owner["uid"] or "unknown"
             made_kind, made = self._complete(obj, namespace)
             if made_kind is not None:
-                self._take(made_kind, made, workloads)
-        if kind.kind == "Job":
-            self._pods(doc, doc["spec"]["template"], size_of(doc["spec"]), found.links.get(""))
-        elif kind.kind == "JobSet":
-            self._job_set(doc, found)
-        else:
-            self._leader_worker_set(doc, found)
+                self._take(made_kind, made)
+        match doc["kind"]:
+            case "Job":
+                self._pods(doc, doc["spec"]["template"], size_of(doc["spec"]), found.links.get(""))
+            case "CronJob":
+                run = doc["spec"]["jobTemplate"]["spec"]
+                self._pods(doc, run["template"], size_of(run), found.links.get(""))
+            case "JobSet":
+                self._job_set(doc, found)
+            case "LeaderWorkerSet":
+                self._leader_worker_set(doc, found)
+            case "MPIJob":
+                self._parts(doc, mpi_replica(doc, doc).parts, found)
+            case "TrainJob":
+                self._parts(doc, train_replica(doc, runtime_of(doc, everything), doc).parts, found)
+            case _:  # a Deployment, ReplicaSet or StatefulSet
+                replicas = doc["spec"].get("replicas")
+                count = 1 if replicas is None else int(replicas)
+                self._pods(doc, doc["spec"]["template"], count, found.links.get(""))
+
+    def _parts(self, doc: Json, parts: Sequence[Part], found: Grouping) -> None:
+        for part in parts:
+            name = f"{doc['metadata']['name']}-{part.name}"
+            self._pods(doc, {"spec": part.pod_spec}, part.count, found.links.get(part.name), name)
 
     def _job_set(self, doc: Json, found: Grouping) -> None:
         shape = shape_of(doc)

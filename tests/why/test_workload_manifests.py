@@ -1,0 +1,56 @@
+"""What `phalanx whatif` makes of every kind of workload: the groups and pods that the cluster would get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phalanx.model.gates import Gates
+from phalanx.serve.manifests import Manifests
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def asked(name):
+    manifests = Manifests(Gates(), [])
+    manifests.read([doc for doc in yaml.safe_load_all((EXAMPLES / name).read_text()) if doc], "default")
+    return manifests
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+def test_every_example_is_a_question_with_pods(name):
+    manifests = asked(name)
+    assert manifests.question.pods
+    assert not [note for note in manifests.notes if "not known" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "pods", "minimum"),
+    [
+        ("statefulset-gang.yaml", 3, 3),
+        ("cronjob-gang.yaml", 3, 3),
+        ("mpijob.yaml", 5, 5),
+        ("job-gang.yaml", 4, 4),
+    ],
+)
+def test_pods_of_a_gang_are_asked_for_as_a_gang(name, pods, minimum):
+    question = asked(name).question
+    (group,) = question.pod_groups
+    assert group.spec.scheduling_policy.gang.min_count == minimum
+    assert [pod.spec.scheduling_group.pod_group_name for pod in question.pods] == [group.metadata.name] * pods
+
+
+def test_a_train_job_is_counted_by_its_runtime():
+    question = asked("trainjob.yaml").question
+    groups = {group.metadata.name: group.spec.scheduling_policy.gang.min_count for group in question.pod_groups}
+    members = [pod.spec.scheduling_group.pod_group_name for pod in question.pods]
+    assert {name: members.count(name) for name in groups} == groups
+
+
+def test_a_deployment_is_asked_for_in_its_rack():
+    question = asked("deployment-basic.yaml").question
+    (group,) = question.pod_groups
+    assert group.spec.scheduling_constraints.topology[0].key == "topology.phalanx.dev/rack"
+    assert all(pod.spec.scheduling_group.pod_group_name == group.metadata.name for pod in question.pods)
