@@ -116,6 +116,8 @@ class World:
             if self.rng.random() < 0.1:
                 self.engine.apply(event)
         self.now += self.rng.choice([0.0, 0.1, 1.0, 5.0])
+        if self.rng.random() < 0.01:  # the clock is set: an hour back, or a day on
+            self.now += self.rng.choice([-3600.0, 86400.0])
 
     def step(self) -> None:
         for decision in self.engine.step(self.now, self.rng.randrange(1, 6)):

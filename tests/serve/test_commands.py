@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from phalanx.serve.settings import ServerSettings
+
 PHALANX = [sys.executable, "-m", "phalanx"]
 
 
@@ -94,6 +96,15 @@ def test_plain_http_only_when_asked_and_only_on_loopback(tmp_path: Path) -> None
                 urllib.request.urlopen(page, timeout=10)
     refused = phalanx("apiserver", "--data", str(tmp_path), "--listen", "0.0.0.0:0", "--plain-http")
     assert refused.returncode == 2 and "loopback" in refused.stderr
+
+
+def test_a_server_that_nobody_or_anybody_can_reach_says_so() -> None:
+    with running("apiserver", "--data", ":memory:", "--listen", "127.0.0.1:0") as (process, _):
+        assert process.stderr is not None
+        assert "--kubeconfig FILE" in process.stderr.readline()
+    open_to_all = ServerSettings.of(":memory:", "0.0.0.0:7443", "kubeconfig").notes()
+    assert len(open_to_all) == 1 and "0.0.0.0 can be reached from other machines" in open_to_all[0]
+    assert ServerSettings.of(":memory:", "127.0.0.1:7443", "kubeconfig").notes() == []
 
 
 def said_once(done: subprocess.CompletedProcess[str]) -> str:

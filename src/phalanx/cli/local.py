@@ -16,6 +16,8 @@ from phalanx.serve.process import configure_logging, run
 def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = False) -> int:
     """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table."""
     configure_logging(log_level)
+    for note in settings.server.notes():
+        click.echo(f"note: {note}", err=True)
     started = time.monotonic()
     cluster = Cluster(settings, parts_of(settings))
 

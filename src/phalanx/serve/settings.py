@@ -65,6 +65,17 @@ class ServerSettings:
             return self.kubeconfig
         return self.data / "kubeconfig" if self.data is not None else None
 
+    def notes(self) -> list[str]:
+        """What somebody who starts such a server may not have expected, and what to do about it."""
+        notes = []
+        if self.kubeconfig_path is None and not self.plain_http:
+            notes.append("--data :memory: writes no kubeconfig, so nobody has the token: give --kubeconfig FILE")
+        if not self.listen.loopback:
+            notes.append(
+                f"--listen {self.listen.host} can be reached from other machines; whoever has the token may do everything"
+            )
+        return notes
+
 
 def prepare_directory(directory: Path) -> None:
     try:
