@@ -72,7 +72,7 @@ class ServerSettings:
             notes.append("--data :memory: writes no kubeconfig, so nobody has the token: give --kubeconfig FILE")
         if not self.listen.loopback:
             notes.append(
-                f"--listen {self.listen.host} can be reached from other machines; whoever has the token may do everything"
+                f"--listen {self.listen.host} can be reached from other machines: whoever has the token may do all"
             )
         return notes
 
