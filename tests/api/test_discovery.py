@@ -126,6 +126,7 @@ def test_a_path_that_leads_nowhere(server: LocalCluster, path: str) -> None:
     assert reply.code == 404
     assert reply.json["message"] == "the server could not find the requested resource"
     assert reply.json["reason"] == "NotFound"
+    assert reply.json["details"] == {}  # `kubectl debug` falls over a 404 without any
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class ApiProblem(Problem):
         }
         if self.status_reason:
             body["reason"] = self.status_reason
-        if details:
+        if details or self.http_code == 404:  # clients look into the details of a 404 without asking whether it has any
             body["details"] = details
         body["code"] = self.http_code
         return body
