@@ -9,7 +9,7 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.cycle import UNSCHEDULABLE
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Place, Root
-from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
 
 if TYPE_CHECKING:
     from phalanx.engine.groups.roots import Groups
@@ -45,11 +45,11 @@ class Admission:
         happened can make a root that failed fit (a pod more of the shape that failed cannot).
         """
         forest, key = self._groups.forest, group.key
+        if not self._in_order(root, group, newcomers):
+            return False
         before = (root.priority, root.asked)
         root.priority = forest.priority(key)
         root.asked = min(root.asked, self._repair_since(group, root.asked))
-        if not self._in_order(root, group, newcomers):
-            return False
         place = root.place
         if place is Place.BACKOFF and not root.gate[0]:
             return True  # it failed a moment ago
@@ -67,13 +67,13 @@ class Admission:
         if invalid is not None:
             self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
             return False
+        if not forest.ready(key):
+            self._below_quorum(root, newcomers, key)
+            return False
         mismatch = forest.mismatch(key)
         if mismatch is not None:
             groups = [key, *(leaf.key for leaf in forest.leaves(key) if leaf.key != key)]
             self._hold(root, newcomers, groups, ERROR, ERROR, mismatch)
-            return False
-        if not forest.ready(key):
-            self._below_quorum(root, newcomers, key)
             return False
         gated = forest.gated(key)
         if gated:
@@ -107,17 +107,28 @@ class Admission:
         return otherwise
 
     def _below_quorum(self, root: Root, newcomers: Newcomers | None, key: GroupKey) -> None:
-        self.short_of_members(key)
         # The pods' text carries no count: it would change for every pod whenever one more arrives.
-        self._hold(root, newcomers, (), "", WAITING, self._groups.forest.quorum(key).message.partition(":")[0])
+        leaves: set[GroupKey] | None = None
+        if root.place is Place.GATED and newcomers is not None:
+            of = self._groups.forest.leaf_of
+            leaves = {leaf for r in newcomers.values() if (leaf := of(PodKey(r.namespace, r.name))) is not None}
+        text = self.short_of_members(key, leaves).message.partition(":")[0]
+        self._hold(root, newcomers, (), "", WAITING, text)
 
-    def short_of_members(self, key: GroupKey) -> None:
-        """Tell the groups that wait for members."""
-        quorum = self._groups.forest.quorum(key)
-        for shortage in quorum.shortages:
+    def short_of_members(self, key: GroupKey, leaves: set[GroupKey] | None = None) -> Quorum:
+        """Tell the root that waits for members, and every group below it that does; `leaves`: only those of them."""
+        forest = self._groups.forest
+        quorum = forest.quorum(key, None if leaves is None else 4)
+        told = (
+            quorum.shortages
+            if leaves is None
+            else [s for leaf in sorted(leaves) for s in forest.quorum(leaf).shortages]
+        )
+        for shortage in told:
             if shortage.group != key:
                 self._groups.say(shortage.group, WAITING, f"waiting for members: {shortage}")
         self._groups.say(key, WAITING, quorum.message)
+        return quorum
 
     def _hold(
         self,

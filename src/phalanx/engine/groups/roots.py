@@ -339,8 +339,9 @@ class Groups:
             if not root.records:
                 self._drop(root)
                 continue
+            held = root.place is Place.GATED
             # Without newcomers everybody knows already what there is to know.
-            if not self._admit(root, newcomers.get(key, {}), helps=helps):
+            if not self._admit(root, newcomers.get(key, {}), helps=helps) and (helps or not held):
                 touched[self._group_of[key]] = None
         for head in {**touched, **judged}:
             self._look(head)

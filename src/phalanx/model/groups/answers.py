@@ -57,7 +57,7 @@ class Quorum:
         if self.ready:
             return ""
         detail = "; ".join(map(str, self.shortages[:3]))
-        more = f"; and {len(self.shortages) - 3} more" if len(self.shortages) > 3 else ""
+        more = "; and more" if len(self.shortages) > 3 else ""  # not how many: counting them costs the tree
         if self.root.kind == COMPOSITE:
             return f'waiting for composite pod group "{self.root.name}" tree to meet quorum: {detail}{more}'
         return f"waiting for minCount pods from a gang to appear in scheduling queue: {detail}{more}"

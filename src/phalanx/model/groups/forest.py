@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
@@ -174,22 +175,23 @@ class GroupForest:
         """Is an attempt worth it? Known members against minimums, recursively. Costs nothing: ask after every event."""
         return self._groups[root].ready
 
-    def quorum(self, root: GroupKey) -> Quorum:
-        """The same with the groups that are short, for a message. Costs the tree while it is not ready."""
+    def quorum(self, root: GroupKey, most: int | None = None) -> Quorum:
+        """The same with the groups that are short, for a message. Costs the tree while it is not ready; `most`: so many
+        of them are enough."""
         group = self._groups[root]
         if group.ready:
             return Quorum(root, True)
-        return Quorum(root, False, tuple(self._shortages(group)))
+        return Quorum(root, False, tuple(islice(self._shortages(group), most)))
 
     def _shortages(self, group: Group) -> Iterator[Shortage]:
         if group.spec is None or group.ready:
             return
         known = group.ready_children if group.composite else group.known
-        short = [child for child in group.sorted_children() if not child.ready]
         if not group.composite or len(group.children) < group.spec.minimum:
             yield Shortage(group.key, len(group.children) if group.composite else known, group.spec.minimum)
-        for child in short:
-            yield from self._shortages(child)
+        for child in group.sorted_children():
+            if not child.ready:
+                yield from self._shortages(child)
 
     def invalid(self, key: GroupKey) -> Invalid | None:
         """What is wrong with the tree of this group; None if nothing is."""
