@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import socket
@@ -13,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -42,16 +45,25 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.communicate()
 
 
-def get(kubeconfig: Path, path: str) -> bytes:
-    import base64
-
+def ask(kubeconfig: Path, path: str, body: object = None) -> HTTPResponse:
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
-    request = urllib.request.Request(cluster["server"] + path)
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(cluster["server"] + path, data, {"Content-Type": "application/json"})
     request.add_header("Authorization", f"Bearer {config['users'][0]['user']['token']}")
     authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    with urllib.request.urlopen(request, context=ssl.create_default_context(cadata=authority), timeout=10) as reply:
-        return reply.read()  # type: ignore[no-any-return]
+    context = ssl.create_default_context(cadata=authority)
+    return urllib.request.urlopen(request, context=context, timeout=25)  # type: ignore[no-any-return]
+
+
+def get(kubeconfig: Path, path: str) -> bytes:
+    with ask(kubeconfig, path) as reply:
+        return reply.read()
+
+
+def post(kubeconfig: Path, path: str, body: object) -> None:
+    with ask(kubeconfig, path, body) as reply:
+        assert reply.status == 201
 
 
 def test_up_is_ready_serves_its_nodes_and_stops_on_a_signal(tmp_path: Path) -> None:
@@ -67,6 +79,31 @@ def test_up_is_ready_serves_its_nodes_and_stops_on_a_signal(tmp_path: Path) -> N
         assert process.wait(20) == 0
     with running(*arguments):  # the second start finds what the first left
         assert len(yaml.safe_load(get(data / "kubeconfig", "/api/v1/nodes"))["items"]) == 3
+
+
+PROFILES = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{schedulerName: default-scheduler}, {schedulerName: second}]
+"""
+
+
+def test_up_has_the_metrics_of_its_scheduler_by_profile(tmp_path: Path) -> None:
+    config, kubeconfig = tmp_path / "scheduler.yaml", tmp_path / "kubeconfig"
+    config.write_text(PROFILES)
+    options = ("--data", ":memory:", "--listen", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), "--no-controllers")
+    with running("up", *options, "--nodes", "2", "--config", str(config)):
+        spec = {"schedulerName": "second", "containers": [{"name": "main", "image": "x"}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+        post(kubeconfig, "/api/v1/namespaces/default/pods", body)
+        watch = "/api/v1/namespaces/default/pods?watch=1&timeoutSeconds=20&fieldSelector=spec.nodeName!="
+        with ask(kubeconfig, watch) as events:
+            assert b'"nodeName"' in events.readline()
+        text = get(kubeconfig, "/metrics").decode()
+    assert 'scheduler_schedule_attempts_total{profile="second",result="scheduled"} 1.0' in text
+    assert 'scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"} 0.0' in text
+    assert 'scheduler_cache_size{type="nodes"} 2.0' in text
+    assert "apiserver_request_total" in text
 
 
 @pytest.mark.parametrize("flags", [("--nodes", "0"), ("--no-nodes",)])

@@ -7,6 +7,7 @@ import datetime
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth, Extension
@@ -78,6 +79,11 @@ class ApiServer:
         """Let another part of the process answer a path, behind the same TLS and token."""
         assert self._app is not None, "not started"
         self._app.extensions[path] = answer
+
+    def measure(self, text: Callable[[], bytes]) -> None:
+        """Let another part of the process have its metrics in /metrics."""
+        assert self._app is not None, "not started"
+        self._app.metrics.others.append(text)
 
     async def start(self) -> None:
         """Raises ConfigProblem when a setting cannot work. Answers requests when it returns."""

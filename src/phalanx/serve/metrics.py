@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from phalanx.engine import decisions as d
 from phalanx.engine.roots import Place
@@ -34,9 +34,11 @@ class SchedulerMetrics:
             ["result", "profile"],
             registry=registry,
         )
-        self._scheduled = attempts.labels("scheduled", profile)
-        self._unschedulable = attempts.labels("unschedulable", profile)
-        self._error = attempts.labels("error", profile)
+        self._attempts = {
+            (name, result): attempts.labels(result, name)  # looking labels up costs more than counting
+            for name in (profile, *service.engine.profiles)
+            for result in ("scheduled", "unschedulable", "error")
+        }
         groups = Counter(
             "scheduler_podgroup_schedule_attempts_total",
             "Attempts to schedule groups, by result.",
@@ -56,6 +58,7 @@ class SchedulerMetrics:
         self._entities = Gauge(
             "scheduler_queued_entities", "Queued pods and groups.", ["queue", "type"], registry=registry
         )
+        self._cached = Gauge("scheduler_cache_size", "Nodes and placed pods known.", ["type"], registry=registry)
         self.step_seconds = Histogram(
             "phalanx_step_duration_seconds", "One slice of deciding.", buckets=_STEP_BUCKETS, registry=registry
         )
@@ -71,17 +74,27 @@ class SchedulerMetrics:
         for decision in made:
             match decision:
                 case d.Bind():
-                    self._scheduled.inc()
+                    self._attempted(decision, "scheduled")
                 case d.SetPodCondition(type="PodScheduled", reason="Unschedulable"):
-                    self._unschedulable.inc()
+                    self._attempted(decision, "unschedulable")
                 case d.SetPodCondition(type="PodScheduled", reason="SchedulerError"):
-                    self._error.inc()
+                    self._attempted(decision, "error")
                 case d.SetGroupCondition():
                     counter = self._group_results.get(decision.reason)
                     if counter is not None:
                         counter.inc()
                 case d.Evict():
                     self._victims.inc()
+
+    def _attempted(self, decision: d.Bind | d.SetPodCondition, result: str) -> None:
+        record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")
+        counter = self._attempts.get((record.scheduler_name, result)) if record is not None else None
+        (counter or self._attempts[self._service.name, result]).inc()
+
+    def text(self) -> bytes:
+        """As of now, in the form that Prometheus reads."""
+        self.refresh()
+        return generate_latest(self.registry)
 
     def refresh(self) -> None:
         """Before a scrape: what is waiting where, right now."""
@@ -95,6 +108,9 @@ class SchedulerMetrics:
             self._pending.labels(queue).set(pods[queue])
             for kind in ("pod", "podgroup", "compositepodgroup"):
                 self._entities.labels(queue, kind).set(entities[queue, kind])
+        engine = self._service.engine
+        self._cached.labels("nodes").set(engine.columns.count)
+        self._cached.labels("pods").set(sum(1 for record in engine.pods.records.values() if record.node_name))
         self._in_flight.set(self._service.executor.in_flight)
         self._dropped.set(self._service.recorder.dropped)
         self._relists.set(self._service.relists)

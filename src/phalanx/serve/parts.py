@@ -15,6 +15,7 @@ from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.diagnostics import PATHS, Diagnostics
+from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.scheduler import SchedulerService
 
 
@@ -50,6 +51,7 @@ def scheduler(settings: ClusterSettings) -> Part:
         diagnostics = Diagnostics(
             service.engine, server.client("phalanx-scheduler"), settings.server.gates, lambda: service.synced
         )
+        server.measure(SchedulerMetrics(service).text)
         for path in PATHS:
             server.extend(path, diagnostics.answer)
         return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)

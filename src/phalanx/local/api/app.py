@@ -51,8 +51,8 @@ class App:
         self._api, self._auth = api, auth
         self._openapi, self._discovery = OpenApi(api.ctx.registry), Discovery(api.ctx)
         self._limits = limits or Limits()
-        self._metrics = ApiMetrics(api.ctx)
-        self._extras: dict[str, Extra] = {"/metrics": self._metrics.answer, **(extras or {})}  # exact paths
+        self.metrics = ApiMetrics(api.ctx)
+        self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
         self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
         self._streams: set[asyncio.Task[Any]] = set()
         self.ready = False
@@ -114,9 +114,9 @@ class App:
         try:
             answer = await self._api.handle(request)
         except ApiProblem as problem:
-            self._metrics.count(request, problem.http_code)
+            self.metrics.count(request, problem.http_code)
             raise
-        self._metrics.count(request, answer.code)
+        self.metrics.count(request, answer.code)
         return answer
 
     async def _body(self, receive: Receive) -> bytes:

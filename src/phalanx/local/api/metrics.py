@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -14,6 +16,7 @@ class ApiMetrics:
 
     def __init__(self, ctx: Context) -> None:
         self.registry = CollectorRegistry()
+        self.others: list[Callable[[], bytes]] = []  # what further parts of the process have to tell
         self._requests = Counter(
             "apiserver_request",
             "Requests answered, by what they asked for and how it ended.",
@@ -37,4 +40,5 @@ class ApiMetrics:
         counter.inc()
 
     def answer(self) -> Answer:
-        return Answer(body=generate_latest(self.registry), content_type=CONTENT_TYPE_LATEST)
+        body = generate_latest(self.registry) + b"".join(other() for other in self.others)
+        return Answer(body=body, content_type=CONTENT_TYPE_LATEST)
