@@ -215,6 +215,21 @@ def test_one_gated_member_holds_the_group_and_is_named():
     assert len(run.bound) == 3
 
 
+def test_the_condition_names_a_gated_member_once_nobody_is_missing():
+    run = Cluster().see(*nodes(3), pod_group("g").gang(2), pod("slow").group("g").cpu("1").gate("x"))
+    run.step()
+    assert run.said("g") == ("False", "WaitingForMembers", run.said("g")[2]) and "1 missing" in run.said("g")[2]
+    run.see(*members("g", 1)).step()
+    assert run.said("g") == ("False", "WaitingForMembers", "waiting for scheduling gates of default/slow")
+
+
+def test_a_gated_latecomer_leaves_a_scheduled_group_scheduled():
+    run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 2))
+    run.step()
+    run.see(pod("slow").group("g").cpu("1").gate("x")).step()
+    assert run.said("g")[:2] == ("True", "Scheduled")
+
+
 def test_a_pod_moves_between_groups_with_its_label():
     run = Cluster().see(pod_group("a").gang(2), pod_group("b").gang(2))
     for i in range(3):

@@ -45,10 +45,10 @@ class Admission:
         happened can make a root that failed fit (a pod more of the shape that failed cannot).
         """
         forest, key = self._groups.forest, group.key
+        before = (root.priority, root.asked)
+        root.priority = forest.priority(key)  # also of a held root: people ask what it would do
         if not self._in_order(root, group, newcomers):
             return False
-        before = (root.priority, root.asked)
-        root.priority = forest.priority(key)
         root.asked = min(root.asked, self._repair_since(group, root.asked))
         place = root.place
         if place is Place.BACKOFF and not root.gate[0]:
@@ -78,7 +78,9 @@ class Admission:
         gated = forest.gated(key)
         if gated:
             names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
-            self._hold(root, newcomers, (), "", GATED, f"waiting for scheduling gates of {names}")
+            # What the groups were told last may be a number of missing members that are there by now.
+            told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
+            self._hold(root, newcomers, told, WAITING, GATED, f"waiting for scheduling gates of {names}")
             return False
         return True
 
