@@ -140,6 +140,21 @@ def test_it_schedules_over_tls_and_says_how_it_is(cluster: LocalCluster, start: 
     clear(cluster, pods)
 
 
+def test_the_lease_is_the_one_the_configuration_names(
+    cluster: LocalCluster, start: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "leaderElection: {resourceName: from-the-file, resourceNamespace: default}\n"
+    )
+    scheduler = start("--kubeconfig", str(cluster.kubeconfig), "--config", str(config))
+    wait_for(lambda: scheduler.ask("/readyz")[0] == 200, "ready")
+    assert [item["metadata"]["name"] for item in cluster.get(leases)["items"]] == ["from-the-file"]
+    assert scheduler.stop() == 0
+
+
 def test_of_two_with_one_lease_the_second_takes_over(cluster: LocalCluster, start: Callable[..., Scheduler]) -> None:
     pods = make_namespace(cluster, "two-of-them")
     arguments = ("--kubeconfig", str(cluster.kubeconfig), "--scheduler-name", "two", "--lease-name", "two")

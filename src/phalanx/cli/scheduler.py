@@ -20,9 +20,19 @@ from phalanx.cli.options import connection_options
 @click.option(
     "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Act only while holding the lease."
 )
-@click.option("--lease-name", default="phalanx-scheduler", show_default=True, metavar="NAME", help="The lease's name.")
 @click.option(
-    "--lease-namespace", default="kube-system", show_default=True, metavar="NS", help="The lease's namespace."
+    "--lease-name",
+    default="",
+    show_default="leaderElection.resourceName of --config, else phalanx-scheduler",
+    metavar="NAME",
+    help="The lease's name.",
+)
+@click.option(
+    "--lease-namespace",
+    default="",
+    show_default="leaderElection.resourceNamespace of --config, else kube-system",
+    metavar="NS",
+    help="The lease's namespace.",
 )
 @click.option(
     "--health", default="127.0.0.1:10259", show_default=True, metavar="HOST:PORT", help="/livez /readyz /metrics."

@@ -46,7 +46,7 @@ class LeaderElection:
     lease_duration: float = 15.0  # seconds
     renew_deadline: float = 10.0
     retry_period: float = 2.0
-    lease_name: str = "kube-scheduler"
+    lease_name: str = "phalanx-scheduler"  # not kube-scheduler's: beside one we must not wait for its lease
     lease_namespace: str = "kube-system"
 
 
@@ -160,7 +160,7 @@ def _leader_election(fields: Fields) -> LeaderElection:
         lease_duration=fields.seconds("leaseDuration", 15.0),
         renew_deadline=fields.seconds("renewDeadline", 10.0),
         retry_period=fields.seconds("retryPeriod", 2.0),
-        lease_name=fields.text("resourceName", "kube-scheduler"),
+        lease_name=fields.text("resourceName", "phalanx-scheduler"),
         lease_namespace=fields.text("resourceNamespace", "kube-system"),
     )
     lock = fields.text("resourceLock", "leases")

@@ -41,8 +41,8 @@ class SchedulerSettings:
     document: dict[str, Any] = field(default_factory=dict)  # the configuration as written, for recordings
     gates: Gates = field(default_factory=Gates)
     leader_elect: bool = True
-    lease_name: str = "phalanx-scheduler"
-    lease_namespace: str = "kube-system"
+    lease_name: str = ""  # "" = as the configuration says
+    lease_namespace: str = ""
     health_host: str = "127.0.0.1"
     health_port: int = 0
     record: Path | None = None
@@ -145,8 +145,8 @@ class SchedulerProcess:
             return
         election = settings.config.leader_election
         lease = LeaseSettings(
-            settings.lease_name,
-            settings.lease_namespace,
+            settings.lease_name or election.lease_name,
+            settings.lease_namespace or election.lease_namespace,
             election.lease_duration,
             election.renew_deadline,
             election.retry_period,
