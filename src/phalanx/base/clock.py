@@ -42,6 +42,23 @@ class ManualClock:
         self._now += seconds
 
 
+class OnwardTime:
+    """Time of day that always goes on: a clock that is set back does not stop it, one that is set forward moves it.
+
+    Who waits until a time of day would otherwise wait for the whole hour that the clock was set back.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now, self._at = clock.now(), clock.monotonic()
+
+    def now(self) -> float:
+        at = self._clock.monotonic()
+        self._now = max(self._now + at - self._at, self._clock.now())
+        self._at = at
+        return self._now
+
+
 def rfc3339(seconds: float) -> str:
     """metav1.Time: whole seconds, UTC."""
     return _whole(int(seconds))

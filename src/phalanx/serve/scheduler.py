@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.clock import Clock
+from phalanx.base.clock import Clock, OnwardTime
 from phalanx.base.informer import Change, Informer
 from phalanx.engine import events
 from phalanx.engine.decisions import Decision
@@ -77,6 +77,7 @@ class SchedulerService:
         if record is not None:
             self._recording = self._driver = RecordedEngine(engine, record, record_head or {})
         self._clock = clock
+        self._time = OnwardTime(clock)
         self._wake = asyncio.Event()
         self._stopping = False
         self.recorder = Recorder(client, name, f"{name}-{socket.gethostname()}", clock, rng)
@@ -154,7 +155,7 @@ class SchedulerService:
         log.info("caches are filled; deciding")
         while not self._stopping:
             self._wake.clear()
-            now = self._clock.now()
+            now = self._time.now()
             if self.executor.in_flight < MOST_IN_FLIGHT:
                 began = self._clock.monotonic()
                 made = self._driver.step(now, STEP)
