@@ -159,9 +159,15 @@ def simulate(events: int, seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_life_with_faults_loses_and_overcommits_nothing(seed):
-    world = simulate(1500, seed)
+LONG = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("events", "seed"),
+    [*((1500, seed) for seed in range(4)), *(pytest.param(24_000, seed, marks=LONG) for seed in range(4, 8))],
+)  # more than 100,000 together
+def test_random_life_with_faults_loses_and_overcommits_nothing(events, seed):
+    world = simulate(events, seed)
     assert world.binds > 50
     engine = world.engine
     known = {record.name: record.node_name for record in engine.pods.records.values()}
