@@ -177,13 +177,14 @@ def test_members_that_are_terminating_are_no_excuse_for_a_partial_gang():
     assert {"g-3", "g-4", "g-5"} <= run.bound.keys()
 
 
-def test_a_replacement_goes_before_work_that_asked_earlier():
+@pytest.mark.parametrize("second", [200, 100])
+def test_a_replacement_goes_before_work_that_asked_earlier(second):
     run = Cluster().see(
         *nodes(2), pod_group("g").gang(2).created(100), *(each.created(110) for each in members("g", 2))
     )
     run.step()
     run.update("g-0", phase="Running", started=True).update("g-1", phase="Running", started=True)
-    run.see(pod("new").cpu("1").created(200))
+    run.see(pod("new").cpu("1").created(second))
     run.step()
     run.gone("Pod", "g-1")
     run.see(*(each.created(300) for each in members("g", 1, start=2))).step()

@@ -99,11 +99,11 @@ class Admission:
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
         """Replacements come before new work: a gang that has members on nodes but too few of them asks since it
-        exists."""
+        exists. Timestamps are whole seconds: it also goes before what was made in the same one."""
         for leaf in self._groups.forest.leaves(group.key):
             if leaf.spec is not None and 0 < leaf.placed < leaf.spec.minimum:
                 try:
-                    return parse_rfc3339(leaf.spec.created)
+                    return parse_rfc3339(leaf.spec.created) - 0.5
                 except ValueError:
                     return otherwise
         return otherwise
