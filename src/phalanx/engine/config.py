@@ -102,6 +102,8 @@ class SchedulerConfig:
             found.append("percentageOfNodesToScore has no effect: every node is evaluated for every pod")
         if self.parallelism != 16:
             found.append("parallelism has no effect: nodes are evaluated as vectors, not by worker threads")
+        if (self.client_connection.qps, self.client_connection.burst) != (50.0, 100):
+            found.append("clientConnection.qps and burst have no effect: writes are bounded by how many are under way")
         return tuple(found)
 
 

@@ -11,6 +11,7 @@ from collections import Counter as Tally
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from phalanx.engine import decisions as d
+from phalanx.engine.events import Outcome
 from phalanx.engine.roots import Place
 from phalanx.serve.scheduler import SchedulerService
 
@@ -20,6 +21,7 @@ _PLACES = {
     Place.WAITING: "unschedulable",
     Place.GATED: "gated",
 }
+_SLI_BUCKETS = tuple(0.01 * 2**n for n in range(20))
 _STEP_BUCKETS = tuple(0.0001 * 2**n for n in range(16))
 
 
@@ -62,6 +64,14 @@ class SchedulerMetrics:
         self.step_seconds = Histogram(
             "phalanx_step_duration_seconds", "One slice of deciding.", buckets=_STEP_BUCKETS, registry=registry
         )
+        # As in kube-scheduler: from the moment the pod asked (its creation, whole seconds) to the acknowledged bind.
+        self._sli = Histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "From asking to bound, waiting included.",
+            buckets=_SLI_BUCKETS,
+            registry=registry,
+        )
+        self._binding: dict[int, float] = {}  # Bind decision -> when its pod first asked
         self._in_flight = Gauge("phalanx_binds_in_flight", "Binds sent and not yet answered.", registry=registry)
         self._dropped = Gauge("phalanx_events_dropped", "Events given up because of load.", registry=registry)
         self._relists = Gauge(
@@ -69,12 +79,16 @@ class SchedulerMetrics:
         )
         service.on_decisions.append(self.decisions)
         service.on_step.append(self.step_seconds.observe)
+        service.on_outcome.append(self.outcome)
 
     def decisions(self, made: list[d.Decision]) -> None:
         for decision in made:
             match decision:
                 case d.Bind():
                     self._attempted(decision, "scheduled")
+                    record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")
+                    if record is not None:
+                        self._binding[decision.id] = record.created
                 case d.SetPodCondition(type="PodScheduled", reason="Unschedulable"):
                     self._attempted(decision, "unschedulable")
                 case d.SetPodCondition(type="PodScheduled", reason="SchedulerError"):
@@ -85,6 +99,11 @@ class SchedulerMetrics:
                         counter.inc()
                 case d.Evict():
                     self._victims.inc()
+
+    def outcome(self, outcome: Outcome) -> None:
+        asked = self._binding.pop(outcome.decision, None)
+        if asked is not None and not outcome.problem:
+            self._sli.observe(max(0.0, self._service.now() - asked))
 
     def _attempted(self, decision: d.Bind | d.SetPodCondition, result: str) -> None:
         record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")

@@ -92,6 +92,7 @@ class SchedulerService:
         # Metrics listen here: what was decided, and how long a slice took.
         self.on_decisions: list[Callable[[list[Decision]], None]] = []
         self.on_step: list[Callable[[float], None]] = []
+        self.on_outcome: list[Callable[[events.Outcome], None]] = []
 
     def _follow(
         self, client: Client, resource: Resource, type_: type[Any], rng: random.Random, *, optional: bool
@@ -111,11 +112,16 @@ class SchedulerService:
         self._wake.set()
 
     def _outcome(self, outcome: events.Outcome) -> None:
+        for listener in self.on_outcome:
+            listener(outcome)
         self._apply(outcome)
 
     @property
     def synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self._informers)
+
+    def now(self) -> float:
+        return self._clock.now()
 
     @property
     def relists(self) -> int:
