@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from phalanx.engine.adapters import PluginFailure
 from phalanx.engine.cycle import SCHEDULER_ERROR, UNSCHEDULABLE, Interest
 from phalanx.engine.framework import ClusterChange, Code, Status, Wake
 from phalanx.engine.groups import completion, words
 from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.groups.outcomes import explained, seats_of
 from phalanx.engine.groups.trial import Assignment, Greedy, holds
-from phalanx.engine.placement import Outcome, Verdict, place
-from phalanx.engine.placement.explain import explain
+from phalanx.engine.placement import Outcome, place
 from phalanx.engine.queue import Bucket
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Root
@@ -84,9 +82,9 @@ class Attempt:
             return
         outcome = place(built.problem, explained=False)
         if not outcome.placed:
-            self._failed(root, group, built, outcome)
+            self._refuse(root, group, Failure(explained(group, built, outcome), built, outcome))
             return
-        assignment = self._seats(built, outcome)
+        assignment = seats_of(built, outcome, row_of=self._columns.row_of)
         satisfied = [built.group_of[part] for part in built.group_of if part in outcome.satisfied]
         if assignment and built.coupled and not holds(self._cycle, assignment):
             greedy = Greedy(self._cycle, built)
@@ -110,34 +108,6 @@ class Attempt:
         return completion.in_vain(self._columns, group, others, built)
 
     # ---- success
-
-    def _seats(self, built: Built, outcome: Outcome) -> Assignment:
-        """From counts to pods: those with a promise on a chosen node first, the rest in queue order."""
-        seats: Assignment = []
-        left: dict[int, dict[int, list[PodRecord]]] = {}
-        number = {shape: i for i, shape in enumerate(built.shapes)}
-        for part, records in built.pending.items():
-            by_shape = left[part] = {}
-            for record in records:
-                by_shape.setdefault(number[record.shape], []).append(record)
-        for share in outcome.shares:
-            waiting = left[id(share.leaf)][share.shape]
-            rows = {int(row): int(count) for row, count in zip(share.nodes, share.counts, strict=True)}
-            rest = []
-            for record in waiting:
-                row = self._columns.row_of.get(record.nominated, -1) if record.nominated else -1
-                if rows.get(row, 0) > 0:
-                    rows[row] -= 1
-                    seats.append((record, row))
-                else:
-                    rest.append(record)
-            taken = 0
-            for row, count in rows.items():
-                for record in rest[taken : taken + count]:
-                    seats.append((record, row))
-                taken += count
-            left[id(share.leaf)][share.shape] = rest[taken:]
-        return seats
 
     def _commit(self, root: Root, group: Group, built: Built, seats: Assignment, satisfied: list[Group]) -> None:
         """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
@@ -201,27 +171,6 @@ class Attempt:
         self._groups.queue.activate(root)
 
     # ---- failure
-
-    def _failed(self, root: Root, group: Group, built: Built, outcome: Outcome) -> None:
-        self._reasons(built)
-        certificate = outcome.certificate = explain(built.problem)
-        if outcome.verdict is Verdict.EXHAUSTED:
-            message = words.exhausted(group, outcome.expansions, certificate)
-        else:
-            message = words.refused(group, certificate)
-        self._refuse(root, group, Failure(message, built, outcome))
-
-    def _reasons(self, built: Built) -> None:
-        """Which filter rules each node out, per shape: only needed to explain."""
-        names: dict[str, int] = {}
-        for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
-            codes = np.full(self._columns.n, -1, dtype=np.int16)
-            for _, finding in evaluation.diagnose().findings:
-                code = names.setdefault(finding.reason, len(names))
-                fresh = finding.rows[codes[finding.rows] < 0]
-                codes[fresh] = code
-            row.reasons = codes
-        built.problem.reason_names = list(names)
 
     def _refuse(self, root: Root, group: Group, failure: Failure) -> None:
         cycle = self._cycle

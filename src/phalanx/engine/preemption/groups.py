@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.groups.build import Built, build
+from phalanx.engine.groups.outcomes import seats_of
 from phalanx.engine.groups.trial import Assignment, Greedy, holds
-from phalanx.engine.placement.outcome import Outcome
 from phalanx.engine.placement.problem import Leaf, done
 from phalanx.engine.plugins.default_preemption import NEVER, announce
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
-MOST_REPRIEVES = 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,25 +153,10 @@ class GroupPreemption:
         if not isinstance(answer, Plan):
             return GroupPlan(answer)
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
-        seats = self._seats(stage, answer.placement)
+        seats = seats_of(stage.built, answer.placement, origin=stage.origin)
         if not stage.built.coupled or self._holds(units, seats):
             return GroupPlan(answer, units, tuple(seats))
         return self._careful(stage)
-
-    def _seats(self, stage: Stage, outcome: Outcome) -> Assignment:
-        """From counts to pods, in queue order."""
-        number = {shape: i for i, shape in enumerate(stage.built.shapes)}
-        left: dict[tuple[int, int], list[PodRecord]] = {}
-        for part, records in stage.built.pending.items():
-            for record in records:
-                left.setdefault((part, number[record.shape]), []).append(record)
-        seats: Assignment = []
-        for share in outcome.shares:
-            waiting = left[stage.origin[id(share.leaf)], share.shape]
-            for row, count in zip(share.nodes, share.counts, strict=True):
-                seats += [(record, int(row)) for record in waiting[: int(count)]]
-                del waiting[: int(count)]
-        return seats
 
     # ---- rules that counting does not see
 
@@ -210,16 +194,23 @@ class GroupPreemption:
             rows = {row for _, row in seats}
             near = [u for u in stage.units if any(home[pod.key] in rows for pod in u.pods.values())]
             far = [u for u in stage.units if u not in set(near)]
-            victims: list[Unit] = []
             if not self._back(far, home, seats):
                 near = [*near, *far]
-            for unit in sorted(near, key=lambda u: (-u.priority, -len(u.pods), str(u.key)))[:MOST_REPRIEVES]:
-                if not self._back([unit], home, seats):
-                    victims.append(unit)
+            dearest_first = sorted(near, key=lambda u: (-u.priority, -len(u.pods), str(u.key)))
+            victims = self._unsparable(dearest_first, home, seats)
         finally:
             columns.journal.rewind(mark)
         tried = GaveUp(0)
         return GroupPlan(tried, tuple(victims), tuple(seats))
+
+    def _unsparable(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> list[Unit]:
+        """Those that cannot come back beside the ones before them; found by halves, since most of many can."""
+        if not units or self._back(units, home, seats):
+            return []
+        if len(units) == 1:
+            return list(units)
+        half = len(units) // 2
+        return [part for two in (units[:half], units[half:]) for part in self._unsparable(two, home, seats)]
 
     def _back(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> bool:
         columns = self.cycle.columns

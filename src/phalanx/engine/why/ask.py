@@ -255,7 +255,7 @@ class _Asked:
             solved = solve(cycle, built)
             if solved.outcome.placed and not solved.seats and not solved.rules_in_the_way:
                 return Verdict("impossible", "its minimum is met; no further member fits"), []
-            verdict = verdict_of(cycle, tree, built, solved)
+            verdict = verdict_of(tree, built, solved)
             certificate = solved.outcome.certificate
             if not self._relax or certificate is None:
                 return verdict, []

@@ -9,16 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-
 from phalanx.engine.cycle import Cycle
 from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.outcomes import explained, seats_of
 from phalanx.engine.groups.trial import Assignment, Greedy, holds
 from phalanx.engine.placement import Composite, Leaf, Outcome, Problem, place
 from phalanx.engine.placement import Group as Part
 from phalanx.engine.placement import Verdict as Searched
-from phalanx.engine.placement.explain import explain
 from phalanx.engine.records import PodRecord
 from phalanx.engine.why.values import Verdict, proof_of
 from phalanx.model.groups import Group
@@ -54,47 +52,14 @@ def solve(cycle: Cycle, built: Built) -> Solved:
     return Solved(outcome, found or [], rules_in_the_way=found is None)
 
 
-def seats_of(built: Built, outcome: Outcome) -> Assignment:
-    """From counts to pods, in queue order."""
-    number = {shape: i for i, shape in enumerate(built.shapes)}
-    waiting: dict[tuple[int, int], list[PodRecord]] = {}
-    for part, records in built.pending.items():
-        for record in records:
-            waiting.setdefault((part, number[record.shape]), []).append(record)
-    seats: Assignment = []
-    for share in outcome.shares:
-        records = waiting[id(share.leaf), share.shape]
-        for row, count in zip(share.nodes, share.counts, strict=True):
-            seats += [(record, int(row)) for record in records[: int(count)]]
-            del records[: int(count)]
-    return seats
-
-
-def verdict_of(cycle: Cycle, group: Group, built: Built, solved: Solved) -> Verdict:
+def verdict_of(group: Group, built: Built, solved: Solved) -> Verdict:
     outcome = solved.outcome
     if solved.rules_in_the_way:
         return Verdict("rules", words.coupled(group), expansions=outcome.expansions)
     if outcome.placed:
         return Verdict("placed", expansions=outcome.expansions)
-    name_reasons(cycle, built)
-    certificate = outcome.certificate = explain(built.problem)
-    if outcome.verdict is Searched.EXHAUSTED:
-        text = words.exhausted(group, outcome.expansions, certificate)
-    else:
-        text = words.refused(group, certificate)
-    return Verdict(outcome.verdict.value, text, proof_of(certificate), outcome.expansions)
-
-
-def name_reasons(cycle: Cycle, built: Built) -> None:
-    """Which filter rules each node out, per shape."""
-    names: dict[str, int] = {}
-    for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
-        codes = np.full(cycle.columns.n, -1, dtype=np.int16)
-        for _, finding in evaluation.diagnose().findings:
-            fresh = finding.rows[codes[finding.rows] < 0]
-            codes[fresh] = names.setdefault(finding.reason, len(names))
-        row.reasons = codes
-    built.problem.reason_names = list(names)
+    text = explained(group, built, outcome)
+    return Verdict(outcome.verdict.value, text, proof_of(outcome.certificate), outcome.expansions)
 
 
 def changed(problem: Problem, **changes: Any) -> Problem:

@@ -273,7 +273,7 @@ class _Asked:
         built = build(cycle, group, self._pending, self._engine.settings.search_budget, root.priority)
         solved = solve(cycle, built)
         if not solved.seats:
-            verdict = verdict_of(cycle, group, built, solved)
+            verdict = verdict_of(group, built, solved)
             if verdict.result == "placed":
                 verdict = Verdict("impossible", "its minimum is met already; no further member fits")
             certificate = solved.outcome.certificate

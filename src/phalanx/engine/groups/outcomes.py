@@ -1,0 +1,79 @@
+"""What the outcome of a search means: which pod goes where, or the sentence that says why none does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from phalanx.engine.groups import words
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.placement import Outcome, Verdict
+from phalanx.engine.placement.explain import explain
+from phalanx.engine.records import PodRecord
+from phalanx.model.groups import Group
+
+
+def seats_of(
+    built: Built,
+    outcome: Outcome,
+    *,
+    origin: Mapping[int, int] | None = None,
+    row_of: Mapping[str, int] | None = None,
+) -> Assignment:
+    """From counts to pods, in queue order. `origin`: from the ids of the outcome's leaves to those of `built`, where
+    they are not the same; `row_of`: pods with a promise on a chosen node get it, before the others are seated."""
+    number = {shape: i for i, shape in enumerate(built.shapes)}
+    waiting: dict[tuple[int, int], list[PodRecord]] = {}
+    for part, records in built.pending.items():
+        for record in records:
+            waiting.setdefault((part, number[record.shape]), []).append(record)
+    seats: Assignment = []
+    for share in outcome.shares:
+        leaf = id(share.leaf)
+        at = (leaf if origin is None else origin[leaf], share.shape)
+        counts = {int(row): int(count) for row, count in zip(share.nodes, share.counts, strict=True)}
+        left = waiting[at] if row_of is None else _seat_promised(waiting[at], counts, row_of, seats)
+        taken = 0
+        for row, count in counts.items():
+            seats += [(record, row) for record in left[taken : taken + count]]
+            taken += count
+        waiting[at] = left[taken:]
+    return seats
+
+
+def _seat_promised(
+    records: list[PodRecord], counts: dict[int, int], row_of: Mapping[str, int], seats: Assignment
+) -> list[PodRecord]:
+    """Takes what it seats off the counts; answers the pods that are left."""
+    rest = []
+    for record in records:
+        row = row_of.get(record.nominated, -1) if record.nominated else -1
+        if counts.get(row, 0) > 0:
+            counts[row] -= 1
+            seats.append((record, row))
+        else:
+            rest.append(record)
+    return rest
+
+
+def explained(group: Group, built: Built, outcome: Outcome) -> str:
+    """Why the search placed nothing; the certificate stays with the outcome."""
+    _name_reasons(built)
+    certificate = outcome.certificate = explain(built.problem)
+    if outcome.verdict is Verdict.EXHAUSTED:
+        return words.exhausted(group, outcome.expansions, certificate)
+    return words.refused(group, certificate)
+
+
+def _name_reasons(built: Built) -> None:
+    """Which filter rules each node out, per shape: only needed to explain."""
+    names: dict[str, int] = {}
+    for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
+        codes = np.full(evaluation.columns.n, -1, dtype=np.int16)
+        for _, finding in evaluation.diagnose().findings:
+            fresh = finding.rows[codes[finding.rows] < 0]
+            codes[fresh] = names.setdefault(finding.reason, len(names))
+        row.reasons = codes
+    built.problem.reason_names = list(names)
