@@ -297,3 +297,31 @@ def test_a_waiting_gang_looks_again_when_somebody_less_important_arrives():
     world.engine.apply(Gone("Pod", "y", "default"))
     world.see(moved).step()
     assert world.evicted == ["low"] and world.bound == {"g-0": "n"}
+
+
+def test_whom_the_members_avoid_is_found_among_hundreds_of_small_pods():
+    host = "kubernetes.io/hostname"
+    world = run().see(
+        *(node(f"n{i}").cpu("400").pods(500).label(host, f"n{i}") for i in range(2)),
+        *(pod(f"small{i:03}").cpu("1").priority(10).node(f"n{i % 2}") for i in range(700)),
+        *(pod(f"bad{i}").cpu("1").priority(5).label("app", "bad").node(f"n{i}") for i in range(2)),
+        pod_group("g").gang(2).priority(100),
+        *(pod(f"g-{i}").cpu("1").group("g").priority(100).label("app", "g")
+          .anti_affinity(host, {"app": "bad"}).anti_affinity(host, {"app": "g"}) for i in range(2)),
+    )  # fmt: skip
+    world.step()
+    assert sorted(world.evicted) == ["bad0", "bad1"]
+    assert sorted(world.bound) == ["g-0", "g-1"]
+
+
+def test_whom_the_members_avoid_may_be_on_another_node_of_the_zone():
+    world = run().see(
+        node("n0").cpu("2").label("zone", "z"),
+        node("n1").cpu("4").label("zone", "z"),
+        *(pod(f"small{i}").cpu("1").priority(10).node("n1") for i in range(2)),
+        pod("bad").cpu("1").priority(5).label("app", "bad").node("n0"),
+        pod_group("g").gang(2).priority(100),
+        *(pod(f"g-{i}").cpu("1").group("g").priority(100).anti_affinity("zone", {"app": "bad"}) for i in range(2)),
+    )
+    world.step()
+    assert world.evicted == ["bad"] and sorted(world.bound) == ["g-0", "g-1"]

@@ -17,7 +17,7 @@ from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.records import PodRecord
 from phalanx.model.groups import GroupKey, PodKey
 
-MOST_HINDERED = 400  # (row, unit) pairs that are tried one by one to see who is in the way
+MOST_HINDERED = 2_000  # looks at who is in the way on some row
 
 
 @dataclass(slots=True, eq=False)
@@ -175,26 +175,37 @@ class Stager:
                 opened = [int(r) for r in hindered[shape] if _passes(evaluation, int(r))]
                 for row in opened:
                     here = self.catalogue.on_row.get(row, {})
-                    guilty = []
-                    for key in here:
-                        if key not in numbers or tried >= MOST_HINDERED:
-                            continue
-                        tried += 1
-                        inner = columns.journal.mark()
-                        for pod in self.units[numbers[key]].pods.values():
-                            columns.place(pod, home[pod.key])
-                        evaluation.refresh()
-                        if not _passes(evaluation, row):
-                            guilty.append(numbers[key])
-                        columns.journal.rewind(inner)
-                    if not guilty:
-                        guilty = [numbers[key] for key in here if key in numbers]
+                    present = [numbers[key] for key in here if key in numbers]
+                    tried, guilty = self._guilty(evaluation, row, present, home, tried)
                     rows[shape].mask[row] = True
                     blockers[shape, row] = tuple(guilty)
         finally:
             columns.journal.rewind(mark)
             for evaluation in self.built.evaluations:
                 evaluation.refresh()
+
+    def _guilty(
+        self, evaluation: Evaluation, row: int, units: list[int], home: dict[str, int], tried: int
+    ) -> tuple[int, list[int]]:
+        """Which of the units keep the row shut, found by halves; all of them where only several together do, or where
+        looking closer costs too much."""
+        if not units or tried >= MOST_HINDERED:
+            return tried, units
+        inner = self.columns.journal.mark()
+        for unit in units:
+            for pod in self.units[unit].pods.values():
+                self.columns.place(pod, home[pod.key])
+        evaluation.refresh()
+        shut = not _passes(evaluation, row)
+        self.columns.journal.rewind(inner)
+        evaluation.refresh()
+        tried += 1
+        if not shut or len(units) == 1:
+            return tried, units if shut else []
+        half = len(units) // 2
+        tried, first = self._guilty(evaluation, row, units[:half], home, tried)
+        tried, second = self._guilty(evaluation, row, units[half:], home, tried)
+        return tried, first + second or units
 
 
 def _passes(evaluation: Evaluation, row: int) -> bool:
