@@ -16,15 +16,16 @@ from phalanx.engine import decisions as d
 from phalanx.engine.adapters import PluginFailure
 from phalanx.engine.columns import Columns
 from phalanx.engine.diagnosis import Diagnosis
-from phalanx.engine.evaluation import Evaluation, allows
+from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.evaluations import Evaluations
 from phalanx.engine.framework import ClusterChange, Code, Emit, Finding, PostFilterResult, Status, Wake
 from phalanx.engine.nominations import Nominations
 from phalanx.engine.profile import Profile
-from phalanx.engine.queue import ROW_WAKES, Bucket, Queue
+from phalanx.engine.queue import Queue
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import GroupRoots, Root
-from phalanx.engine.shapes import Shape, ShapeTable
+from phalanx.engine.shapes import ShapeTable
+from phalanx.engine.waiting import Waiting, twins_of
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
@@ -39,17 +40,6 @@ class Held:
     row: int
     stage: str  # "permit" or "preBind"
     deadline: float
-
-
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """What a bucket of single pods waits for."""
-
-    shape: Shape
-    profile: Profile
-    priority: int
-    cross: tuple[Any, ...]  # rejecting plugins whose verdicts reach beyond one row
-    helpers: tuple[Any, ...]  # PostFilter plugins that want to be asked again after some changes
 
 
 class Cycle:
@@ -77,10 +67,7 @@ class Cycle:
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of pods that are assumed (to come back after a failure)
         self.departed: list[Callable[[PodRecord], None]] = []  # told of every pod that is gone or finished
-        self.floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
-        # Buckets (with their priority) that need not ask those who evict before the floor sinks.
-        self._patient: dict[int, tuple[Bucket, int]] = {}
-        self._sweep_at = 4096
+        self.waiting = Waiting(columns, queue)
 
     # ---- attempts
 
@@ -106,7 +93,7 @@ class Cycle:
 
     def _attempt_pod(self, root: Root, record: PodRecord) -> None:
         # Pods of a failed shape fail like their twin did, until something wakes the bucket.
-        bucket = self.queue.sleeping(_bucket_key(record))
+        bucket = self.queue.sleeping(twins_of(record))
         if bucket is not None and not record.nominated:
             self.queue.join(root, bucket)
             self.say(record, UNSCHEDULABLE, bucket.message)
@@ -200,8 +187,7 @@ class Cycle:
         promised = self.nominations.clear(record)
         if promised and promised != record.node_name:
             self.queue.wake(ClusterChange(Wake.NOMINATION, self.columns.row_of.get(promised, -1), record))
-        if record.priority < self.floor:
-            self.sink(record.priority)
+        self.waiting.placed(record.priority)
         self.queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
         self.root_of[record.key] = root
         root.records.pop(record.key, None)
@@ -357,90 +343,9 @@ class Cycle:
             return
         asks = result.asks if result is not None else None
         shared = hopeless and not record.nominated
-        self.sleep(root, record, evaluation, diagnosis.plugins, message, shared=shared, asks=asks)
-
-    def sleep(
-        self,
-        root: Root,
-        record: PodRecord,
-        evaluation: Evaluation,
-        plugins: frozenset[str],
-        message: str,
-        *,
-        shared: bool,
-        asks: Wake | None = None,
-    ) -> None:
-        """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that;
-        `asks`: see PostFilterResult."""
-        profile = evaluation.profile
-        wakes = Wake.NOTHING
-        cross = []
-        for name in sorted(plugins):
-            plugin = profile.plugins.get(name)
-            if plugin is None or plugin in profile.row_filters:
-                continue
-            cross.append(plugin)
-            wakes |= getattr(plugin, "wakes_on", Wake.ANY)
-        key = _bucket_key(record) if shared else ("root", root.key)
-        helpers, more = self.helpers(profile, record.priority, asks)
-        interest = Interest(record.shape, profile, record.priority, tuple(cross), helpers)
-        needs = record.shape.requests if profile.fit_is_strict else ()
-        bucket = self.queue.wait(
-            root, key, wakes | more, self.worth, self.now, message=message, waits_for=interest, needs=needs
+        self.waiting.sleep(
+            root, record, evaluation.profile, diagnosis.plugins, message, self.now, shared=shared, asks=asks
         )
-        self.be_patient(bucket, record.priority)
-
-    def helpers(self, profile: Profile, priority: int, asks: Wake | None = None) -> tuple[tuple[Any, ...], Wake]:
-        """PostFilter plugins that may help a sleeper after some changes, and those changes."""
-        found = []
-        wakes = Wake.NOTHING
-        for plugin in profile.post_filters:
-            after = getattr(plugin, "helps_after", Wake.NOTHING)
-            if getattr(plugin, "evicts_lower", False):
-                if priority <= self.floor:
-                    continue
-                after = after if asks is None else after & asks
-            if after:
-                found.append(plugin)
-                wakes |= after
-        return tuple(found), wakes
-
-    def be_patient(self, bucket: Bucket, priority: int) -> None:
-        """Nobody of lower priority is there: the bucket is roused when the first one comes, not asked each time."""
-        if priority <= self.floor:
-            self._patient[id(bucket)] = (bucket, priority)
-            if len(self._patient) > self._sweep_at:
-                self._patient = {key: entry for key, entry in self._patient.items() if entry[0].asleep}
-                self._sweep_at = max(4096, 2 * len(self._patient))
-
-    def sink(self, priority: int) -> None:
-        """A pod of lower priority than any before has been placed."""
-        self.floor = priority
-        patient, self._patient = self._patient, {}
-        for key, (bucket, rank) in patient.items():
-            if not bucket.asleep:
-                continue
-            if rank > priority:
-                self.queue.rouse(bucket)
-            else:
-                self._patient[key] = (bucket, rank)
-
-    def worth(self, bucket: Bucket, change: ClusterChange) -> bool:
-        return self.helps(bucket.waits_for, change)
-
-    def helps(self, interest: Interest, change: ClusterChange) -> bool:
-        """Whether a change can make a shape feasible. Must never be wrongly False."""
-        for plugin in interest.cross:
-            if change.kind & getattr(plugin, "wakes_on", Wake.ANY):
-                hint = getattr(plugin, "worth", None)
-                if hint is None or _perhaps(hint, interest.shape, change):
-                    return True
-        for plugin in interest.helpers:
-            if change.kind & plugin.helps_after and _perhaps(plugin.helps, interest.shape, interest.priority, change):
-                return True
-        if change.row >= 0 and change.kind & ROW_WAKES:
-            return allows(interest.profile, interest.shape, self.columns, change.row)
-        return False
 
     def _post_filter(self, record: PodRecord, profile: Profile, diagnosis: Diagnosis) -> PostFilterResult | None:
         messages: list[str] = []
@@ -500,18 +405,6 @@ class Cycle:
             action="Scheduling",
             message=message[: d.MAX_EVENT_MESSAGE],
         )
-
-
-def _bucket_key(record: PodRecord) -> tuple[Any, ...]:
-    return ("shape", record.shape.id, record.priority, record.preemption_policy)
-
-
-def _perhaps(hint: Any, *args: Any) -> bool:
-    """A hint that fails is no reason to let a pod sleep."""
-    try:
-        return bool(hint(*args))
-    except Exception:
-        return True
 
 
 def _call(plugin: Any, call: Any, *args: Any) -> Any:

@@ -59,8 +59,7 @@ class Pods:
         for record in self.homeless.pop(name, {}).values():
             self.columns.place(record, row)
             self.crowded.add(row)
-            if record.priority < self.cycle.floor:
-                self.cycle.sink(record.priority)
+            self.cycle.waiting.placed(record.priority)
 
     def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
         if stranded:
@@ -240,8 +239,7 @@ class Pods:
             return
         self.columns.place(record, row)
         self.crowded.add(row)
-        if record.priority < self.cycle.floor:
-            self.cycle.sink(record.priority)
+        self.cycle.waiting.placed(record.priority)
         self.queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
 
     def _replace(self, old: PodRecord, pod: Pod) -> None:

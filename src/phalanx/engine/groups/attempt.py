@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phalanx.engine.adapters import PluginFailure
-from phalanx.engine.cycle import SCHEDULER_ERROR, UNSCHEDULABLE, Interest
+from phalanx.engine.cycle import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.framework import ClusterChange, Code, Status, Wake
 from phalanx.engine.groups import completion, words
 from phalanx.engine.groups.build import Built, Unplaceable, build
@@ -17,6 +17,7 @@ from phalanx.engine.queue import Bucket
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Root
 from phalanx.engine.shapes import Shape
+from phalanx.engine.waiting import Interest
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE
 
@@ -240,7 +241,7 @@ class Attempt:
                 wakes |= getattr(plugin, "wakes_on", Wake.ANY)
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
-            helpers, more = self._cycle.helpers(profile, root.priority)
+            helpers, more = self._cycle.waiting.helpers(profile, root.priority)
             wakes |= more
             interests.append(Interest(shape, profile, root.priority, tuple(cross), helpers))
         planned = any(record.nominated for record in root.records.values())
@@ -260,7 +261,7 @@ class Attempt:
             waits_for=Sleep(tuple(interests), refusal, nodes),
             needs=_least(built.shapes) if strict else (),
         )
-        self._cycle.be_patient(bucket, root.priority)
+        self._cycle.waiting.be_patient(bucket, root.priority)
 
     def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
         preempt = self._groups.preempt
@@ -269,7 +270,7 @@ class Attempt:
         sleep: Sleep = bucket.waits_for
         if sleep.nodes and change.kind & Wake.NODE:
             return True
-        return any(self._cycle.helps(interest, change) for interest in sleep.interests)
+        return any(self._cycle.waiting.helps(interest, change) for interest in sleep.interests)
 
 
 def _twins(root: Root, group: Group) -> tuple[Any, ...]:
