@@ -1,22 +1,26 @@
-"""Which listed conformance cases were lost. Arguments: the list, then results of one or more runs; later ones win.
+"""Which listed conformance cases were lost. Arguments: [--all] LIST RESULT… (results of runs; later ones win).
 
 Prints the names of lost cases, one a line, on standard output and the summary on standard error; exit code 1 if any.
-Listed cases that no run contained do not count: a run may have been of some files only.
+With --all a listed case that did not run is lost, too; without it a run may have been of some files only.
 """
 
 import json
 import sys
+from pathlib import Path
 
-wanted = {line.strip() for line in open(sys.argv[1]) if line.strip() and not line.startswith("#")}
+arguments = sys.argv[1:]
+everything = arguments[:1] == ["--all"]
+listed, *results = arguments[1:] if everything else arguments
+wanted = {line for line in Path(listed).read_text().splitlines() if line and not line.startswith("#")}
 status: dict[str, str] = {}
-for path in sys.argv[2:]:
-    for case in json.load(open(path))["cases"]:
+for result in results:
+    for case in json.loads(Path(result).read_text())["cases"]:
         status[f"{case['file']}/{case['name']}"] = case["status"]
-ran = wanted & status.keys()
-lost = sorted(name for name in ran if status[name] != "PASS")
-print(*lost, sep="\n", end="\n" if lost else "")
+judged = wanted if everything else wanted & status.keys()
+lost = sorted(name for name in judged if status.get(name) != "PASS")
+sys.stdout.write("".join(f"{name}\n" for name in lost))
 unlisted = sorted(name for name, verdict in status.items() if verdict == "PASS" and name not in wanted)
-sys.stderr.write(f"conformance: {len(ran) - len(lost)} passed, {len(lost)} failed\n")
+sys.stderr.write(f"conformance: {len(judged) - len(lost)} passed, {len(lost)} failed\n")
 if unlisted:
     sys.stderr.write("pass, not yet listed: " + ", ".join(unlisted) + "\n")
-sys.exit(1 if lost or not ran else 0)
+sys.exit(1 if lost or not judged else 0)
