@@ -67,10 +67,24 @@ class Run:
         self.see(self.objects[name])
 
     def messages(self, name: str) -> list[str]:
-        """What a pod was told, without what preemption adds to it."""
-        said = [c.message for c in self.log if isinstance(c, d.SetPodCondition) and c.name == name]
-        return [message.partition(" preemption: ")[0] for message in said]
+        """What a pod was told, with what preemption adds to it."""
+        return [c.message for c in self.log if isinstance(c, d.SetPodCondition) and c.name == name]
 
 
 def binds(decisions: list[d.Decision]) -> dict[str, str]:
     return {each.name: each.node for each in decisions if isinstance(each, d.Bind)}
+
+
+def no_victims(message: str) -> str:
+    """A verdict with what preemption adds to it when every node might help, but nobody there may be evicted."""
+    return _with_preemption(message, "No preemption victims found for incoming pod")
+
+
+def not_helpful(message: str) -> str:
+    """The same when no eviction anywhere would help."""
+    return _with_preemption(message, "Preemption is not helpful for scheduling")
+
+
+def _with_preemption(message: str, why: str) -> str:
+    count = message.partition(" ")[0].removeprefix("0/")
+    return f"{message} preemption: 0/{count} nodes are available: {count} {why}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_run import Run, binds
+from engine_run import Run, binds, no_victims, not_helpful
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
@@ -35,7 +35,9 @@ def test_a_plain_filter_in_a_few_lines():
     assert binds(run.step()) == {"a": "n2"}
     run.see(node("n2").unschedulable(), pod("b"))
     run.step()
-    assert run.messages("b") == ["0/2 nodes are available: 1 node(s) were odd, 1 node(s) were unschedulable."]
+    assert run.messages("b") == [
+        not_helpful("0/2 nodes are available: 1 node(s) were odd, 1 node(s) were unschedulable.")
+    ]
 
 
 class Favourite:
@@ -67,7 +69,7 @@ class AtMostTwo:
 def test_a_vectorised_filter_follows_placements():
     run = with_plugin(AtMostTwo()).see(node("n1"), node("n2"), *(pod(f"p{i}") for i in range(5)))
     assert sorted(binds(run.step()).values()) == ["n1", "n1", "n2", "n2"]
-    assert run.messages("p4") == ["0/2 nodes are available: 2 node(s) had two pods already."]
+    assert run.messages("p4") == [no_victims("0/2 nodes are available: 2 node(s) had two pods already.")]
     run.gone("Pod", "p0")
     assert len(binds(run.step())) == 1
 
@@ -218,7 +220,7 @@ def test_a_signing_plugin_tells_pods_apart_that_look_alike():
         pod("a").annotate("team", "blue"), pod("b").annotate("team", "red"), pod("c").annotate("team", "green"),
     )  # fmt: skip
     assert binds(run.step()) == {"a": "n2", "b": "n1"}
-    assert run.messages("c") == ["0/2 nodes are available: 2 node(s) belong to another team."]
+    assert run.messages("c") == [no_victims("0/2 nodes are available: 2 node(s) belong to another team.")]
 
 
 def test_an_unknown_plugin_is_refused_with_its_place():
@@ -254,7 +256,7 @@ class Landlord:
 
     def post_filter(self, record, diagnosis, emit):
         self.asked += 1
-        assert diagnosis.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+        assert diagnosis.message == "0/1 nodes are available: 1 Insufficient cpu."
         return PostFilterResult(Status(Code.UNSCHEDULABLE), message="preemption: nobody to evict.", hopeless=True)
 
 
@@ -263,8 +265,8 @@ def test_a_post_filter_adds_its_words_and_is_asked_again_when_it_may_help():
     run = with_plugin(plugin).see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").priority(5) for i in range(3)))
     run.step()
     assert plugin.asked == 1
-    said = [c.message for c in run.log if isinstance(c, d.SetPodCondition) and c.name == "p2"]
-    assert len(said) == 1 and said[0].endswith("preemption: nobody to evict.")
+    ours = not_helpful("0/1 nodes are available: 1 Insufficient cpu.")
+    assert run.messages("p2") == [f"{ours}, preemption: nobody to evict."]
     run.see(pod("same").cpu("100m").priority(5)).step()
     assert plugin.asked == 1
     run.see(pod("low").cpu("100m")).step()

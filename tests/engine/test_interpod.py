@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_run import Run, binds
+from engine_run import Run, binds, no_victims, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.settings import EngineSettings, ProfileSettings
@@ -22,7 +22,9 @@ def test_pods_that_keep_apart_take_a_node_each_and_the_rest_waits():
     placed = binds(run.step())
     assert sorted(placed.values()) == ["z0-0", "z0-1", "z1-0", "z1-1"]
     waiting = next(f"p{i}" for i in range(5) if f"p{i}" not in placed)
-    assert run.messages(waiting) == ["0/4 nodes are available: 4 node(s) didn't match pod anti-affinity rules."]
+    assert run.messages(waiting) == [
+        no_victims("0/4 nodes are available: 4 node(s) didn't match pod anti-affinity rules.")
+    ]
     run.gone("Pod", "p0")
     assert binds(run.step(60)) == {waiting: placed["p0"]}
 
@@ -33,7 +35,9 @@ def test_the_rules_of_running_pods_hold_against_newcomers():
     assert binds(run.step())["p"].startswith("z1")
     run.see(pod("lonely2").node("z1-0").anti_affinity(ZONE, {"app": "noisy"}), pod("q").label("app", "noisy"))
     assert binds(run.step()) == {}
-    assert run.messages("q") == ["0/4 nodes are available: 4 node(s) didn't satisfy existing pods anti-affinity rules."]
+    assert run.messages("q") == [
+        no_victims("0/4 nodes are available: 4 node(s) didn't satisfy existing pods anti-affinity rules.")
+    ]
 
 
 def test_the_first_of_a_group_that_wants_to_be_together_may_start_anywhere():
@@ -46,7 +50,7 @@ def test_the_first_of_a_group_that_wants_to_be_together_may_start_anywhere():
 def test_a_pod_waits_for_the_one_it_wants_to_be_near():
     run = two_zones().see(pod("p").affinity(ZONE, {"app": "cache"}))
     assert binds(run.step()) == {}
-    assert run.messages("p") == ["0/4 nodes are available: 4 node(s) didn't match pod affinity rules."]
+    assert run.messages("p") == [not_helpful("0/4 nodes are available: 4 node(s) didn't match pod affinity rules.")]
     run.see(pod("cache").label("app", "cache").node("z1-1"))
     assert binds(run.step(60))["p"].startswith("z1")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_run import Run, binds
+from engine_run import Run, binds, no_victims, not_helpful
 
 from phalanx.engine import decisions as d
 from phalanx.testing.builders import node, pod
@@ -24,7 +24,7 @@ def test_a_node_is_filled_exactly_and_not_beyond():
     assert len(binds(run.step())) == 2
     run.see(pod("late").mem("1Mi"))
     run.step()
-    assert run.messages("late") == ["0/1 nodes are available: 1 Insufficient memory."]
+    assert run.messages("late") == [no_victims("0/1 nodes are available: 1 Insufficient memory.")]
 
 
 def test_every_reason_is_counted_and_sorted_as_text():
@@ -36,8 +36,10 @@ def test_every_reason_is_counted_and_sorted_as_text():
     )
     run.step()
     assert run.messages("big") == [
-        "0/12 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, "
-        "10 Insufficient cpu, 10 Insufficient memory."
+        not_helpful(
+            "0/12 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, "
+            "10 Insufficient cpu, 10 Insufficient memory."
+        )
     ]
 
 
@@ -61,19 +63,22 @@ def test_the_verdict_is_written_again_when_it_changes():
     run.step()
     run.see(node("m").cpu("1"))
     run.step(400.0)
-    assert run.messages("a")[-1] == "0/2 nodes are available: 2 Insufficient cpu."
+    assert run.messages("a")[-1] == not_helpful("0/2 nodes are available: 2 Insufficient cpu.")
 
 
 def test_the_pod_count_limit_holds():
     run = Run().see(node("n").pods(2), *(pod(f"p{i}").cpu("100m") for i in range(3)))
     assert len(binds(run.step())) == 2
-    assert run.messages("p2") == ["0/1 nodes are available: 1 Too many pods."]
+    assert run.messages("p2") == [no_victims("0/1 nodes are available: 1 Too many pods.")]
 
 
 def test_extended_resources_are_counted_in_units():
     run = Run().see(node("plain"), node("gpus").gpu(2), *(pod(f"g{i}").gpu(1) for i in range(3)))
     assert list(binds(run.step()).values()) == ["gpus", "gpus"]
-    assert run.messages("g2") == ["0/2 nodes are available: 2 Insufficient nvidia.com/gpu."]
+    assert run.messages("g2") == [
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: "
+        "1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling."
+    ]
 
 
 @pytest.mark.parametrize("allocatable", [0, -5, "-3", "nonsense", "", "1e999", 10**30])
@@ -93,8 +98,10 @@ def test_a_pod_with_resource_claims_waits_and_says_why():
     run.step()
     assert run.bound == {}
     assert run.messages("a") == [
-        "0/1 nodes are available: pod has resource claims, and dynamic resource allocation is not supported yet by "
-        "this scheduler."
+        not_helpful(
+            "0/1 nodes are available: pod has resource claims, and dynamic resource allocation is not supported yet by "
+            "this scheduler."
+        )
     ]
 
 
@@ -131,7 +138,9 @@ def test_node_affinity_operators():
     placed = binds(run.step())
     assert placed["gt"] == "n2" and placed["nokey"] == "n3" and placed["field"] == "n3"
     assert "anded" not in placed
-    assert run.messages("anded") == ["0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."]
+    assert run.messages("anded") == [
+        not_helpful("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.")
+    ]
 
 
 def test_preferred_node_affinity_wins_over_emptiness():
@@ -145,7 +154,7 @@ def test_host_ports_are_given_out_once_per_node():
     run = Run().see(node("n"), pod("a").port(80), pod("b").port(80), pod("c").port(80, "UDP"), pod("d").port(81))
     assert set(binds(run.step())) == {"a", "c", "d"}
     assert run.messages("b") == [
-        "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+        no_victims("0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports.")
     ]
     run.gone("Pod", "a")
     assert binds(run.step()) == {"b": "n"}

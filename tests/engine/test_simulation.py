@@ -174,6 +174,8 @@ def test_random_life_with_faults_loses_and_overcommits_nothing(events, seed):
     ours = {name: p.spec.node_name for name, p in world.pods.items()
             if p.spec.node_name or p.spec.scheduler_name == "default-scheduler"}  # fmt: skip
     assert known == ours
+    for node_name, waiting in engine.nominations.all():  # room is kept only for pods that wait for it
+        assert engine.pods.records.get(waiting.key) is waiting and waiting.row < 0, f"{node_name} is promised to nobody"
     for root, _ in engine.queue.places():
         if root.bucket is None:
             continue

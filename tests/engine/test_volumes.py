@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_run import Run, binds
+from engine_run import Run, binds, no_victims, not_helpful
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, Outcome
@@ -39,7 +39,7 @@ def bind_claim(run: Run, claim: Any, volume: Any) -> None:
 def test_a_missing_claim_is_named_and_waited_for():
     run = cluster().see(pod("p").pvc("data"))
     assert binds(run.step()) == {}
-    assert run.messages("p") == ['0/3 nodes are available: persistentvolumeclaim "data" not found.']
+    assert run.messages("p") == [not_helpful('0/3 nodes are available: persistentvolumeclaim "data" not found.')]
     run.see(pv("v").claimed_by("data"), pvc("data").bound("v"))
     assert len(binds(run.step(60))) == 1
 
@@ -48,7 +48,9 @@ def test_an_immediate_claim_must_be_bound_first():
     run = cluster().see(storage_class("now").provisioner("d").immediate(), pvc("data").storage_class("now"))
     run.see(pod("p").pvc("data"))
     assert binds(run.step()) == {}
-    assert run.messages("p") == ["0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."]
+    assert run.messages("p") == [
+        not_helpful("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
+    ]
 
 
 def test_a_local_volume_pulls_its_pod_to_its_node():
@@ -63,7 +65,7 @@ def test_a_zonal_volume_keeps_its_pod_in_the_zone():
     assert binds(run.step()) == {"p": "n1"}
     run.see(pv("w").label(ZONE, "z9").claimed_by("other"), pvc("other").bound("w"), pod("q").pvc("other"))
     run.step()
-    assert run.messages("q") == ["0/3 nodes are available: 3 node(s) had no available volume zone."]
+    assert run.messages("q") == [not_helpful("0/3 nodes are available: 3 node(s) had no available volume zone.")]
 
 
 def test_the_smallest_volume_that_fits_is_bound_before_the_pod():
@@ -88,7 +90,9 @@ def test_two_pods_never_get_one_volume():
     run.see(pod("p").pvc("a"), pod("q").pvc("b"))
     decisions = run.step()
     assert [w.claim_name for w in writes(decisions) if isinstance(w, d.BindVolume)] == ["a"]
-    assert run.messages("q") == ["0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind."]
+    assert run.messages("q") == [
+        not_helpful("0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
+    ]
 
 
 def test_a_new_volume_is_asked_for_where_the_pod_goes():
@@ -153,7 +157,7 @@ def test_pools_without_room_are_left_out():
     assert [w.node for w in writes(run.step()) if isinstance(w, d.ProvisionVolume)] == ["n2"]
     run.see(pvc("huge").storage_class("pool").ask("500Gi"), pod("q").pvc("huge"))
     run.step()
-    assert run.messages("q") == ["0/3 nodes are available: 3 node(s) did not have enough free storage."]
+    assert run.messages("q") == [not_helpful("0/3 nodes are available: 3 node(s) did not have enough free storage.")]
 
 
 def test_a_claim_for_one_pod_is_not_shared():
@@ -182,7 +186,7 @@ def test_a_node_takes_as_many_volumes_as_its_driver_allows():
     for i in range(3):
         run.see(pv(f"v{i}").csi("d").claimed_by(f"c{i}"), pvc(f"c{i}").bound(f"v{i}"), pod(f"p{i}").pvc(f"c{i}"))
     assert set(binds(run.step())) == {"p0", "p1"}
-    assert run.messages("p2") == ["0/1 nodes are available: 1 node(s) exceed max volume count."]
+    assert run.messages("p2") == [no_victims("0/1 nodes are available: 1 node(s) exceed max volume count.")]
     run.see(pod("again").pvc("c0"))
     assert set(binds(run.step())) == {"again"}
     run.gone("Pod", "p1")
@@ -196,7 +200,7 @@ def test_a_claim_that_turns_out_to_be_a_csi_volume_counts_from_then_on():
     assert set(binds(run.step())) == {"probe"}
     run.gone("Pod", "probe").see(pv("v0").csi("d").claimed_by("c0"), pod("q").pvc("c1"))
     assert binds(run.step()) == {}
-    assert run.messages("q") == ["0/1 nodes are available: 1 node(s) exceed max volume count."]
+    assert run.messages("q") == [no_victims("0/1 nodes are available: 1 node(s) exceed max volume count.")]
 
 
 def test_a_trial_that_is_undone_gives_the_volume_back():
@@ -219,7 +223,7 @@ def test_an_ephemeral_volume_waits_for_its_own_claim():
     run = cluster(1).see(pod("p").ephemeral("scratch"))
     run.step()
     waiting = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "p-scratch"'
-    assert run.messages("p") == [f"0/1 nodes are available: {waiting}."]
+    assert run.messages("p") == [not_helpful(f"0/1 nodes are available: {waiting}.")]
     foreign = pvc("p-scratch").bound("v")
     run.see(pv("v").claimed_by("p-scratch"), foreign)
     run.step(60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_run import Run, binds
+from engine_run import Run, binds, not_helpful
 
 from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.events import TimePassed
@@ -42,7 +42,7 @@ def test_equal_pods_that_cannot_fit_are_looked_at_once(evaluations):
     run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2") for i in range(200)))
     run.step()
     assert len(evaluations) == 1
-    assert run.messages("p199") == run.messages("p0") != []
+    assert run.messages("p199") == run.messages("p0") == [not_helpful("0/1 nodes are available: 1 Insufficient cpu.")]
 
 
 def test_waking_a_shape_tries_as_many_pods_as_fit_and_one_more(evaluations):
@@ -135,10 +135,7 @@ def test_writing_the_verdict_to_the_pod_does_not_try_it_again(evaluations):
 
 
 def test_a_restart_does_not_repeat_what_the_pod_already_says():
-    message = (
-        "0/1 nodes are available: 1 Insufficient cpu. "
-        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
-    )
+    message = not_helpful("0/1 nodes are available: 1 Insufficient cpu.")
     run = Run().see(node("n").cpu("1"), pod("p").cpu("2").condition("PodScheduled", "False", "Unschedulable", message))
     assert run.step() == []
 
