@@ -5,13 +5,15 @@ Reconcilers are fed by the changes of caches. They are idempotent and may be kil
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.cache import Cache, Caches, Json, Key
 
 __all__ = ["Cache", "Caches", "Controller", "Json", "Key"]
 
 
-class Controller:
+class Controller(ABC):
     """One kind of reconciliation. Subclasses watch caches and implement `reconcile`."""
 
     name = "controller"
@@ -20,8 +22,9 @@ class Controller:
     def __init__(self) -> None:
         self.queue: WorkQueue[Key] = WorkQueue(self.name)
 
+    @abstractmethod
     async def reconcile(self, key: Key) -> None:
-        raise NotImplementedError  # abstract
+        """Bring the cluster one step nearer to what the object of this key asks for."""
 
     async def run(self) -> None:
         await self.queue.run(self.reconcile, self.workers)
