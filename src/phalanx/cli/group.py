@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
+
+from phalanx.cli.documents import Unreadable, read_documents
 
 Json = dict[str, Any]
 
@@ -55,15 +55,10 @@ class _Problem(Exception):
 
 
 def _read(name: str) -> list[Json]:
-    import yaml
-
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        found = [document for document in yaml.safe_load_all(text) if document]
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{name}: {error}") from None
-    except yaml.YAMLError as error:
-        raise click.ClickException(f"{name} is not YAML: {error}") from None
+        found = read_documents(name)
+    except Unreadable as problem:
+        raise click.ClickException(str(problem)) from None
     every: list[Json] = []
     for document in found:
         if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from phalanx.cli.asking import Asker, Paint, asking_options, connection_of, run
+from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.engine.why.values import GroupPlace, Outlook, Would
 
 MOST_NODES = 8
@@ -37,15 +36,10 @@ def whatif(files: tuple[str, ...], namespace: str, kubeconfig: str, context: str
 
 def read(name: str) -> list[Any]:
     """Documents of a file. Raises UsageError."""
-    import yaml
-
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        found = [document for document in yaml.safe_load_all(text) if document]
-    except (OSError, UnicodeDecodeError) as problem:
-        raise click.UsageError(f"{name}: {problem}") from None
-    except yaml.YAMLError as problem:
-        raise click.UsageError(f"{name} is not YAML: {problem}") from None
+        found = read_documents(name)
+    except Unreadable as problem:
+        raise click.UsageError(str(problem)) from None
     if not found:
         raise click.UsageError(f"{name} has no documents")
     for document in found:

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 
 from phalanx.controllers.grouping.core import (
     MAX_TEMPLATES,
-    WORKLOADS_V1ALPHA1,
     Grouping,
     Json,
     Link,
     Refused,
-    controller_ref,
-    reference_to,
 )
+from phalanx.controllers.grouping.first_version import first_workload
 from phalanx.controllers.grouping.jobset_shape import Shape
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import gang
@@ -54,15 +52,7 @@ def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Group
     if by_hand is not None:
         check_fit(by_hand, {link.group: counts[link.group] for link in links.values()})
         return Grouping(links=links)
-    workload = {
-        "apiVersion": WORKLOADS_V1ALPHA1.api_version,
-        "kind": WORKLOADS_V1ALPHA1.kind,
-        "metadata": {"name": name, "namespace": shape.namespace, "ownerReferences": [reference_to(jobset)]},
-        "spec": {
-            "controllerRef": controller_ref(jobset),
-            "podGroups": [{"name": group, "policy": gang(count)} for group, count in counts.items()],
-        },
-    }
+    workload = first_workload(jobset, name, {group: gang(count) for group, count in counts.items()})
     return Grouping(workload=workload, links=links)
 
 

@@ -22,24 +22,20 @@ from phalanx.controllers import leaderworkerset_names as n
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
-    WORKLOADS_V1ALPHA1,
     Grouping,
     Json,
     Link,
     Refused,
-    controller_ref,
     namespace_of,
-    reference_to,
 )
+from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
 from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
-from phalanx.controllers.grouping.wishes import DOMAIN, wishes
+from phalanx.controllers.grouping.wishes import wishes
 from phalanx.controllers.hashing import hash_of
 from phalanx.controllers.providers.contract import Part, Replica
 from phalanx.controllers.providers.native import MIN_RESOURCES, min_resources
 
 TEMPLATE = "replica"
-API = f"{DOMAIN}/api"
-V1ALPHA1_GROUP = "gg"  # the name the API design paper gives the one group of such a workload
 
 
 def asked(lws: Json) -> bool:
@@ -193,17 +189,9 @@ def _first_version(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grou
     """KEP-4671 as the API design paper has it: the Workload holds the policy, pods name it and their replica."""
     name = f"w-{lws['metadata']['name']}"
     count = 1 if leader_first(lws) else n.size_of(lws)
-    body = {
-        "apiVersion": WORKLOADS_V1ALPHA1.api_version,
-        "kind": "Workload",
-        "metadata": {"name": name, "namespace": namespace_of(lws), "ownerReferences": [reference_to(lws)]},
-        "spec": {
-            "controllerRef": controller_ref(lws),
-            "podGroups": [{"name": V1ALPHA1_GROUP, "policy": gang(count)}],
-        },
-    }
+    body = first_workload(lws, name, {ONLY_GROUP: gang(count)})
     links = {
-        f"{index}@{revision}": Link(workload=name, group=V1ALPHA1_GROUP, replica_key=str(index))
+        f"{index}@{revision}": Link(workload=name, group=ONLY_GROUP, replica_key=str(index))
         for index, revision, _ in replicas
     }
     return Grouping(workload=body, links=links)

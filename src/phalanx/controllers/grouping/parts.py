@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.base.client import Resource
 from phalanx.controllers.grouping.core import (
     COMPOSITE_POD_GROUPS,
     MAX_TEMPLATES,
@@ -103,26 +104,30 @@ def workload(owner: Json, name: str, templates: Sequence[Leaf | Node]) -> Json:
 def pod_group(
     owner: Json, name: str, workload_name: str, template: Leaf, *, parent: str = "", labels: Json | None = None
 ) -> Json:
-    spec: Json = {"workloadRef": {"workloadName": workload_name, "templateName": template.name}, **template.spec()}
-    if parent:
-        spec["parentCompositePodGroupName"] = parent
-    return {
-        "apiVersion": POD_GROUPS.api_version,
-        "kind": POD_GROUPS.kind,
-        "metadata": _metadata(owner, name, labels),
-        "spec": spec,
-    }
+    return _group(POD_GROUPS, owner, name, workload_name, template, parent, labels)
 
 
 def composite(
     owner: Json, name: str, workload_name: str, template: Node, *, parent: str = "", labels: Json | None = None
 ) -> Json:
+    return _group(COMPOSITE_POD_GROUPS, owner, name, workload_name, template, parent, labels)
+
+
+def _group(
+    resource: Resource,
+    owner: Json,
+    name: str,
+    workload_name: str,
+    template: Leaf | Node,
+    parent: str,
+    labels: Json | None,
+) -> Json:
     spec: Json = {"workloadRef": {"workloadName": workload_name, "templateName": template.name}, **template.spec()}
     if parent:
         spec["parentCompositePodGroupName"] = parent
     return {
-        "apiVersion": COMPOSITE_POD_GROUPS.api_version,
-        "kind": COMPOSITE_POD_GROUPS.kind,
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
         "metadata": _metadata(owner, name, labels),
         "spec": spec,
     }

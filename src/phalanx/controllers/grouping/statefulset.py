@@ -9,23 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.core import (
-    WORKLOADS_V1ALPHA1,
-    Grouping,
-    Json,
-    Link,
-    Refused,
-    controller_ref,
-    namespace_of,
-    reference_to,
-)
+from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
 from phalanx.controllers.grouping.names import by_uid, of_template
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
 from phalanx.controllers.grouping.wishes import DOMAIN, Wishes, wishes
 
 TEMPLATE = "replicas"
-API = f"{DOMAIN}/api"
-V1ALPHA1_GROUP = "gg"  # the name the API design paper gives the one group of such a workload
 
 
 def group_set(obj: Json, related: Sequence[Json] = ()) -> Grouping:
@@ -74,10 +64,5 @@ def _policy(obj: Json, wish: Wishes) -> Json:
 def _first_version(obj: Json, policy: Json) -> Grouping:
     """KEP-4671 as the API design paper has it: `w-<name>` with the one group."""
     name = f"w-{obj['metadata']['name']}"
-    body = {
-        "apiVersion": WORKLOADS_V1ALPHA1.api_version,
-        "kind": "Workload",
-        "metadata": {"name": name, "namespace": namespace_of(obj), "ownerReferences": [reference_to(obj)]},
-        "spec": {"controllerRef": controller_ref(obj), "podGroups": [{"name": V1ALPHA1_GROUP, "policy": policy}]},
-    }
-    return Grouping(workload=body, links={"": Link(workload=name, group=V1ALPHA1_GROUP)})
+    body = first_workload(obj, name, {ONLY_GROUP: policy})
+    return Grouping(workload=body, links={"": Link(workload=name, group=ONLY_GROUP)})
