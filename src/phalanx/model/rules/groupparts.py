@@ -185,10 +185,14 @@ class Parts:
         for index, constraint in enumerate(topology):
             self.text(f"{path}.topology[{index}].key", constraint.get("key"), None, names.label_key)
 
+    def fixed(self, path: str, new: Any, old: Any) -> bool:
+        """Whether this is an update; one of a field that cannot change is refused if it tries to."""
+        if self.update and not same(new, old):
+            self.errors.append(immutable(path))
+        return self.update
+
     def disruption(self, path: str, new: Json | None, old: Json | None, *, needed: bool = False) -> None:
-        if self.update:
-            if not same(new, old):
-                self.errors.append(immutable(path))
+        if self.fixed(path, new, old):
             return
         if new is None:
             if needed:
@@ -198,11 +202,7 @@ class Parts:
 
     def claims(self, path: str, new: list[Json] | None, old: list[Json] | None) -> None:
         """Resource claims of a group."""
-        if self.update:
-            if not same(new, old):
-                self.errors.append(immutable(path))
-            return
-        if not new:
+        if self.fixed(path, new, old) or not new:
             return
         if len(new) > MAX_CLAIMS:
             self.errors.append(too_many(path, len(new), MAX_CLAIMS))
@@ -219,9 +219,7 @@ class Parts:
 
     def reference(self, path: str, new: Json | None, old: Json | None, *, needed: bool = False) -> None:
         """workloadRef of a group: fixed as a whole."""
-        if self.update:
-            if not same(new, old):
-                self.errors.append(immutable(path))
+        if self.fixed(path, new, old):
             return
         if new is None:
             if needed:
