@@ -47,6 +47,16 @@ class PluginFailure(Exception):
         self.plugin = plugin
 
 
+def guarded(plugin: Any, call: Any, *args: Any) -> Any:
+    """What a plugin answers. Raises PluginFailure for whatever it raises."""
+    try:
+        return call(*args)
+    except PluginFailure:
+        raise
+    except Exception as problem:
+        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+
+
 _NODE, _USAGE = int(Depends.NODE), int(Depends.USAGE)  # plain ints: flag arithmetic is slow
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine import decisions as d
-from phalanx.engine.adapters import PluginFailure
+from phalanx.engine.adapters import PluginFailure, guarded
 from phalanx.engine.columns import Columns
 from phalanx.engine.diagnosis import Diagnosis
 from phalanx.engine.evaluation import Evaluation
@@ -351,7 +351,7 @@ class Cycle:
         messages: list[str] = []
         last: PostFilterResult | None = None
         for plugin in profile.post_filters:
-            result = _call(plugin, plugin.post_filter, record, diagnosis, self.emit)
+            result = guarded(plugin, plugin.post_filter, record, diagnosis, self.emit)
             if not isinstance(result, PostFilterResult):
                 raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
             last = result
@@ -405,15 +405,6 @@ class Cycle:
             action="Scheduling",
             message=message[: d.MAX_EVENT_MESSAGE],
         )
-
-
-def _call(plugin: Any, call: Any, *args: Any) -> Any:
-    try:
-        return call(*args)
-    except PluginFailure:
-        raise
-    except Exception as problem:
-        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
 
 
 def ask(plugin: Any, call: Any, *args: Any) -> Status | None:

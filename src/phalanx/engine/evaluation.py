@@ -19,6 +19,7 @@ from phalanx.engine.adapters import (
     PluginFailure,
     RowFilter,
     RowScore,
+    guarded,
     make_filter,
     make_score,
     normaliser_of,
@@ -114,11 +115,11 @@ class Evaluation:
         self._plain = []
         self._normalised = []
         for plugin in self.profile.filters:
-            tracker = _guarded(plugin, make_filter, plugin, self.shape, self.columns)
+            tracker = guarded(plugin, make_filter, plugin, self.shape, self.columns)
             if tracker is not None:
                 self.filters.append((plugin, tracker))
         for plugin, weight in self.profile.scores:
-            score = _guarded(plugin, make_score, plugin, self.shape, self.columns)
+            score = guarded(plugin, make_score, plugin, self.shape, self.columns)
             if score is not None:
                 term = _Term(plugin, score, weight, normaliser_of(plugin, score))
                 (self._plain if term.normaliser is None else self._normalised).append(term)
@@ -153,7 +154,7 @@ class Evaluation:
         changed = False
         for term in self._normalised:
             if term.set_feasible is not None:
-                changed = bool(_guarded(term.plugin, term.set_feasible, self.feasible[: self.columns.n])) or changed
+                changed = bool(guarded(term.plugin, term.set_feasible, self.feasible[: self.columns.n])) or changed
         return changed
 
     def _rescale(self, *, force: bool) -> bool:
@@ -167,10 +168,10 @@ class Evaluation:
             if missing.any():
                 raw = raw[~missing]
             assert term.normaliser is not None
-            low, high = _guarded(term.plugin, term.normaliser.bounds, raw) if len(raw) else (0.0, 0.0)
+            low, high = guarded(term.plugin, term.normaliser.bounds, raw) if len(raw) else (0.0, 0.0)
             if force or (low, high) != (term.low, term.high):
                 term.low, term.high = low, high
-                scaled = _guarded(term.plugin, term.normaliser.scale, term.tracker.raw, low, high)
+                scaled = guarded(term.plugin, term.normaliser.scale, term.tracker.raw, low, high)
                 if not isinstance(scaled, np.ndarray) or scaled.shape != term.tracker.raw.shape:
                     raise PluginFailure(term.plugin.name, "normaliser.scale() must return an array like its input")
                 term.scaled = scaled * term.weight
@@ -373,7 +374,7 @@ class Evaluation:
     def pre_filter(self) -> Status | None:
         """The first rejection before any node is looked at."""
         for plugin in self.profile.pre_filters:
-            status = _guarded(plugin, plugin.pre_filter, self.shape)
+            status = guarded(plugin, plugin.pre_filter, self.shape)
             if status is None or status.code in (Code.SUCCESS, Code.SKIP):
                 continue
             if not status.rejected:
@@ -394,7 +395,7 @@ class Evaluation:
                 continue
             undecided[rows] = False
             plugins[plugin.name] = None
-            for finding in _guarded(plugin, tracker.explain, rows):
+            for finding in guarded(plugin, tracker.explain, rows):
                 findings.append((plugin.name, finding))
                 if finding.unresolvable:
                     resolvable[finding.rows] = False
@@ -420,12 +421,3 @@ def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
         except Exception:
             return True  # the attempt will fail, with the plugin's name in the message
     return True
-
-
-def _guarded(plugin: Any, call: Any, *args: Any) -> Any:
-    try:
-        return call(*args)
-    except PluginFailure:
-        raise
-    except Exception as problem:
-        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
