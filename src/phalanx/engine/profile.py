@@ -35,6 +35,7 @@ class Profile:
         self.post_bind: list[Any] = []
         self.observers: list[Any] = []
         self.signers: list[Any] = []
+        self._weights: dict[str, int] = {}
         self.groups: dict[str, list[Any]] = {
             "placementGenerate": [], "placementFeasible": [], "placementScore": [], "podGroupPostFilter": [],
         }  # fmt: skip
@@ -101,6 +102,11 @@ class Profile:
         ):
             if wanted(point, kind):
                 self.groups[point].append(plugin)
+                self._weights[plugin.name] = use.weight or getattr(plugin, "default_weight", 1)
+
+    def weight_of(self, name: str) -> int:
+        """Of a plugin at a group point."""
+        return self._weights[name]
 
 
 def third_party(names: Iterable[str]) -> dict[str, fw.Factory]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from phalanx.engine.framework import ClusterChange, Code, Status, Wake
 from phalanx.engine.groups import completion, words
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.outcomes import explained, seats_of
+from phalanx.engine.groups.points import Points
 from phalanx.engine.groups.trial import Assignment, Greedy, holds
 from phalanx.engine.placement import Outcome, place
 from phalanx.engine.queue import Bucket
@@ -32,6 +34,7 @@ class Failure:
     message: str  # of the root group
     built: Built
     outcome: Outcome | None = None  # None: only leftovers were tried
+    hopeless: bool = False  # a plugin says that no eviction can help
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,14 @@ class Attempt:
         self._groups = groups
         self._cycle = groups.cycle
         self._columns = groups.cycle.columns
+        self._plugins: dict[str, Points | None] = {}  # by scheduler name
         self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
 
     def run(self, root: Root, group: Group) -> None:
         """Leaves the root in a place of the queue, or without pods."""
-        twins = self._groups.queue.sleeping(_twins(root, group)) if not group.composite else None
+        # A plugin at a group point may tell groups apart that the engine cannot.
+        alike = not group.composite and self._points(root) is None
+        twins = self._groups.queue.sleeping(_twins(root, group)) if alike else None
         if twins is not None:
             self._join(root, group, twins)
             return
@@ -81,25 +87,49 @@ class Attempt:
             self._tell(root, group, Refusal(text, None, {}))
             self._groups.queue.back_off(root, self._cycle.now)
             return
-        outcome = place(built.problem, explained=False)
+        points = self._points(root)
+        found = self._search(group, built, points)
+        if isinstance(found, Status):
+            self._refuse(root, group, _refused_by_plugin(found, built), points)
+            return
+        outcome = found
         if not outcome.placed:
-            self._refuse(root, group, Failure(explained(group, built, outcome), built, outcome))
+            self._refuse(root, group, Failure(explained(group, built, outcome), built, outcome), points)
             return
         assignment = seats_of(built, outcome, row_of=self._columns.row_of)
         satisfied = [built.group_of[part] for part in built.group_of if part in outcome.satisfied]
         if assignment and built.coupled and not holds(self._cycle, assignment):
             greedy = Greedy(self._cycle, built)
-            found = greedy.run()
-            if found is None:
-                self._refuse(root, group, Failure(words.coupled(group), built))
+            # The careful way knows no placements of plugins.
+            careful = greedy.run() if points is None or not points.generates else None
+            if careful is None:
+                self._refuse(root, group, Failure(words.coupled(group), built), points)
                 return
-            assignment = found
+            assignment = careful
             satisfied = [built.group_of[part] for part in built.group_of if part in greedy.satisfied]
         if not assignment:
             # Enough runs already; what is left over does not fit.
-            self._refuse(root, group, Failure(words.leftovers(group, built), built))
+            self._refuse(root, group, Failure(words.leftovers(group, built), built), points)
+            return
+        refused = points.refused(satisfied, _counter(built, assignment)) if points else None
+        if refused is not None:
+            self._refuse(root, group, _refused_by_plugin(refused, built), points)
             return
         self._commit(root, group, built, assignment, satisfied)
+
+    def _points(self, root: Root) -> Points | None:
+        """The group plugins of the pods' profile; None: there are none, which is the rule."""
+        name = next(iter(root.records.values())).scheduler_name
+        if name not in self._plugins:
+            points = Points(self._cycle.profiles[name], self._columns)
+            self._plugins[name] = points or None
+        return self._plugins[name]
+
+    def _search(self, group: Group, built: Built, points: Points | None) -> Outcome | Status:
+        if points is None:
+            return place(built.problem, explained=False)
+        pending = sum(len(records) for records in built.pending.values())
+        return points.hopeless(group, pending) or points.search(group, built)
 
     def _in_vain(self, group: Group, built: Built) -> str | None:
         if not completion.wanted(group):
@@ -173,13 +203,17 @@ class Attempt:
 
     # ---- failure
 
-    def _refuse(self, root: Root, group: Group, failure: Failure) -> None:
+    def _refuse(self, root: Root, group: Group, failure: Failure, points: Points | None) -> None:
         cycle = self._cycle
         message = failure.message
         released = self._groups.commits.release(group, root.key)
+        helped = False
         if released:
             message += "; members bound in an attempt that could not be completed are released"
-        elif self._groups.preempt is not None:
+        elif points is not None:
+            helped, notes = points.after_failure(group, list(root.records.values()), failure, self._groups._engine.emit)
+            message += "".join(f", {note}" for note in notes)
+        if not (released or helped or failure.hopeless) and self._groups.preempt is not None:
             note = self._groups.preempt(root, group, failure)
             if note:
                 message += f", pod group preemption: {note}"
@@ -250,7 +284,7 @@ class Attempt:
         if nodes:
             wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
-        own = built.coupled or planned
+        own = built.coupled or planned or self._points(root) is not None
         bucket = self._groups.queue.wait(
             root,
             ("root", root.key) if own else _twins(root, group),
@@ -295,3 +329,25 @@ def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
     for other in others:
         first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}
     return tuple(sorted(first.items()))
+
+
+def _refused_by_plugin(status: Status, built: Built) -> Failure:
+    text = f"{words.UNSCHEDULABLE}, {status.message or 'refused'} ({status.plugin})"
+    return Failure(text, built, hopeless=status.code is Code.UNRESOLVABLE)
+
+
+def _counter(built: Built, seats: Assignment) -> Callable[[Group], tuple[int, int]]:
+    """(scheduled, remaining) of a group under a placement: pods of a leaf, child groups of a composite."""
+    seated = {record.key for record, _ in seats}
+
+    def count(group: Group) -> tuple[int, int]:
+        if group.composite:
+            good = sum(
+                count(child)[0] >= (child.spec.minimum if child.spec else 1) for child in group.sorted_children()
+            )
+            return good, len(group.children) - good
+        pods = built.pending.get(id(built.part_of[group.key]), [])
+        placed = sum(record.key in seated for record in pods)
+        return group.placed + placed, len(pods) - placed
+
+    return count
