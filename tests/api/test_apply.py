@@ -128,6 +128,31 @@ def test_list_items_are_owned_by_key(world: World) -> None:
     assert [c["name"] for c in gone["spec"]["template"]["spec"]["containers"]] == ["web"]
 
 
+def test_an_item_goes_with_its_owner_although_somebody_changed_a_field_in_it(world: World) -> None:
+    world.create(DEPLOYMENTS, deployment())
+    sidecar = {"spec": {"template": {"spec": {"containers": [{"name": "sidecar", "image": "envoy:1"}]}}}}
+    head = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    world.apply(f"{DEPLOYMENTS}/web", {**head, **sidecar}, "mesh")
+    newer = {"spec": {"template": {"spec": {"containers": [{"name": "sidecar", "image": "envoy:2"}]}}}}
+    world.patch(f"{DEPLOYMENTS}/web", newer, STRATEGIC, fieldManager="upgrader")
+    # The upgrader owns the image, not the container: without this rule a container without a name was left.
+    gone = world.apply(f"{DEPLOYMENTS}/web", head, "mesh")
+    assert [c["name"] for c in gone["spec"]["template"]["spec"]["containers"]] == ["web"]
+    assert ("upgrader", "Update") not in owners(gone)
+
+
+def test_an_item_stays_for_whoever_else_owns_it(world: World) -> None:
+    world.create(DEPLOYMENTS, deployment())
+    head = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    sidecar = {"name": "sidecar", "image": "envoy:1"}
+    for who, extra in (("mesh", {"args": ["a"]}), ("team", {})):
+        body = {**head, "spec": {"template": {"spec": {"containers": [{**sidecar, **extra}]}}}}
+        world.apply(f"{DEPLOYMENTS}/web", body, who)
+    left = world.apply(f"{DEPLOYMENTS}/web", head, "mesh")["spec"]["template"]["spec"]["containers"]
+    (found,) = (c for c in left if c["name"] == "sidecar")
+    assert found["image"] == "envoy:1" and "args" not in found
+
+
 def test_finalizers_are_a_set(world: World) -> None:
     for who in ("me", "you"):
         body = {**conf(), "metadata": {"finalizers": [f"example.com/{who}"]}}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import BadRequest, Conflict
-from phalanx.local.api.fieldset import Fields, difference, intersection, members, path_text, union
+from phalanx.local.api.fieldset import Fields, difference, intersection, members, owned, path_text, union
 from phalanx.local.api.managed_fields import (
     APPLY,
     UPDATE,
@@ -223,7 +223,7 @@ def prune(walker: Walker, value: Any, last: Fields, kept: Fields) -> None:
         if not element.startswith("f:") or name not in value:
             continue
         now = kept.get(element)
-        if now is None:
+        if now is None or (not walker.plain and abandoned(node, now)):
             del value[name]
             continue
         if not node:
@@ -236,6 +236,13 @@ def prune(walker: Walker, value: Any, last: Fields, kept: Fields) -> None:
             prune(walker.item(), value[name], node, now)
 
 
+def abandoned(last: Fields, kept: Fields) -> bool:
+    """List items and map entries go with the last owner of the entry itself: who only changed a field inside does
+    not hold it, and what would be left (an item without its key) is no item. Fields of records are held by any part.
+    """
+    return owned(last) and not owned(kept)
+
+
 def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields) -> None:
     assert walker.key is not None
     inner, left = walker.item(), []
@@ -244,7 +251,7 @@ def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields) -
         node = last.get(element)
         if node is not None:
             now = kept.get(element)
-            if now is None:
+            if now is None or abandoned(node, now):
                 continue
             prune(inner, item, node, now)
         left.append(item)
