@@ -153,6 +153,15 @@ def test_an_item_stays_for_whoever_else_owns_it(world: World) -> None:
     assert found["image"] == "envoy:1" and "args" not in found
 
 
+def test_nobody_owns_a_map_that_lost_its_last_entry(world: World) -> None:
+    head = {"apiVersion": "v1", "kind": "ConfigMap"}
+    world.create(CONFIGS, {**config("c", k="v"), "metadata": {"name": "c", "annotations": {"a": "1"}}}, agent="maker/1")
+    world.apply(f"{CONFIGS}/c", {**head, "metadata": {"annotations": {"a": "2"}}}, "me", force="true")
+    bare = world.apply(f"{CONFIGS}/c", head, "me")
+    assert "annotations" not in bare["metadata"]
+    assert owners(bare) == {("maker", "Update"): {"f:data": {".": {}, "f:k": {}}}}
+
+
 def test_finalizers_are_a_set(world: World) -> None:
     for who in ("me", "you"):
         body = {**conf(), "metadata": {"finalizers": [f"example.com/{who}"]}}

@@ -57,18 +57,20 @@ class Applier:
         others = [m for m in managers if m is not before]
         merged = merge(walker, tracked(kind, live, subresource), wanted)
         if before is not None:
-            kept = mine
+            kept = wished = mine
             for other in others:
                 kept = union(kept, other.fields)
-            prune(walker, merged, before.fields, kept)
+                if other.operation == APPLY:
+                    wished = union(wished, other.fields)
+            prune(walker, merged, before.fields, kept, wished)
         result = self._overlay(live, merged, kind, subresource)
         changed, removed = self._fields.differences(kind, live, result, subresource)
         if not force:
             calm = without_new_zeros(live, result)
-            wished = changed if calm == result else self._fields.differences(kind, live, calm, subresource)[0]
+            asked = changed if calm == result else self._fields.differences(kind, live, calm, subresource)[0]
             if manager == KUBECTL:
-                wished = difference(wished, self._applied_by_kubectl(kind, walker, live))
-            refuse_disputes(others, wished)
+                asked = difference(asked, self._applied_by_kubectl(kind, walker, live))
+            refuse_disputes(others, asked)
         for other in others:
             other.fields = difference(difference(other.fields, changed), removed)
         entry = Manager(manager, APPLY, live["apiVersion"], now, mine, subresource)
@@ -208,13 +210,16 @@ def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any
     return out
 
 
-def prune(walker: Walker, value: Any, last: Fields, kept: Fields) -> None:
-    """Remove from `value` what the last configuration owned and nobody owns now. Edits `value` in place."""
+def prune(walker: Walker, value: Any, last: Fields, kept: Fields, wished: Fields) -> None:
+    """Remove from `value` what the last configuration owned and nobody owns now. Edits `value` in place.
+
+    `wished` is the part of `kept` that configurations name: they may wish an empty map, an update cannot leave one.
+    """
     if walker.atomic:
         return
     if walker.key is not None:
         if isinstance(value, list):
-            _prune_items(walker, value, last, kept)
+            _prune_items(walker, value, last, kept, wished)
         return
     if not isinstance(value, dict):
         return
@@ -231,9 +236,11 @@ def prune(walker: Walker, value: Any, last: Fields, kept: Fields) -> None:
         if walker.plain:
             known = walker.children().get(name)
             if known is not None:
-                prune(known[1], value[name], node, now)
+                prune(known[1], value[name], node, now, wished.get(element, {}))
+                if not value[name] and not known[1].plain and element not in wished:
+                    del value[name]  # empty maps and lists are not stored, so nobody may go on owning one
         else:
-            prune(walker.item(), value[name], node, now)
+            prune(walker.item(), value[name], node, now, wished.get(element, {}))
 
 
 def abandoned(last: Fields, kept: Fields) -> bool:
@@ -243,7 +250,7 @@ def abandoned(last: Fields, kept: Fields) -> bool:
     return owned(last) and not owned(kept)
 
 
-def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields) -> None:
+def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields, wished: Fields) -> None:
     assert walker.key is not None
     inner, left = walker.item(), []
     for item in value:
@@ -253,7 +260,7 @@ def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields) -
             now = kept.get(element)
             if now is None or abandoned(node, now):
                 continue
-            prune(inner, item, node, now)
+            prune(inner, item, node, now, wished.get(element, {}))
         left.append(item)
     value[:] = left
 
