@@ -8,7 +8,7 @@ from group_run import Cluster
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.events import TRANSIENT, Outcome, PodChanged
+from phalanx.engine.events import TRANSIENT, NodeChanged, Outcome, PodChanged, PodGroupChanged
 from phalanx.engine.settings import EngineSettings, ProfileSettings
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GROUP_LABEL
@@ -346,3 +346,16 @@ def test_a_written_condition_that_was_refused_is_said_again():
     run.see(*members("g", 1, start=5), *members("g", 1, start=6)).step()
     run.gone("Pod", "g-5").gone("Pod", "g-6").step()
     assert run.said("g")[1] == "WaitingForMembers"
+
+
+def test_members_that_want_company_go_where_all_of_them_fit() -> None:
+    """The first member decides the zone for all; the smaller zone comes first and must not be the end of it."""
+    engine = Engine()
+    for name, zone in (("a1", "small"), ("a2", "small"), ("b1", "large"), ("b2", "large"), ("b3", "large")):
+        engine.apply(NodeChanged(node(name).cpu("1").label("zone", zone).build()))
+    engine.apply(PodGroupChanged(pod_group("pg").gang(3).build()))
+    for number in range(3):
+        member = pod(f"p{number}").cpu("1").label("app", "s").group("pg").affinity("zone", {"app": "s"})
+        engine.apply(PodChanged(member.build()))
+    binds = [x.node for x in engine.step(1.0) if isinstance(x, d.Bind)]
+    assert sorted(binds) == ["b1", "b2", "b3"]

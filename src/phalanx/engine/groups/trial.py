@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.engine.cycle import Cycle
 from phalanx.engine.framework import Bools
@@ -19,6 +20,7 @@ from phalanx.engine.records import PodRecord
 
 Assignment = list[tuple[PodRecord, int]]
 
+MOST = 1 << 20  # slots of a shape that asks for nothing
 DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains fails in the next, too, as a rule
 
 
@@ -51,18 +53,46 @@ class Greedy:
 
     def run(self) -> Assignment | None:
         root = self._built.problem.root
-        for order in self._orders():
-            self._order = order
-            self._made, self._left, self._where, self.satisfied = [], {}, {}, set()
-            mark = self._columns.journal.mark()
-            try:
-                allowed = self._columns.alive.copy()
-                if self._group(root, allowed):
-                    self._extras(root)
-                    return list(self._made)
-            finally:
-                self._columns.journal.rewind(mark)
+        for allowed in self._areas():
+            for order in self._orders():
+                self._order = order
+                self._made, self._left, self._where, self.satisfied = [], {}, {}, set()
+                mark = self._columns.journal.mark()
+                try:
+                    if self._group(root, allowed):
+                        self._extras(root)
+                        return list(self._made)
+                finally:
+                    self._columns.journal.rewind(mark)
         return None
+
+    def _areas(self) -> Iterator[Bools]:
+        """Everywhere; then, where members want each other's company, one domain of that company at a time: the first
+        member decides for all the others, and one pass may let it go where they do not fit."""
+        alive = self._columns.alive
+        yield alive.copy()
+        n = self._columns.n
+        keys = {
+            term.topology_key: None
+            for shape in self._built.shapes
+            if shape.affinity is not None
+            for term in shape.affinity.required or ()
+        }
+        for key in sorted(keys):
+            column = self._columns.label(key)
+            for domain in self._roomiest(column.ids[:n], alive[:n] & (column.ids[:n] > 0)):
+                area = np.zeros_like(alive)
+                area[:n] = alive[:n] & (column.ids[:n] == domain)
+                yield area
+
+    def _roomiest(self, ids: NDArray[np.integer], inside: Bools) -> list[int]:
+        """Domains with room, most first."""
+        room = np.zeros(len(ids))
+        for evaluation in self._built.evaluations:
+            evaluation.refresh()  # pods of this trial may have come and gone
+            room += np.minimum(evaluation.slots(), MOST)
+        sums = np.bincount(np.where(inside, ids, 0), weights=np.where(inside, room, 0))
+        return [int(domain) for domain in np.argsort(-sums, kind="stable") if sums[domain] > 0][:DOMAINS_TRIED]
 
     def _orders(self) -> Iterator[dict[int, list[PodRecord]]]:
         """As queued; then those with the fewest nodes first; then the largest first."""
@@ -155,11 +185,7 @@ class Greedy:
         if group.pinned >= 0:
             candidates = [group.pinned] if bool((inside & (column == group.pinned)).any()) else []
         else:
-            weights = np.zeros(n)
-            for evaluation in self._built.evaluations:
-                weights += np.minimum(evaluation.slots(), 1 << 20)
-            sums = np.bincount(np.where(inside, column, 0), weights=np.where(inside, weights, 0))
-            candidates = [int(d) for d in np.argsort(-sums, kind="stable") if sums[d] > 0][:DOMAINS_TRIED]
+            candidates = self._roomiest(column, inside)
         for domain in candidates:
             mask = allowed.copy()
             mask[:n] &= column == domain
