@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phalanx.engine import adapters, evaluation
-from phalanx.engine.columns import Columns
+from phalanx.engine.columns import MAX_DEVICES, Columns
 from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Handle
 from phalanx.engine.objects import Objects
@@ -225,9 +225,18 @@ def test_many_nodes_grow_the_columns_without_losing_anything():
 
 def test_a_resource_first_asked_for_later_is_filled_from_the_nodes_that_are_there():
     bench = Bench()
-    bench.columns.set_node(node("n").resource("example.com/fpga", "3").build())
-    assert "example.com/fpga" not in bench.columns.resources
-    shape = bench.shapes.of(pod("p").resource("example.com/fpga", "2").build())
+    bench.columns.set_node(node("n").resource("hugepages-2Mi", "6Mi").build())
+    assert "hugepages-2Mi" not in bench.columns.resources
+    shape = bench.shapes.of(pod("p").resource("hugepages-2Mi", "4Mi").build())
     looked = bench.evaluation(shape)
     looked.refresh()
     assert looked.slots().tolist() == [1]
+
+
+def test_devices_are_known_as_soon_as_a_node_offers_them_but_not_without_end():
+    bench = Bench()
+    for number in range(MAX_DEVICES + 5):
+        bench.columns.set_node(node(f"n{number}").resource(f"example.com/d{number}", "1").build())
+    assert len(bench.columns.devices()) == MAX_DEVICES
+    bench.columns.resource("example.com/late")  # a pod's request is never refused a column
+    assert bench.columns.resource_names[-1] == "example.com/late"

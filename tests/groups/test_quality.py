@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -33,6 +34,10 @@ def nodes(kind: str, count: int, start: int = 0, **labels: str) -> list[dict[str
     return [{"name": f"{kind}-{start + i}", "type": kind, "labels": labels} for i in range(count)]
 
 
+def load(node: str, cpu: int, gpu: int) -> dict[str, Any]:
+    return {"name": f"on-{node}", "node": node, "requests": {"cpu": cpu, "memory": 1, "nvidia.com/gpu": gpu}}
+
+
 MIXED = nodes("g4", 2) + nodes("c16", 1)
 APART = {"requests": {"cpu": 2_000, "memory": 4_096}, "labels": {"app": "s"}, "antiAffinity": [{"app": "s"}]}
 RACKS = [
@@ -55,6 +60,21 @@ FEASIBLE = {
             "children": [gang("small", ("worker", 4), key="rack"), gang("large", ("worker", 8), key="rack")],
         },
     ),
+    "plain pods leave the cpu that feeds a device": instance(
+        [*nodes("g4", 1), *nodes("c16", 1)],
+        gang("first", ("loader", 1)),
+        running=[load("g4-0", cpu=35_000, gpu=3)],  # fits one loader, and c16-0 two
+        later=[gang("second", ("worker", 1))],
+    ),
+    "a small gang takes the device that no larger pod could use": instance(
+        nodes("g4", 2),
+        gang("first", ("worker", 1), ("loader", 1)),
+        running=[
+            load("g4-0", cpu=2_000, gpu=3),
+            load("g4-1", cpu=20_000, gpu=2),
+        ],  # left: 1 with 44 cpu, 2 with 26
+        later=[gang("second", ("leader", 1))],
+    ),
     "the next gang finds room too": instance(
         RACKS, gang("first", ("worker", 3), key="rack"), later=[gang("second", ("worker", 8), key="rack")]
     ),
@@ -63,10 +83,7 @@ INFEASIBLE = {
     "enough gpus, not on enough nodes": instance(
         nodes("g4", 3),
         gang("g", ("leader", 4)),
-        running=[
-            {"name": f"r{i}", "node": f"g4-{i}", "requests": {"cpu": 1_000, "memory": 1, "nvidia.com/gpu": 1}}
-            for i in range(3)
-        ],
+        running=[load(f"g4-{i}", cpu=1_000, gpu=1) for i in range(3)],
     ),
     "no rack of that size": instance(RACKS, gang("g", ("worker", 9), key="rack")),
     "one host too few": instance(MIXED, gang("g", ("apart", 4)), templates={"apart": APART}),
@@ -88,7 +105,9 @@ def test_what_cannot_be_placed_is_proved_so_and_nothing_binds(name: str) -> None
 
 
 @pytest.mark.parametrize("family", ["F1", "F2", "F3", "F4", "F5", "F6"])
-def test_every_single_instance_of_a_family_gets_its_answer(family: str) -> None:
+def test_every_instance_of_a_family_gets_its_answer(family: str) -> None:
+    """Of other folders than the public one, sequences are exempt: they are feasible in hindsight, which nobody has."""
+    elsewhere = "PHALANX_QUALITY_DIR" in os.environ
     files = instance_files(family)
     if not files:
         pytest.skip("no folder of quality instances beside the repository")
@@ -98,6 +117,7 @@ def test_every_single_instance_of_a_family_gets_its_answer(family: str) -> None:
         result = run(given)
         if result.violations or (result.solved and not given["oracle"]["feasible"]):
             wrong.append(path.name)
-        if given["oracle"]["feasible"] and not result.solved and len(given["workloads"]) == 1:
+        exempt = elsewhere and len(given["workloads"]) > 1
+        if given["oracle"]["feasible"] and not result.solved and not exempt:
             missed.append(path.name)
     assert (missed, wrong) == ([], [])

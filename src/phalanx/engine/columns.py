@@ -17,7 +17,7 @@ from phalanx.engine.images import ImageIndex
 from phalanx.engine.journal import ChangeLog, Journal
 from phalanx.engine.labels import LabelColumn
 from phalanx.engine.ports import PortIndex
-from phalanx.engine.requests import offered
+from phalanx.engine.requests import is_device, offered
 from phalanx.model.objects import Node
 from phalanx.model.objects.node import Taint
 
@@ -32,6 +32,7 @@ Cells = list[MutableSequence[float]]
 # Resource ids that always exist. "pods" is a resource of which every pod asks 1.
 CPU, MEMORY, STORAGE, PODS = range(4)
 _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
+MAX_DEVICES = 16  # kinds of device that get a column because a node offers them, before any pod asks
 
 
 class Columns:
@@ -90,6 +91,10 @@ class Columns:
                 cells[row] = offered(name, node.status.allocatable.get(name))
         return rid
 
+    def devices(self) -> list[int]:
+        """Ids of the devices that nodes offer, or that pods asked for."""
+        return [rid for rid, name in enumerate(self.resource_names) if is_device(name)]
+
     def forget_resources(self, keep: int) -> None:
         """Forget the youngest resources, all but the first `keep`: only a trial asked for them, and nobody may since
         have learned their ids."""
@@ -127,6 +132,9 @@ class Columns:
             self.journal.push(self.set_node, old)
         self.nodes[row] = node
         allocatable = node.status.allocatable
+        for resource in allocatable:
+            if is_device(resource) and resource not in self.resources and len(self.devices()) < MAX_DEVICES:
+                self.resource(resource)
         for resource, rid in self.resources.items():
             self.alloc_cell[rid][row] = offered(resource, allocatable.get(resource))
         for key, column in self.labels.items():

@@ -23,6 +23,11 @@ DEFAULT_CPU = 100.0  # milli
 DEFAULT_MEMORY = float(200 * 1024 * 1024)
 
 
+def is_device(resource: str) -> bool:
+    """Extended resources: what a device plugin offers on some nodes, such as nvidia.com/gpu."""
+    return "/" in resource
+
+
 def amount(resource: str, quantity: str | int | float) -> float:
     """Exact number of a quantity; raises ValueError on nonsense."""
     return float(milli(quantity) if resource == CPU else units(quantity))

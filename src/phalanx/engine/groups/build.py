@@ -124,7 +124,9 @@ class _Builder:
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
         evaluations = [self._cycle.evaluation(self._records[shape]) for shape in shapes]
-        rids = sorted({rid for shape in shapes for rid, _ in shape.requests})
+        # Devices that nobody here asks for are part of the problem too: plain pods should stay off their nodes.
+        asked = {rid for shape in shapes for rid, _ in shape.requests}
+        rids = sorted(asked.union(rid for rid in columns.devices() if columns.alloc[rid, :n].any()))
         capacity = Capacity(columns, rids)
         promised = bool(self._cycle.nominations) and self._promised(capacity.free, rids)
         domains = {}

@@ -13,11 +13,10 @@ import numpy as np
 
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
+from phalanx.engine.placement.worth import Worth
 
 NODES_PER_EXPANSION = 512
 CHOOSY = 256  # nodes up to which the best of several packings is looked for, not just the first
-COMMON = 0.9  # share of nodes that must have a resource to make it a plain one
-PLAIN_WORTH = 0.5  # of room without accelerators, against room with them
 
 
 @dataclass(slots=True, eq=False)
@@ -38,26 +37,15 @@ class Area:
     free: Floats  # (R, M)
     scale: Floats  # (R,) total free of each resource: turns amounts into shares
     inverse: Floats  # (R,) 1 / scale
-    unit: Floats  # (R,) 1 / most of that resource on any one node
-    plain: Ints  # resources that nearly every node has
-    special: Ints  # resources that only some nodes have
+    plain: Ints  # rows of what every node has, see split_resources
+    devices: Ints  # rows of accelerators and the like
     rank: Ints  # (M,) order among equals
 
 
-def make_area(free: Floats, rank: Ints) -> Area:
+def make_area(free: Floats, kinds: tuple[Ints, Ints], rank: Ints) -> Area:
     scale = free.sum(axis=1)
     scale[scale <= 0] = 1.0
-    peak = free.max(axis=1, initial=0.0)
-    spread = (free > 0).mean(axis=1) if free.shape[1] else np.ones(len(free))
-    return Area(
-        free,
-        scale,
-        1.0 / scale,
-        1.0 / np.where(peak > 0, peak, 1.0),
-        np.flatnonzero(spread >= COMMON),
-        np.flatnonzero((spread > 0) & (spread < COMMON)),
-        rank,
-    )
+    return Area(free, scale, 1.0 / scale, *kinds, rank)
 
 
 def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
@@ -140,26 +128,13 @@ def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ..
             yield order
 
 
-def node_worth(area: Area, left: Floats) -> Floats:
-    """(K,) what nodes with this much left (R, K) are worth to others: the share of their scarcest resource, squared, so
-    that balanced leftovers and whole nodes count more than crumbs; once for plain pods and once for every resource
-    that only some nodes have (accelerators)."""
-    shares = left * area.unit[:, None]
-    plain = shares[area.plain].min(axis=0, initial=1.0)
-    worth: Floats = PLAIN_WORTH * plain * plain
-    for r in area.special:
-        both = np.minimum(shares[r], plain)
-        worth += both * both
-    return worth
-
-
-def usable_room(area: Area, items: list[Item], placed: Ints) -> float:
+def _worth_left(area: Area, worth: Worth, items: list[Item], placed: Ints) -> float:
     """Worth of all nodes after the placement."""
     left = area.free.copy()
     for item, row in zip(items, placed, strict=True):
         used = np.flatnonzero(row)
         left[:, used] -= item.request[:, None] * row[used]
-    return float(node_worth(area, left).sum())
+    return float(worth(left).sum())
 
 
 def pack(
@@ -171,16 +146,17 @@ def pack(
     """
     best: tuple[float, Ints] | None = None
     price = 1 + area.free.shape[1] // NODES_PER_EXPANSION
-    choosy = choosy and area.free.shape[1] <= CHOOSY and len(items) > 1
+    choosy = choosy and area.free.shape[1] <= CHOOSY and len(items) > 1 and items[0].score is None
+    worth = Worth(area.free, area.plain, area.devices) if choosy else None
     for number, order in enumerate(_orders(area, items, passes)):
         if spend is not None and number:
             spend(price)  # the first order is part of the step that asked
         for rule in (0, 1, 2, 3):
             placed = one_pass(area, items, order, rule)
             if placed is not None:
-                if not choosy or items[0].score is not None:
+                if worth is None:
                     return placed
-                value = usable_room(area, items, placed)
+                value = _worth_left(area, worth, items, placed)
                 if best is None or value > best[0] + 1e-12:
                     best = (value, placed)
         if best is not None and number >= 3:

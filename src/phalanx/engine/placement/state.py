@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.placement.best import solve_best
+from phalanx.engine.placement.best import choose_alike, solve_best
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
 from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, pack, smallest
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
 from phalanx.engine.placement.slots import base_slots, count_slots
+from phalanx.engine.placement.worth import split_resources
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +56,7 @@ class State:
         self.free: Floats = problem.free.copy()
         self.rank: Ints = problem.order if problem.order is not None else np.arange(problem.node_count)
         scale = problem.free.sum(axis=1)
+        self.kinds = split_resources(problem.resources)
         self.inverse: Floats = 1.0 / np.where(scale > 0, scale, 1.0)  # (R,) amount -> share of all free
         self.seats: dict[int, Seat] = {}  # id(leaf) -> seat, in the order of placing
         self.areas: list[Ints] = [np.arange(problem.node_count)]
@@ -151,6 +153,10 @@ class State:
 
     def _fill(self, shape: int, nodes: Ints, slots: Ints, count: int) -> tuple[Ints, Ints]:
         row = self.problem.shapes[shape]
+        if row.score is None and len(self.kinds[1]):
+            best = choose_alike(self.free[:, nodes], self.kinds, self.rank[nodes], row.request, slots, count)
+            if best is not None:
+                return nodes[best[0]], best[1]
         room = np.flatnonzero(slots)
         rank = self.rank[nodes[room]]
         if row.score is not None:
@@ -187,14 +193,15 @@ class State:
         return self._pack_on(useful, shapes, nodes, counts, bounds)
 
     def _shortlist(self, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int], bounds: list[Ints]) -> Ints:
-        """For each shape the nodes it would take if it were alone, tightest or best scored first."""
+        """For each shape the tightest or best scored nodes, as many as there are pods: shapes like the same nodes."""
         leftover = self._leftover(nodes)
+        pods = min(sum(counts[shape] for shape in shapes), CHOOSY // len(shapes))
         picks = []
         for shape, bound in zip(shapes, bounds, strict=True):
             room = np.flatnonzero(bound)
             score = self.problem.shapes[shape].score
             value = leftover[room] if score is None else -score[nodes[room]]
-            picks.append(room[smallest(value, self.rank[nodes[room]], counts[shape])])
+            picks.append(room[smallest(value, self.rank[nodes[room]], max(pods, counts[shape]))])
         return np.unique(np.concatenate(picks))
 
     def _pack_on(
@@ -206,7 +213,7 @@ class State:
         demand = sum((item.request * item.count for item in items), np.zeros(free.shape[0]))
         if (demand > free.sum(axis=1)).any():
             return None
-        placed = self._pack(make_area(free, self.rank[nodes]), items)
+        placed = self._pack(make_area(free, self.kinds, self.rank[nodes]), items)
         if placed is None:
             return None
         return {s: _sparse(nodes, placed[i]) for i, s in enumerate(shapes)}
@@ -300,7 +307,7 @@ class State:
         )
         if task in self._proofs:
             return self._proofs[task]
-        area = make_area(free, self.rank[union])
+        area = make_area(free, self.kinds, self.rank[union])
         placed = pack(area, items, choosy=False, spend=self.budget.spend) if greedy else None
         if placed is None:
             try:
@@ -345,7 +352,7 @@ class State:
             for shape in seat.shapes:
                 least[handles.index((shape, seat.area))] += seat.counts[shape]
         try:
-            placed, spent = solve_most(make_area(free, self.rank[union]), items, least, budget)
+            placed, spent = solve_most(make_area(free, self.kinds, self.rank[union]), items, least, budget)
             self.budget.used += spent
         except TooLarge:
             return

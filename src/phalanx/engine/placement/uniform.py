@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from phalanx.engine.placement.best import choose_alike, strangers
 from phalanx.engine.placement.outcome import Outcome, Share, Verdict
 from phalanx.engine.placement.pack import fill
 from phalanx.engine.placement.problem import Ints, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
+from phalanx.engine.placement.worth import split_resources
 
 
 def place_uniform(problem: Problem) -> Outcome | None:
@@ -71,8 +73,19 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
 
 
 def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, count: int) -> tuple[Ints, Ints]:
-    """Preferred or tightest nodes first; never looks at more nodes than there are pods to place."""
+    """Preferred or tightest nodes first; never looks at more nodes than there are pods to place. Where nodes have
+    devices, those that leave most to others."""
     room = np.flatnonzero(slots)
+    kinds = split_resources(problem.resources)
+    if shape.score is None and len(kinds[1]):
+        free = problem.free if nodes is None else problem.free[:, nodes]
+        rank = np.arange(problem.node_count) if problem.order is None else problem.order
+        best = choose_alike(free, kinds, rank if nodes is None else rank[nodes], shape.request, slots, count)
+        if best is not None:
+            return (best[0] if nodes is None else nodes[best[0]]), best[1]
+        others = room[~strangers(free, kinds[1], shape.request)[room]]
+        if int(slots[others].sum()) >= count:
+            room = others
     if shape.score is None and problem.order is None:
         least = slots[room]
         tightest = int(least.min())
