@@ -124,6 +124,7 @@ def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Pha
     condition(up, GROUPS, group_name, "False")
     here = ("--kubeconfig", str(up.kubeconfig))
     assert f"podgroup/{group_name} in default: pending" in phalanx("why", "job/mine", *here, code=1)
+    assert f"podgroup/default/{group_name}: " in phalanx("plan", "job/mine", *here, code=1)
     assert "Job other in default has no groups" in phalanx("why", "jobs/other", *here, code=2)
     up.delete(f"{jobs}/mine", propagationPolicy="Background")
 

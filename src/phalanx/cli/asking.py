@@ -111,7 +111,7 @@ def target(text: str) -> tuple[str, str]:
     if not separator or not name or found is None:
         raise click.UsageError(
             f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload"
-            " (and job, jobset, lws, statefulset, deployment for why)"
+            " (and job, jobset, lws, statefulset, deployment for why and plan)"
         )
     return found, name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import msgspec
 
 from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
+from phalanx.cli.asking import Asker, connection_of, target
 from phalanx.controllers import resources as r
 
 KINDS = {
@@ -26,6 +28,29 @@ KINDS = {
     "deployments": "Deployment",
     "deploy": "Deployment",
 }
+
+
+# Asks about one pod or group (kind, name, namespace, kubeconfig, context, scheduler, output); answers the exit code.
+AskOne = Callable[[str, str, str, str, str, str, str], Awaitable[int]]
+
+
+async def each_root(
+    ask_one: AskOne, what: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
+) -> int:
+    """One question for a pod or group, or one for every root group of a workload; the worst answer is the exit code."""
+    owner, _, owned = what.partition("/")
+    kind = KINDS.get(owner.lower())
+    if kind is None or not owned:
+        return await ask_one(*target(what), namespace, kubeconfig, context, scheduler, output)
+    connection = connection_of(kubeconfig, context)
+    async with Asker(connection, scheduler) as asker:
+        groups = await groups_of(asker.client, kind, namespace or connection.namespace, owned)
+    codes = []
+    for number, (group_kind, group) in enumerate(groups):
+        if number and output == "text":
+            click.echo("")
+        codes.append(await ask_one(group_kind, group, namespace, kubeconfig, context, scheduler, output))
+    return max(codes)
 
 
 async def groups_of(client: Client, kind: str, namespace: str, name: str) -> list[tuple[str, str]]:

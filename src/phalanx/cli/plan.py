@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, asking_options, connection_of, run, target
+from phalanx.cli.asking import Asker, asking_options, connection_of, run
+from phalanx.cli.owners import each_root
 from phalanx.engine.why.values import PlanAnswer, Price
 
 
@@ -20,10 +21,10 @@ def plan(what: str, namespace: str, kubeconfig: str, context: str, scheduler: st
     \b
     Examples:
       phalanx plan podgroup/urgent
+      phalanx plan job/evaluation                     # every group of a Job, JobSet, LeaderWorkerSet, …
       phalanx plan pod/web-0 -o json
     """
-    kind, name = target(what)
-    return run(_plan(kind, name, namespace, kubeconfig, context, scheduler, output))
+    return run(each_root(_plan, what, namespace, kubeconfig, context, scheduler, output))
 
 
 async def _plan(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, run, target
-from phalanx.cli.owners import KINDS, groups_of
+from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, run
+from phalanx.cli.owners import each_root
 from phalanx.engine.why.values import Level, PodLine, QueuePlace, Report, Why
 
 MOST_PODS = 10  # listed; JSON has them all
@@ -31,26 +31,7 @@ def why(what: str, namespace: str, kubeconfig: str, context: str, scheduler: str
       phalanx why workload/train/workers/0            # one implicit group of KEP-4671
       phalanx why compositepodgroup/tree --scheduler http://127.0.0.1:10259
     """
-    owner, _, owned = what.partition("/")
-    if owner.lower() in KINDS and owned:
-        return run(_why_owner(KINDS[owner.lower()], owned, namespace, kubeconfig, context, scheduler, output))
-    kind, name = target(what)
-    return run(_why(kind, name, namespace, kubeconfig, context, scheduler, output))
-
-
-async def _why_owner(
-    kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
-) -> int:
-    """Every group of a workload; the worst answer is the exit code."""
-    connection = connection_of(kubeconfig, context)
-    async with Asker(connection, scheduler) as asker:
-        groups = await groups_of(asker.client, kind, namespace or connection.namespace, name)
-    codes = []
-    for number, (group_kind, group) in enumerate(groups):
-        if number and output == "text":
-            click.echo("")
-        codes.append(await _why(group_kind, group, namespace, kubeconfig, context, scheduler, output))
-    return max(codes)
+    return run(each_root(_why, what, namespace, kubeconfig, context, scheduler, output))
 
 
 async def _why(kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
