@@ -100,6 +100,20 @@ class RaisesInPreFilter:
         raise KeyError("gone")
 
 
+class AnswersNonsense:
+    name = "Mine"
+
+    def filter(self, shape, node):
+        return True
+
+
+class AnswersNonsenseInPreFilter:
+    name = "Mine"
+
+    def pre_filter(self, shape):
+        return 42
+
+
 class RaisesInReserve:
     name = "Mine"
 
@@ -117,6 +131,8 @@ class RaisesInReserve:
         (WrongMask(), "plugin Mine: mask() must return 1 booleans"),
         (BadScore(), "plugin Mine: score() returned 1000000000.0, outside 0..100"),
         (RaisesInPreFilter(), "plugin Mine: KeyError: 'gone'"),
+        (AnswersNonsense(), "plugin Mine: filter() must return a Status or None, got bool"),
+        (AnswersNonsenseInPreFilter(), "plugin Mine: pre_filter() must return a Status or None, got int"),
         (RaisesInReserve(), "plugin Mine: RuntimeError: no ledger"),
     ],
     ids=lambda value: type(value).__name__,

@@ -26,6 +26,7 @@ from phalanx.engine.framework import (
     Rows,
     ShapeFilter,
     ShapeScore,
+    Status,
     TrackingFilter,
     TrackingScore,
     VectorFilter,
@@ -55,6 +56,13 @@ def guarded(plugin: Any, call: Any, *args: Any) -> Any:
         raise
     except Exception as problem:
         raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+
+
+def checked(plugin: Any, method: str, answer: Any) -> Status | None:
+    """An answer that is one. Raises PluginFailure for anything else, so that its author reads what was wrong."""
+    if answer is None or isinstance(answer, Status):
+        return answer
+    raise PluginFailure(plugin.name, f"{method}() must return a Status or None, got {_describe(answer)}")
 
 
 _NODE, _USAGE = int(Depends.NODE), int(Depends.USAGE)  # plain ints: flag arithmetic is slow
@@ -155,7 +163,7 @@ class PlainFilter:
     def verdict(self, row: int) -> bool:
         if self.columns.nodes[row] is None:
             return False
-        status = self.plugin.filter(self.shape, NodeView(self.columns, row))
+        status = checked(self.plugin, "filter", self.plugin.filter(self.shape, NodeView(self.columns, row)))
         if status is None or status.code is Code.SUCCESS:
             return True
         if not status.rejected:

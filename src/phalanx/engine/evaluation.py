@@ -19,6 +19,7 @@ from phalanx.engine.adapters import (
     PluginFailure,
     RowFilter,
     RowScore,
+    checked,
     guarded,
     make_filter,
     make_score,
@@ -374,7 +375,7 @@ class Evaluation:
     def pre_filter(self) -> Status | None:
         """The first rejection before any node is looked at."""
         for plugin in self.profile.pre_filters:
-            status = guarded(plugin, plugin.pre_filter, self.shape)
+            status = checked(plugin, "pre_filter", guarded(plugin, plugin.pre_filter, self.shape))
             if status is None or status.code in (Code.SUCCESS, Code.SKIP):
                 continue
             if not status.rejected:
