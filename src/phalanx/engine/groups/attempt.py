@@ -13,8 +13,8 @@ from phalanx.engine.groups import completion, words
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.outcomes import explained, seats_of
 from phalanx.engine.groups.points import Points
-from phalanx.engine.groups.trial import Assignment, Careful, holds, open_to_members
-from phalanx.engine.placement import Outcome, Verdict, place
+from phalanx.engine.groups.trial import Assignment, Greedy, holds
+from phalanx.engine.placement import Outcome, place
 from phalanx.engine.queue import Bucket
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Root
@@ -93,28 +93,20 @@ class Attempt:
             self._refuse(root, group, _refused_by_plugin(found, built), points)
             return
         outcome = found
-        careful = Careful(self._cycle, built)
-        # The careful way knows no placements of plugins.
-        free = points is None or not points.generates
         if not outcome.placed:
-            seats = careful.run() if free and open_to_members(self._cycle, built) else None
-            if not seats:
-                message = explained(group, built, outcome)
-                if careful.exhausted and outcome.verdict is not Verdict.EXHAUSTED:
-                    message += words.used_up(careful.expansions)
-                self._refuse(root, group, Failure(message, built, outcome), points)
+            self._refuse(root, group, Failure(explained(group, built, outcome), built, outcome), points)
+            return
+        assignment = seats_of(built, outcome, row_of=self._columns.row_of)
+        satisfied = [built.group_of[part] for part in built.group_of if part in outcome.satisfied]
+        if assignment and built.coupled and not holds(self._cycle, assignment):
+            greedy = Greedy(self._cycle, built)
+            # The careful way knows no placements of plugins.
+            careful = greedy.run() if points is None or not points.generates else None
+            if careful is None:
+                self._refuse(root, group, Failure(words.coupled(group), built), points)
                 return
-            assignment, parts = seats, careful.satisfied
-        else:
-            assignment, parts = seats_of(built, outcome, row_of=self._columns.row_of), outcome.satisfied
-            if assignment and built.coupled and not holds(self._cycle, assignment):
-                found = careful.run() if free else None
-                if found is None:
-                    used = careful.expansions if careful.exhausted else 0
-                    self._refuse(root, group, Failure(words.coupled(group, used=used), built), points)
-                    return
-                assignment, parts = found, careful.satisfied
-        satisfied = [built.group_of[part] for part in built.group_of if part in parts]
+            assignment = careful
+            satisfied = [built.group_of[part] for part in built.group_of if part in greedy.satisfied]
         if not assignment:
             # Enough runs already; what is left over does not fit.
             self._refuse(root, group, Failure(words.leftovers(group, built), built), points)

@@ -135,17 +135,17 @@ class _Builder:
             column = columns.label(key)
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
-        coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
         problem = BorrowedProblem(
             capacity,
             resources=[columns.resource_names[rid] for rid in rids],
-            shapes=[self._row(s, e, rids, promised, coupled) for s, e in zip(shapes, evaluations, strict=True)],
+            shapes=[self._row(s, e, rids, promised) for s, e in zip(shapes, evaluations, strict=True)],
             root=part,
             domains=domains,
             domain_names=names,
             conflicts=self._conflicts(shapes),
             budget=budget,
         )
+        coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
         return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of)
 
     # ---- the tree
@@ -214,17 +214,14 @@ class _Builder:
 
     # ---- shapes
 
-    def _row(
-        self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool, coupled: bool
-    ) -> ShapeRow:
+    def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool) -> ShapeRow:
         n = self._columns.n
         asked = dict(shape.requests)
         cap = evaluation.cap()
         rejected = evaluation.pre_filter() is not None
-        mask = np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n]
         return ShapeRow(
             request=np.array([asked.get(rid, 0.0) for rid in rids]),
-            mask=mask.copy() if coupled else mask,  # trials with members in place leave their traces in evaluations
+            mask=np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n],
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
             slots=None if promised or rejected else evaluation.slots(),
             score=evaluation.preferences(),

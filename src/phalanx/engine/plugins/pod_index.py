@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.columns import Columns
-from phalanx.engine.interest import LabelInterest
 from phalanx.engine.objects import Objects
 from phalanx.engine.records import PodRecord
+from phalanx.engine.shapes import LabelInterest
 from phalanx.model.objects import Namespace
 from phalanx.model.objects.meta import LabelSelector
 from phalanx.model.objects.pod import PodAffinity, PodAffinityTerm
@@ -202,7 +202,9 @@ class PodIndex:
             rules.count(row, sign)
 
     def class_of(self, record: PodRecord) -> LabelClass:
-        seen = tuple(sorted(self.interest.seen(record.labels).items()))
+        keys = self.interest.keys
+        labels = record.labels
+        seen = tuple(sorted([pair for pair in labels.items() if pair[0] in keys]))
         key = (record.namespace, record.terminating, seen)
         found = self._classes.get(key)
         if found is None:

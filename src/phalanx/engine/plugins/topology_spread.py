@@ -10,7 +10,6 @@ import numpy as np
 from phalanx.engine.columns import Columns
 from phalanx.engine.config_args import PodTopologySpreadArgs
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
-from phalanx.engine.interest import of_labels, of_selector
 from phalanx.engine.journal import Change
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
@@ -47,13 +46,13 @@ class PodTopologySpread:
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind not in ("Service", "ReplicaSet", "StatefulSet") or not self.args.default_constraints:
             return
-        if old is not None and new is not None and old.spec.selector == new.spec.selector:
-            return  # the status of a controller changes with every pod
         self.selectors_version += 1
         if isinstance(new, Service):
-            self.handle.interest.learn(of_labels(new.spec.selector))
-        elif isinstance(new, ReplicaSet | StatefulSet):
-            self.handle.interest.learn(of_selector(new.spec.selector))
+            self.handle.interest.add(new.spec.selector or {})
+        elif isinstance(new, ReplicaSet | StatefulSet) and new.spec.selector is not None:
+            selector = new.spec.selector
+            keys = {*(selector.match_labels or {}), *(e.key for e in selector.match_expressions or ())}
+            self.handle.interest.add(keys)
 
     def constraints(self, shape: Shape, action: str) -> tuple[Constraint, ...]:
         if shape.spread:

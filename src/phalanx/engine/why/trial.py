@@ -13,7 +13,7 @@ from phalanx.engine.cycle import Cycle
 from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.outcomes import explained, seats_of
-from phalanx.engine.groups.trial import Assignment, Careful, holds
+from phalanx.engine.groups.trial import Assignment, Greedy, holds
 from phalanx.engine.placement import Composite, Leaf, Outcome, Problem, place
 from phalanx.engine.placement import Group as Part
 from phalanx.engine.placement import Verdict as Searched
@@ -45,7 +45,7 @@ def solve(cycle: Cycle, built: Built) -> Solved:
     try:
         if holds(cycle, seats):
             return Solved(outcome, seats)
-        found = Careful(cycle, built).run()
+        found = Greedy(cycle, built).run()
     finally:
         for evaluation in built.evaluations:
             evaluation.refresh()  # they followed the trial
