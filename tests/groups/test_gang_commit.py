@@ -92,6 +92,21 @@ def test_a_gang_that_was_complete_once_is_repaired_not_released():
     assert run.evicted() == [] and "g-3" not in run.bound
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_group_made_again_with_a_larger_minimum_does_not_release_what_ran_before(restart):
+    run = Cluster().see(*three_nodes(), *gang(2))
+    run.step()
+    assert run.said("g")[0] == "True"
+    run.gone("PodGroup", "g").step()
+    run.see(pod_group("g").uid("another").gang(4), *(pod(f"new-{i}").group("g").cpu("1") for i in range(2)))
+    if restart:
+        run.restart()
+    run.step(60)
+    assert run.evicted() == [] and run.bound.keys() == {"g-0", "g-1"}
+    run.see(node("n3").cpu("1")).step(60)
+    assert run.bound.keys() == {"g-0", "g-1", "new-0", "new-1"}
+
+
 def test_a_member_deleted_during_the_commit_leaves_no_partial_gang():
     run = Cluster().see(*three_nodes(), *gang(3))
     run.hold = {"g-1"}

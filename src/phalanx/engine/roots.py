@@ -75,6 +75,10 @@ class GroupRoots(Protocol):
         """Whether this pod is scheduled as part of a group (then it never queues alone)."""
         ...
 
+    def mark(self, record: PodRecord) -> str | None:
+        """What a bind of this pod is marked with: the uid of its group's object; None for a pod on its own."""
+        ...
+
     def pending(self, record: PodRecord) -> None:
         """A claimed pod is pending: new, changed, or come back after a failed bind. Queue its root when complete."""
         ...
@@ -134,6 +138,9 @@ class NoGroups:
 
     def claims(self, record: PodRecord) -> bool:
         return False
+
+    def mark(self, record: PodRecord) -> str | None:
+        return None
 
     def pending(self, record: PodRecord) -> None: ...
 

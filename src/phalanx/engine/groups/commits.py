@@ -160,12 +160,16 @@ class Commits:
 
 
 def releasable(leaf: Group) -> list[Member]:
-    """Members of a broken gang that may be taken back: bound by us, not started, not leaving already."""
+    """Members of a broken gang that may be taken back: bound by us for this very group object, not started, not
+    leaving already. What ran under an earlier object of the same name is not touched by its successor."""
+    if leaf.spec is None:
+        return []
+    uid = leaf.spec.uid
     return [
         member
         for member in leaf.members.values()
         if member.state is MemberState.RUNNING
         and member.pod.status.phase in ("", "Pending")
         and member.pod.status.start_time is None
-        and BOUND_IN_GROUP in member.pod.metadata.annotations
+        and member.pod.metadata.annotations.get(BOUND_IN_GROUP) == uid
     ]

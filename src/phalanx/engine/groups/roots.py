@@ -192,6 +192,11 @@ class Groups:
     def claims(self, record: PodRecord) -> bool:
         return self.forest.leaf_of(PodKey(record.namespace, record.name)) is not None
 
+    def mark(self, record: PodRecord) -> str | None:
+        key = self.forest.leaf_of(PodKey(record.namespace, record.name))
+        leaf = self.forest.group(key) if key is not None else None
+        return leaf.spec.uid if leaf is not None and leaf.spec is not None else None
+
     def pending(self, record: PodRecord) -> None:
         key = PodKey(record.namespace, record.name)
         leaf = self.forest.leaf_of(key)

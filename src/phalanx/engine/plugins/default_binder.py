@@ -19,14 +19,14 @@ class DefaultBinder:
 
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
         cycle = self._handle.cycle
-        # The mark tells a later scheduler process that this member was placed by us as part of its group.
-        grouped = cycle is not None and cycle.groups.claims(record)
-        marks = {BOUND_IN_GROUP: self._handle.scheduler_name} if grouped else {}
+        # The mark tells a later scheduler process that this member was placed by us as part of its group, and of which:
+        # a group that is deleted and made again did not place it.
+        mark = cycle.groups.mark(record) if cycle is not None else None
         return emit(
             decisions.Bind,
             namespace=record.namespace,
             name=record.name,
             uid=record.uid,
             node=node,
-            annotations=marks,
+            annotations={} if mark is None else {BOUND_IN_GROUP: mark},
         )

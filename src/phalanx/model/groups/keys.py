@@ -11,7 +11,7 @@ COMPOSITE = "CompositePodGroup"
 WORKLOAD = "Workload"  # an implicit group of KEP-4671 v1alpha1: named <workload>/<podGroup>/<replica key>
 
 GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
-# Written with the Binding of every pod that is bound as part of a group.
+# Written with the Binding of every pod that is bound as part of a group; says the uid of that group's object.
 BOUND_IN_GROUP = "scheduling.phalanx.dev/bound-in-group"
 PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
 
