@@ -212,6 +212,7 @@ def test_one_gated_member_holds_the_group_and_is_named():
     run.step()
     assert run.bound == {}
     assert run.told("g-0") == "SchedulingGated: waiting for scheduling gates of default/slow"
+    assert run.told("slow") == "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates"
     run.see(pod("slow").group("g").cpu("1")).step()
     assert len(run.bound) == 3
 

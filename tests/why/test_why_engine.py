@@ -212,3 +212,22 @@ def test_answers_are_json_and_the_same_each_time() -> None:
     first = msgspec.json.encode(why(run.engine, "PodGroup", "default", "g"))
     assert first == msgspec.json.encode(why(run.engine, "PodGroup", "default", "g"))
     assert msgspec.json.decode(first)["items"][0]["last"]["proof"]["best"] == "r0"
+
+
+@pytest.mark.parametrize("parents", [{"x": "x"}, {"x": "y", "y": "z", "z": "x"}])
+def test_every_group_of_a_cycle_says_so(parents: dict[str, str]) -> None:
+    run = Asked().see(*racks(), *(composite(name).gang(1).parent(parent) for name, parent in parents.items()))
+    run.see(pod_group("leaf").gang(1).parent("x"), pod("p").cpu("1").group("leaf"))
+    run.step()
+    for kind, name in [*(("CompositePodGroup", name) for name in parents), ("PodGroup", "leaf"), ("Pod", "p")]:
+        item = run.why(kind, name)
+        assert not item.scheduled and "cyclic parents" in item.summary
+
+
+def test_a_scheduled_child_is_not_said_to_wait_for_pods_of_its_sibling() -> None:
+    run = Asked().see(*racks(), composite("root").gang(1))
+    run.see(pod_group("a").gang(1).parent("root"), pod_group("b").gang(1).parent("root"))
+    run.see(pod("a-0").cpu("1").group("a"), pod("b-0").cpu("99").group("b"))
+    run.step()
+    assert run.why("PodGroup", "a").summary.endswith("have a node")
+    assert run.why("CompositePodGroup", "root").summary.endswith("; 1 more pod waits")

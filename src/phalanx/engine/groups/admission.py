@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.cycle import UNSCHEDULABLE
+from phalanx.engine.pods import GATED_MESSAGE
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Place, Root
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
@@ -151,5 +152,7 @@ class Admission:
         quiet = pod_reason in (WAITING, GATED)
         for record in records:
             if record.pod is not None and record.pod.spec.scheduling_gates:
-                continue  # its own gate is the reason that matters to it; the API server has written that
+                # Its own gate is the reason that matters to it; a real API server has written that already.
+                self._cycle.say(record, GATED, GATED_MESSAGE, event=False)
+                continue
             self._cycle.say(record, pod_reason, message, event=not quiet)

@@ -17,7 +17,7 @@ from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.roots import Groups, root_key
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Place, Root
-from phalanx.engine.why.levels import levels_of, pods_of
+from phalanx.engine.why.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.why.relax import for_pod, relaxations
 from phalanx.engine.why.trial import solve, verdict_of
 from phalanx.engine.why.values import (
@@ -31,7 +31,7 @@ from phalanx.engine.why.values import (
     Why,
     proof_of,
 )
-from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, PodKey
+from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
 from phalanx.model.objects import Workload
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _Asked:
         group = groups.forest.group(key)
         queue = self._queue(root)
         levels = levels_of(groups, head)
-        satisfied = group is not None and group.satisfied and not groups.under_way(head)
+        satisfied = group is not None and placed_enough(groups, group) and not groups.under_way(head)
         waiting = len(root.records) if root is not None else 0
         last = now = None
         changes: list[Relaxation] = []
@@ -226,7 +226,8 @@ class _Asked:
             tree = groups.forest.group(head)
             if tree is not None and waiting and groups.forest.ready(head) and queue.place != "gated":
                 now, changes = self._try(tree, root)
-        summary = self._summary(key, group, resolution.message, queue, last, now, waiting, satisfied)
+        below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))
+        summary = self._summary(key, group, resolution.message, queue, last, now, below, satisfied)
         return Why(
             kind=key.kind,
             namespace=key.namespace,
@@ -278,7 +279,8 @@ class _Asked:
         if satisfied and group is not None and group.spec is not None:
             what = "child groups" if key.kind == COMPOSITE else "pods"
             text = f"{key} is scheduled: at least {group.spec.minimum} of its {what} have a node"
-            return f"{text}; {waiting} more pods wait" if waiting else text
+            more = "1 more pod waits" if waiting == 1 else f"{waiting} more pods wait"
+            return f"{text}; {more}" if waiting else text
         if queue.place == "gated":
             said = self._groups.conditions.said(key)
             return said[2] if said is not None and said[0] == "False" and said[2] else queue.message

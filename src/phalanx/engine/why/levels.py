@@ -24,6 +24,11 @@ def levels_of(groups: Groups, head: GroupKey) -> list[Level]:
     return found
 
 
+def placed_enough(groups: Groups, group: Group) -> bool:
+    """Its minimum is met by what is placed. Composites in a cycle never are: nobody can say where to start counting."""
+    return not (group.composite and groups.forest.resolve(group.key).cycle) and group.satisfied
+
+
 def _level(groups: Groups, group: Group, depth: int) -> Level:
     spec = group.spec
     if spec is None:
@@ -38,11 +43,11 @@ def _level(groups: Groups, group: Group, depth: int) -> Level:
         policy="gang" if spec.gang else "basic",
         minimum=spec.minimum,
         known=group.ready_children if group.composite else group.known,
-        placed=sum(child.satisfied for child in group.children.values()) if group.composite else group.placed,
+        placed=sum(placed_enough(groups, g) for g in group.children.values()) if group.composite else group.placed,
         pending=sum(leaf.counts[MemberState.PENDING] for leaf in leaves),
         gated=sum(len(leaf.gated) for leaf in leaves),
         ready=group.ready,
-        satisfied=group.satisfied,
+        satisfied=placed_enough(groups, group),
         topology=spec.topology_key or "",
         domains=_domains(groups, leaves, spec.topology_key),
         disruption="all" if spec.disrupt_all else "single",
