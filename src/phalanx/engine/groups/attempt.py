@@ -13,8 +13,8 @@ from phalanx.engine.groups import completion, words
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.outcomes import explained, seats_of
 from phalanx.engine.groups.points import Points
-from phalanx.engine.groups.trial import Assignment, Greedy, holds
-from phalanx.engine.placement import Outcome, place
+from phalanx.engine.groups.trial import Assignment, Careful, holds, open_to_members
+from phalanx.engine.placement import Outcome, Verdict, place
 from phalanx.engine.queue import Bucket
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import Root
@@ -92,21 +92,12 @@ class Attempt:
         if isinstance(found, Status):
             self._refuse(root, group, _refused_by_plugin(found, built), points)
             return
-        outcome = found
-        if not outcome.placed:
-            self._refuse(root, group, Failure(explained(group, built, outcome), built, outcome), points)
+        placement = self._placement(group, built, found, free=points is None or not points.generates)
+        if isinstance(placement, Failure):
+            self._refuse(root, group, placement, points)
             return
-        assignment = seats_of(built, outcome, row_of=self._columns.row_of)
-        satisfied = [built.group_of[part] for part in built.group_of if part in outcome.satisfied]
-        if assignment and built.coupled and not holds(self._cycle, assignment):
-            greedy = Greedy(self._cycle, built)
-            # The careful way knows no placements of plugins.
-            careful = greedy.run() if points is None or not points.generates else None
-            if careful is None:
-                self._refuse(root, group, Failure(words.coupled(group), built), points)
-                return
-            assignment = careful
-            satisfied = [built.group_of[part] for part in built.group_of if part in greedy.satisfied]
+        assignment, parts = placement
+        satisfied = [built.group_of[part] for part in built.group_of if part in parts]
         if not assignment:
             # Enough runs already; what is left over does not fit.
             self._refuse(root, group, Failure(words.leftovers(group, built), built), points)
@@ -116,6 +107,29 @@ class Attempt:
             self._refuse(root, group, _refused_by_plugin(refused, built), points)
             return
         self._commit(root, group, built, assignment, satisfied)
+
+    def _placement(
+        self, group: Group, built: Built, outcome: Outcome, *, free: bool
+    ) -> tuple[Assignment, set[int]] | Failure:
+        """Who goes where, and the parts of the tree that have their minimum then. `free`: no plugin says where, which
+        the careful way would not know."""
+        careful = Careful(self._cycle, built)
+        if not outcome.placed:
+            found = careful.run() if free and open_to_members(self._cycle, built) else None
+            if found:
+                return found, careful.satisfied
+            message = explained(group, built, outcome)
+            if careful.exhausted and outcome.verdict is not Verdict.EXHAUSTED:
+                message += words.used_up(careful.expansions)
+            return Failure(message, built, outcome)
+        seats = seats_of(built, outcome, row_of=self._columns.row_of)
+        if not (seats and built.coupled) or holds(self._cycle, seats):
+            return seats, outcome.satisfied
+        found = careful.run() if free else None
+        if found is None:
+            used = careful.expansions if careful.exhausted else 0
+            return Failure(words.coupled(group, used=used), built)
+        return found, careful.satisfied
 
     def _points(self, root: Root) -> Points | None:
         """The group plugins of the pods' profile; None: there are none, which is the rule."""

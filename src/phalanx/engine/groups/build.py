@@ -37,6 +37,7 @@ class Built:
     part_of: dict[GroupKey, Part]
     coupled: bool  # some shape has rules that reach beyond one node: counting is not the last word
     group_of: dict[int, Group] = field(default_factory=dict)  # id(part) -> group
+    promised: dict[int, dict[int, float]] = field(default_factory=dict)  # row -> resource -> held for others
 
 
 def build(
@@ -118,6 +119,7 @@ class _Builder:
         self._pending: dict[int, list[PodRecord]] = {}
         self._part_of: dict[GroupKey, Part] = {}
         self._group_of: dict[int, Group] = {}
+        self._held: dict[int, dict[int, float]] = {}
 
     def build(self, root: Group, budget: int) -> Built:
         part = self._part(root)
@@ -135,18 +137,18 @@ class _Builder:
             column = columns.label(key)
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
+        coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
         problem = BorrowedProblem(
             capacity,
             resources=[columns.resource_names[rid] for rid in rids],
-            shapes=[self._row(s, e, rids, promised) for s, e in zip(shapes, evaluations, strict=True)],
+            shapes=[self._row(s, e, rids, promised, coupled) for s, e in zip(shapes, evaluations, strict=True)],
             root=part,
             domains=domains,
             domain_names=names,
             conflicts=self._conflicts(shapes),
             budget=budget,
         )
-        coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
-        return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of)
+        return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of, self._held)
 
     # ---- the tree
 
@@ -214,14 +216,15 @@ class _Builder:
 
     # ---- shapes
 
-    def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool) -> ShapeRow:
+    def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool, coupled: bool) -> ShapeRow:
         n = self._columns.n
         asked = dict(shape.requests)
         cap = evaluation.cap()
         rejected = evaluation.pre_filter() is not None
+        mask = np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n]
         return ShapeRow(
             request=np.array([asked.get(rid, 0.0) for rid in rids]),
-            mask=np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n],
+            mask=mask.copy() if coupled else mask,  # trials with members in place leave their traces in evaluations
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
             slots=None if promised or rejected else evaluation.slots(),
             score=evaluation.preferences(),
@@ -239,9 +242,11 @@ class _Builder:
             row = self._columns.row_of.get(node, -1)
             if row < 0:
                 continue
+            held = self._held.setdefault(row, {})
             for rid, amount in record.shape.requests:
                 if rid in index:
                     free[index[rid], row] -= amount
+                    held[rid] = held.get(rid, 0.0) + amount
                     taken = True
         np.maximum(free, 0.0, out=free)
         return taken

@@ -1,13 +1,15 @@
 """Placing for a trial inside the columns: what counting cannot judge (spreading, affinity, volumes) is asked of the
 filters themselves, pod by pod, and everything is taken back afterwards.
 
-`holds` checks a placement that the search found by counting. `Greedy` finds one the plain way where counting misled:
-minimums of all children first, then extras, several orders of pods, domains by how much they can take.
+`holds` checks a placement that the search found by counting. `Careful` finds one where counting misled: first the plain
+way (minimums of all children, then extras, several orders of pods, domains by how much they can take), then, where
+that fails, by trying everything that the budget allows (`Seating`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,9 @@ from numpy.typing import NDArray
 from phalanx.engine.cycle import Cycle
 from phalanx.engine.framework import Bools
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.likeness import besides_promises, open_masks
+from phalanx.engine.groups.seating import Seating
+from phalanx.engine.placement import Verdict, place
 from phalanx.engine.placement.problem import Composite, Group, Leaf, done
 from phalanx.engine.records import PodRecord
 
@@ -38,8 +43,18 @@ def holds(cycle: Cycle, assignment: Assignment) -> bool:
     return True
 
 
-class Greedy:
-    """One pass, no backtracking beyond domains; answers an assignment whose root minimum is met, or None."""
+def open_to_members(cycle: Cycle, built: Built) -> bool:
+    """Counting finds no placement, but it took the members' ties to each other as they are before any of them sits:
+    whether there is room for them if the ties are left to the careful way."""
+    masks = open_masks(built, cycle.columns) if built.coupled else None
+    if masks is None:
+        return False
+    shapes = [replace(row, mask=mask, slots=None) for row, mask in zip(built.problem.shapes, masks, strict=True)]
+    return place(replace(built.problem, shapes=shapes), explained=False).verdict is not Verdict.IMPOSSIBLE
+
+
+class Careful:
+    """Answers an assignment whose root minimum is met, or None; `exhausted` if None is no proof."""
 
     def __init__(self, cycle: Cycle, built: Built) -> None:
         self._cycle = cycle
@@ -50,8 +65,19 @@ class Greedy:
         self._left: dict[int, list[PodRecord]] = {}
         self._where: dict[int, Bools] = {}
         self.satisfied: set[int] = set()
+        self.exhausted = False
+        self.expansions = 0  # of the part that counts them
 
     def run(self) -> Assignment | None:
+        found = self._plainly()
+        if found is None:
+            seating = Seating(self._cycle, self._built)
+            found = seating.run()
+            self.satisfied, self.exhausted, self.expansions = seating.satisfied, seating.exhausted, seating.expansions
+        return found
+
+    def _plainly(self) -> Assignment | None:
+        """One pass per area and order, no backtracking beyond domains."""
         root = self._built.problem.root
         for allowed in self._areas():
             for order in self._orders():
@@ -167,6 +193,9 @@ class Greedy:
 
     def _place(self, record: PodRecord, mask: Bools) -> bool:
         evaluation = self._cycle.evaluation(record)
+        if self._built.promised:
+            mask = mask.copy()
+            besides_promises(self._built, self._columns, record.shape, mask)
         row = evaluation.best(mask)
         if row < 0:
             return False

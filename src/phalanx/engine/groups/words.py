@@ -22,14 +22,19 @@ def refused(group: Group, certificate: Certificate) -> str:
 
 def exhausted(group: Group, expansions: int, certificate: Certificate) -> str:
     """The search gave up: what counting says, and that it is no proof."""
-    return f"{refused(group, certificate)} (search budget of {expansions} expansions used up, not proved impossible)"
+    return f"{refused(group, certificate)}{used_up(expansions)}"
 
 
-def coupled(group: Group) -> str:
+def used_up(expansions: int) -> str:
+    return f" (search budget of {expansions} expansions used up, not proved impossible)"
+
+
+def coupled(group: Group, *, used: int = 0) -> str:
+    """`used`: expansions of a search that gave up; 0: it went through everything."""
     minimum = group.spec.minimum if group.spec is not None else 1
     return (
         f"{UNSCHEDULABLE}, minCount ({minimum}) cannot be satisfied: there is room by resources, but no placement "
-        "was found that also keeps the pods' affinity, spreading and volume rules"
+        f"was found that also keeps the pods' affinity, spreading and volume rules{used_up(used) if used else ''}"
     )
 
 

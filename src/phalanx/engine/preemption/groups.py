@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.groups.build import Built, build
 from phalanx.engine.groups.outcomes import seats_of
-from phalanx.engine.groups.trial import Assignment, Greedy, holds
+from phalanx.engine.groups.trial import Assignment, Careful, holds
 from phalanx.engine.placement.problem import Leaf, done
 from phalanx.engine.plugins.default_preemption import NEVER, announce
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
@@ -187,8 +187,7 @@ class GroupPreemption:
         mark = columns.journal.mark()
         try:
             home = self._clear(stage.units)
-            greedy = Greedy(self.cycle, stage.built)
-            seats = greedy.run()
+            seats = Careful(self.cycle, stage.built).run()
             if not seats:
                 return GroupPlan(Hopeless(RULES))
             rows = {row for _, row in seats}

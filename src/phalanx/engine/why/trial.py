@@ -13,7 +13,7 @@ from phalanx.engine.cycle import Cycle
 from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.outcomes import explained, seats_of
-from phalanx.engine.groups.trial import Assignment, Greedy, holds
+from phalanx.engine.groups.trial import Assignment, Careful, holds, open_to_members
 from phalanx.engine.placement import Composite, Leaf, Outcome, Problem, place
 from phalanx.engine.placement import Group as Part
 from phalanx.engine.placement import Verdict as Searched
@@ -37,15 +37,16 @@ class Solved:
 
 def solve(cycle: Cycle, built: Built) -> Solved:
     outcome = place(built.problem, explained=False)
-    if not outcome.placed:
-        return Solved(outcome, [])
-    seats = seats_of(built, outcome)
-    if not seats or not built.coupled:
+    seats = seats_of(built, outcome) if outcome.placed else []
+    if not built.coupled or (outcome.placed and not seats):
         return Solved(outcome, seats)
     try:
+        if not outcome.placed:
+            found = Careful(cycle, built).run() if open_to_members(cycle, built) else None
+            return Solved(replace(outcome, verdict=Searched.PLACED), found) if found else Solved(outcome, [])
         if holds(cycle, seats):
             return Solved(outcome, seats)
-        found = Greedy(cycle, built).run()
+        found = Careful(cycle, built).run()
     finally:
         for evaluation in built.evaluations:
             evaluation.refresh()  # they followed the trial

@@ -1,0 +1,298 @@
+"""The patient way to place members that are tied to each other: every order of members, every place, within a budget.
+
+A pod is judged when it is placed, beside those placed before it, so the order matters as much as the place. What the
+filters say depends only on who is where, never on who came first: a state that was left once need not be entered again,
+by whatever order it is reached. Nodes that nothing can tell apart count as one. Members whose rules look at nobody and
+at whom no rule looks wait until the others sit: only the end matters for them.
+
+The search asks the filters themselves and takes everything back afterwards, so what it finds is valid by construction.
+Its steps are deterministic and counted against the budget of the group search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.engine.cycle import Cycle
+from phalanx.engine.framework import Bools
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.likeness import besides_promises, detached, likeness
+from phalanx.engine.placement.problem import Group, Leaf, done
+from phalanx.engine.placement.state import Budget, Exhausted
+from phalanx.engine.records import PodRecord
+
+TARGETS = 64  # sets of groups that are tried when not all groups of a tree can be placed
+# What it costs to go back on one member, in expansions: asking the filters takes longer than counting, and longer the
+# more nodes there are. The first way down is free, so that a large gang is not out of budget before it is seated once.
+STEP = 4
+ROWS_PER_EXPANSION = 128
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """Members of one leaf that nothing can tell apart."""
+
+    number: int
+    leaf: int  # index into the leaves of the target
+    records: list[PodRecord]
+    late: bool  # all of them must sit, and it does not matter when
+    used: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Seats:
+    """A leaf of the target: what it still needs and where it may go."""
+
+    need: int
+    areas: list[tuple[int, NDArray[np.integer]]]  # (id of a group with a topology key, domain by row), root first
+    units: list[_Unit] = field(default_factory=list)
+    taken: int = 0
+
+
+class Seating:
+    """Answers an assignment, in an order in which every pod is allowed, or None. `exhausted`: None is no proof."""
+
+    def __init__(self, cycle: Cycle, built: Built) -> None:
+        self._cycle = cycle
+        self._columns = cycle.columns
+        self._built = built
+        self.satisfied: set[int] = set()
+        self.exhausted = False
+        self.expansions = 0
+        for evaluation in built.evaluations:
+            evaluation.refresh()  # other trials may have come and gone
+        n = self._columns.n
+        self._price = STEP + n // ROWS_PER_EXPANSION
+        self._late = detached(built)
+        self._alike = likeness(built)  # (n,) number of the class of each row
+        self._leaves: list[_Seats] = []
+        self._units: list[_Unit] = []
+        self._domain: dict[int, list[int]] = {}  # id of a group -> domains of its members so far, one per member
+        self._content: list[tuple[int, ...]] = [()] * n  # units of the members on a row, sorted
+        self._mark: NDArray[np.int64] = self._alike.copy()  # class and content of a row as one number
+        self._marks: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._state = 0
+        self._seen: set[int] = set()
+        self._made: list[tuple[_Unit, int, int]] = []  # unit, row, journal mark
+
+    def run(self) -> list[tuple[PodRecord, int]] | None:
+        root = self._built.problem.root
+        left = self._built.problem.budget
+        targets = list(islice(_targets(root), TARGETS + 1))
+        self.exhausted = len(targets) > TARGETS
+        for number, target in enumerate(targets[:TARGETS]):
+            # Half of what is left for each, so that a hopeless first choice leaves something for the others.
+            budget = Budget(left if number == len(targets) - 1 else (left + 1) // 2)
+            found = self._try(target, budget)
+            self.expansions += min(budget.used, budget.limit)
+            left -= min(budget.used, budget.limit)
+            if found is not None:
+                self.satisfied = {id(leaf) for leaf in target}
+                _satisfy(root, self.satisfied)
+                self.exhausted = False
+                return found
+        return None
+
+    # ---- one set of leaves
+
+    def _try(self, target: Sequence[Leaf], budget: Budget) -> list[tuple[PodRecord, int]] | None:
+        self._prepare(target)
+        journal = self._columns.journal
+        mark = journal.mark()
+        try:
+            if not self._search(budget):
+                return None
+            self._extras()
+            return [(unit.records[number], row) for unit, number, row in self._numbered()]
+        except Exhausted:
+            self.exhausted = True
+            return None
+        finally:
+            journal.rewind(mark)
+
+    def _prepare(self, target: Sequence[Leaf]) -> None:
+        paths = dict(_paths(self._built.problem.root))
+        self._leaves, self._units, self._domain = [], [], {}
+        for leaf in target:
+            areas: list[tuple[int, NDArray[np.integer]]] = []
+            for group in paths[id(leaf)]:
+                if group.key is not None:
+                    areas.append((id(group), self._built.problem.domains[group.key]))
+                    self._domain[id(group)] = [group.pinned] if group.pinned >= 0 else []
+            seats = _Seats(leaf.need, areas)
+            by_shape: dict[int, list[PodRecord]] = {}
+            for record in self._built.pending[id(leaf)]:
+                by_shape.setdefault(record.shape.id, []).append(record)
+            for shape, records in by_shape.items():
+                late = leaf.need == leaf.total and shape in self._late
+                unit = _Unit(len(self._units), len(self._leaves), records, late)
+                seats.units.append(unit)
+                self._units.append(unit)
+            self._leaves.append(seats)
+        self._content = [()] * len(self._content)
+        self._mark = self._alike.copy()
+        self._marks = {}
+        self._state, self._seen, self._made = 0, set(), []
+
+    def _numbered(self) -> Iterator[tuple[_Unit, int, int]]:
+        """What was made, in order, with the number of the pod in its unit."""
+        count = [0] * len(self._units)
+        for unit, row, _ in self._made:
+            yield unit, count[unit.number], row
+            count[unit.number] += 1
+
+    def _search(self, budget: Budget) -> bool:
+        """Depth first, with a stack of its own: a gang may have more members than Python has frames."""
+        if self._complete():
+            return True
+        open_ = [self._moves()]
+        self._seen.add(0)
+        while open_:
+            move = next(open_[-1], None)
+            if move is None:
+                open_.pop()
+                if self._made:
+                    budget.spend(self._price)
+                    self._undo()
+                continue
+            self._do(*move)
+            if self._state in self._seen:
+                budget.spend(self._price)
+                self._undo()
+                continue
+            self._seen.add(self._state)
+            if self._complete():
+                return True
+            open_.append(self._moves())
+        return False
+
+    def _complete(self) -> bool:
+        return all(seats.taken >= seats.need for seats in self._leaves)
+
+    # ---- moves
+
+    def _moves(self) -> Iterator[tuple[_Unit, int]]:
+        waiting = [unit for unit in self._units if unit.used < len(unit.records)]
+        early = [unit for unit in waiting if not unit.late]
+        if any(self._short(unit) for unit in early):
+            # Members beyond a minimum may be the company that others need: last, but not never.
+            units = [unit for unit in early if self._short(unit)] + [unit for unit in early if not self._short(unit)]
+        else:
+            units = [unit for unit in waiting if unit.late][:1]
+        for unit in units:
+            for row in self._rows(unit):
+                yield unit, row
+
+    def _short(self, unit: _Unit) -> bool:
+        seats = self._leaves[unit.leaf]
+        return seats.taken < seats.need
+
+    def _rows(self, unit: _Unit) -> list[int]:
+        """Where a member may go now, best first; one of those that nothing can tell apart."""
+        n = self._columns.n
+        evaluation = self._cycle.evaluation(unit.records[unit.used])
+        if evaluation.pre_filter() is not None:
+            return []
+        inside = evaluation.feasible[:n] & self._area(unit)
+        besides_promises(self._built, self._columns, evaluation.shape, inside)
+        rows = np.flatnonzero(inside)
+        if len(rows) > 1:
+            rows = rows[np.argsort(-evaluation.total[rows], kind="stable")]
+            rows = rows[np.sort(np.unique(self._mark[rows], return_index=True)[1])]
+        return [int(row) for row in rows]
+
+    def _area(self, unit: _Unit) -> Bools:
+        inside: Bools = np.ones(self._columns.n, dtype=np.bool_)
+        for group, column in self._leaves[unit.leaf].areas:
+            chosen = self._domain[group]
+            inside &= column == chosen[0] if chosen else column >= 0
+        return inside
+
+    def _do(self, unit: _Unit, row: int) -> None:
+        mark = self._columns.journal.mark()
+        self._columns.place(unit.records[unit.used], row)
+        self._made.append((unit, row, mark))
+        self._count(unit, row, 1)
+
+    def _undo(self) -> None:
+        unit, row, mark = self._made.pop()
+        self._columns.journal.rewind(mark)
+        self._count(unit, row, -1)
+
+    def _count(self, unit: _Unit, row: int, sign: int) -> None:
+        seats = self._leaves[unit.leaf]
+        seats.taken += sign
+        unit.used += sign
+        for group, column in seats.areas:
+            if sign > 0:
+                self._domain[group].append(int(column[row]))
+            else:
+                self._domain[group].pop()
+        before = self._content[row]
+        if sign > 0:
+            after = tuple(sorted((*before, unit.number)))
+        else:
+            at = before.index(unit.number)
+            after = before[:at] + before[at + 1 :]
+        kind = int(self._alike[row])
+        if before:
+            self._state -= hash((kind, before))
+        if after:
+            self._state += hash((kind, after))
+        self._content[row] = after
+        # Marks of empty rows are their classes; those of others come after all classes.
+        fresh = len(self._content) + len(self._marks)
+        self._mark[row] = self._marks.setdefault((kind, after), fresh) if after else kind
+
+    def _extras(self) -> None:
+        """Whoever else fits beside those that had to."""
+        for unit in self._units:
+            while unit.used < len(unit.records) and (rows := self._rows(unit)):
+                self._do(unit, rows[0])
+
+
+# ---- the tree
+
+
+def _paths(group: Group, above: tuple[Group, ...] = ()) -> Iterator[tuple[int, tuple[Group, ...]]]:
+    """id of every leaf and the groups on the way to it, itself included."""
+    here = (*above, group)
+    if isinstance(group, Leaf):
+        yield id(group), here
+    else:
+        for child in group.children:
+            yield from _paths(child, here)
+
+
+def _targets(group: Group) -> Iterator[list[Leaf]]:
+    """Leaves that are to get their minimums so that the group has its own: all that can be, then as few as are needed,
+    then what lies between. Nothing is asked of those that have enough already."""
+    if done(group):
+        yield []
+    elif isinstance(group, Leaf):
+        if group.total >= group.need:
+            yield [group]
+    else:
+        waiting = [child for child in group.children if not done(child)]
+        able = [child for child in waiting if next(_targets(child), None) is not None]
+        least = group.minimum - (len(group.children) - len(waiting))
+        for size in dict.fromkeys((len(able), *range(least, len(able)))):
+            for chosen in combinations(able, size) if size >= least else ():
+                for parts in product(*(list(islice(_targets(child), TARGETS)) for child in chosen)):
+                    yield [leaf for part in parts for leaf in part]
+
+
+def _satisfy(group: Group, satisfied: set[int]) -> bool:
+    """Adds the groups whose minimum is met once the leaves in `satisfied` are."""
+    if isinstance(group, Leaf):
+        good = id(group) in satisfied or done(group)
+    else:
+        good = sum(_satisfy(child, satisfied) for child in group.children) >= group.minimum
+    if good:
+        satisfied.add(id(group))
+    return good
