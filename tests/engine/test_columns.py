@@ -13,12 +13,13 @@ from phalanx.engine import adapters, evaluation
 from phalanx.engine.columns import MAX_DEVICES, Columns
 from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Handle
+from phalanx.engine.interest import LabelInterest
 from phalanx.engine.objects import Objects
 from phalanx.engine.plugins.registry import BUILTIN
 from phalanx.engine.profile import Profile
 from phalanx.engine.records import PodRecord
 from phalanx.engine.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
-from phalanx.engine.shapes import LabelInterest, ShapeTable
+from phalanx.engine.shapes import ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import node, pod
 

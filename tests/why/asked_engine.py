@@ -78,7 +78,7 @@ def fingerprint(engine: Engine) -> tuple[Any, ...]:
         [list(pods) for pods in columns.pods],
         list(columns.resource_names),
         list(columns.labels),
-        engine.interest.keys,
+        engine.interest.known(),
         engine.interest.epoch,
         len(engine.shapes),
         engine._last_id,

@@ -20,6 +20,7 @@ from phalanx.engine.decisions import Decision
 from phalanx.engine.evaluations import Evaluations
 from phalanx.engine.events import Event
 from phalanx.engine.framework import ClusterChange, Factory, Handle, Wake
+from phalanx.engine.interest import LabelInterest
 from phalanx.engine.nominations import Nominations
 from phalanx.engine.objects import KINDS, Objects
 from phalanx.engine.plugins.registry import BUILTIN
@@ -29,7 +30,7 @@ from phalanx.engine.queue import Queue
 from phalanx.engine.records import PodRecord
 from phalanx.engine.roots import GroupRoots, NoGroups, Root
 from phalanx.engine.settings import EngineSettings
-from phalanx.engine.shapes import LabelInterest, ShapeTable
+from phalanx.engine.shapes import ShapeTable
 from phalanx.engine.sieve import Sieve
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
@@ -292,7 +293,7 @@ class Engine:
         return out
 
     def _reshape(self, record: PodRecord) -> None:
-        """A label key became interesting since the record was made: its shape may be another one now."""
+        """A label became interesting since the record was made: its shape may be another one now."""
         if record.pod is None:
             return
         shape = self.shapes.of(record.pod)

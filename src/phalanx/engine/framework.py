@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.columns import Columns
+from phalanx.engine.interest import LabelInterest
 from phalanx.engine.journal import Change
 from phalanx.engine.objects import Objects
 from phalanx.engine.records import PodRecord
-from phalanx.engine.shapes import LabelInterest, Shape
+from phalanx.engine.shapes import Shape
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 

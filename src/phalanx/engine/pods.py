@@ -196,7 +196,7 @@ class Pods:
         shape = self.shapes.of(pod)
         if shape is old.shape:
             return True
-        # A key became interesting since: the shape is new although the pod is not. Re-derived when it is next tried.
+        # A label became interesting since: the shape is new although the pod is not. Re-derived when it is next tried.
         return old.shape_epoch != self.shapes.interest.epoch and shape.key[3:] == old.shape.key[3:]  # type: ignore[index]
 
     def _record(self, pod: Pod, old: PodRecord | None = None) -> PodRecord:

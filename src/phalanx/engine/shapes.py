@@ -1,22 +1,22 @@
 """Shapes: pods that no filter or score can tell apart share one.
 
-A pod label is part of a shape only if some selector known to the engine mentions its key (`LabelInterest`), so that
+A pod label is part of a shape only as far as some selector known to the engine can see it (`LabelInterest`), so that
 the index label of an indexed Job or StatefulSet does not make every pod a shape of its own. Priority is not part of
 a shape. Third-party plugins add to the key with `sign(pod)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.engine.interest import OTHER, LabelInterest, of_pod
 from phalanx.engine.requests import PodRequest, pod_request
 from phalanx.model.objects import Pod
-from phalanx.model.objects.meta import LabelSelector
 from phalanx.model.objects.pod import (
     NodeAffinity,
     PodAffinity,
@@ -61,7 +61,7 @@ class Shape:
     key: Hashable
     profile: str  # scheduler name
     namespace: str
-    labels: dict[str, str]  # only keys somebody's selector mentions
+    labels: dict[str, str]  # as selectors see them: a value nobody mentions is interest.OTHER
     requests: tuple[tuple[int, float], ...]  # (resource id, amount > 0), by id; always has (PODS, 1)
     rids: npt.NDArray[np.int64]  # the same as arrays
     amounts: npt.NDArray[np.float64]
@@ -83,25 +83,6 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"<shape {self.id} of {self.namespace}/{self.pod.metadata.name}>"
-
-
-class LabelInterest:
-    """Pod label keys that some selector mentions. Only grows; `epoch` tells when shapes must be derived anew."""
-
-    __slots__ = ("epoch", "keys")
-
-    def __init__(self) -> None:
-        self.keys: frozenset[str] = frozenset()
-        self.epoch = 0
-
-    def add(self, keys: Iterable[str]) -> bool:
-        """Called by whoever learns of a selector (plugins: a Service's, a pod's affinity term)."""
-        grown = self.keys.union(keys)
-        if len(grown) == len(self.keys):
-            return False
-        self.keys = grown
-        self.epoch += 1
-        return True
 
 
 Signer = Callable[[Pod], Hashable]
@@ -132,15 +113,19 @@ class ShapeTable:
         """The shape of a pod, made if it is new. Does not count a reference."""
         quick = None
         if not self.signers:
-            quick = self._quick_key(pod)
+            labels = pod.metadata.labels
+            seen = self.interest.project(labels)
+            quick = self._quick_key(pod, seen)
             shape = self._quick.get(quick)
             if shape is not None:
+                if OTHER in seen.values():
+                    self.interest.hide(labels)
                 return shape
         shape = self._canonical(pod)
         if quick is not None:
             if len(self._quick) > 20_000:
                 self._quick.clear()
-            self._quick[self._quick_key(pod)] = shape  # anew: the interest may have grown
+            self._quick[self._quick_key(pod, shape.labels)] = shape  # anew: the interest may have grown
         return shape
 
     def keep(self, shape: Shape) -> None:
@@ -162,16 +147,12 @@ class ShapeTable:
             for callback in self.on_evict:
                 callback(shape)
 
-    def _projected(self, labels: Mapping[str, str]) -> dict[str, str]:
-        keys = self.interest.keys
-        return {key: labels[key] for key in labels if key in keys}
-
-    def _quick_key(self, pod: Pod) -> bytes:
+    def _quick_key(self, pod: Pod, seen: Mapping[str, str]) -> bytes:
         spec, meta = pod.spec, pod.metadata
         parts: list[Any] = [
             spec.scheduler_name,
             meta.namespace,
-            self._projected(meta.labels) if self.interest.keys else None,
+            seen,
             spec.containers,
             spec.init_containers,
             spec.tolerations,
@@ -192,11 +173,11 @@ class ShapeTable:
         shape = Shape()
         spec, meta = pod.spec, pod.metadata
         # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is ever learned too late.
-        self.interest.add(mentioned_keys(pod))
+        self.interest.learn(of_pod(pod))
         request = pod_request(pod)
         shape.profile = spec.scheduler_name
         shape.namespace = meta.namespace
-        shape.labels = self._projected(meta.labels)
+        shape.labels = self.interest.seen(meta.labels)
         self._set_requests(shape, request)
         shape.tolerations = tuple(spec.tolerations or ())
         shape.node_selector = dict(spec.node_selector or {})
@@ -257,29 +238,6 @@ def _signature(sign: Signer, pod: Pod) -> Hashable:
     except Exception:
         return ("unsigned", pod.metadata.uid)
     return signature
-
-
-def mentioned_keys(pod: Pod) -> set[str]:
-    """Label keys of pods that this pod's spreading and affinity rules look at."""
-    found: set[str] = set()
-    for constraint in pod.spec.topology_spread_constraints or ():
-        found |= _selector_keys(constraint.label_selector)
-        found.update(constraint.match_label_keys or ())
-    affinity = pod.spec.affinity
-    for part in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
-        if part is None:
-            continue
-        for term in (*(part.required or ()), *(weighted.pod_affinity_term for weighted in part.preferred or ())):
-            found |= _selector_keys(term.label_selector)
-            found.update(term.match_label_keys or ())
-            found.update(term.mismatch_label_keys or ())
-    return found
-
-
-def _selector_keys(selector: LabelSelector | None) -> set[str]:
-    if selector is None:
-        return set()
-    return {*(selector.match_labels or {}), *(e.key for e in selector.match_expressions or ())}
 
 
 def _host_ports(pod: Pod) -> tuple[HostPort, ...]:

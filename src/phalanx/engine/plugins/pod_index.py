@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.columns import Columns
+from phalanx.engine.interest import LabelInterest
 from phalanx.engine.objects import Objects
 from phalanx.engine.records import PodRecord
-from phalanx.engine.shapes import LabelInterest
 from phalanx.model.objects import Namespace
 from phalanx.model.objects.meta import LabelSelector
 from phalanx.model.objects.pod import PodAffinity, PodAffinityTerm
@@ -154,6 +154,7 @@ class PodIndex:
         self.classes: list[LabelClass] = []  # in order of first sight
         self.rule_sets: list[RuleSet] = []
         self._classes: dict[tuple[str, bool, tuple[tuple[str, str], ...]], LabelClass] = {}
+        self._having: dict[tuple[str, str], list[LabelClass]] = {}  # by label, in order of first sight
         self._rule_sets: dict[bytes, RuleSet] = {}
         self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
 
@@ -172,8 +173,7 @@ class PodIndex:
         if self._position == log.position and self._epoch == self.interest.epoch:
             return
         changes = log.since(self._position) if self._position >= 0 else None
-        known = len(self._classes) + len(self._rules_of_shape)
-        if changes is None or self._epoch != self.interest.epoch or known > self._limit:
+        if changes is None or self._epoch != self.interest.epoch or self._size() > self._limit:
             self._start_over()
         else:
             for row, record, sign in changes:
@@ -181,9 +181,13 @@ class PodIndex:
                     self._count(record, row, sign)
         self._position = log.position
 
+    def _size(self) -> int:
+        return len(self._classes) + len(self._having) + len(self._rules_of_shape)
+
     def _start_over(self) -> None:
         """Make the classes anew: the interest grew, the log is lost, or most of them are of pods long gone."""
         self._classes.clear()
+        self._having.clear()
         self._rule_sets.clear()
         self._rules_of_shape.clear()
         self.classes = []
@@ -193,7 +197,7 @@ class PodIndex:
         for row, records in enumerate(self.columns.pods):
             for record in records.values():
                 self._count(record, row, 1)
-        self._limit = max(_MANY, 2 * (len(self._classes) + len(self._rules_of_shape)))
+        self._limit = max(_MANY, 2 * self._size())
 
     def _count(self, record: PodRecord, row: int, sign: int) -> None:
         self.class_of(record).count(row, sign)
@@ -202,15 +206,27 @@ class PodIndex:
             rules.count(row, sign)
 
     def class_of(self, record: PodRecord) -> LabelClass:
-        keys = self.interest.keys
-        labels = record.labels
-        seen = tuple(sorted([pair for pair in labels.items() if pair[0] in keys]))
+        seen = tuple(sorted(self.interest.seen(record.labels).items()))
         key = (record.namespace, record.terminating, seen)
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = LabelClass(record.namespace, dict(seen), record.terminating)
             self.classes.append(found)
+            for pair in seen:
+                self._having.setdefault(pair, []).append(found)
         return found
+
+    def candidates(self, matcher: LabelMatcher | None) -> list[list[LabelClass]]:
+        """Lists that hold every class the matcher selects, each class once, and few others; they grow with the index.
+        None: all classes. Most selectors name a value of a label, and few classes have it."""
+        best, fewest = [self.classes], len(self.classes)
+        for requirement in matcher.requirements if matcher is not None else ():
+            if requirement.operator == "In":
+                pairs = [(requirement.key, value) for value in dict.fromkeys(requirement.values)]
+                count = sum(len(self._having.get(pair, ())) for pair in pairs)
+                if best[0] is self.classes or count < fewest:
+                    best, fewest = [self._having.setdefault(pair, []) for pair in pairs], count
+        return best
 
     def rules_of(self, record: PodRecord) -> RuleSet | None:
         """None for the many pods without affinity rules."""
@@ -238,10 +254,11 @@ T = TypeVar("T")
 class Watch(Generic[T]):
     """The classes and rule sets one tracker cares for, and what happened to them since it last looked.
 
-    `of_class` and `of_rules` say what a class or rule set means to the tracker; None: nothing.
+    `of_class` and `of_rules` say what a class or rule set means to the tracker; None: nothing. `begin` may be told that
+    only classes a matcher selects mean anything.
     """
 
-    __slots__ = ("_entries", "_of_class", "_of_rules", "_seen", "_seen_classes", "_seen_rules", "_version", "index")
+    __slots__ = ("_classes", "_entries", "_of_class", "_of_rules", "_seen", "_seen_rules", "_version", "index")
 
     def __init__(
         self,
@@ -254,17 +271,19 @@ class Watch(Generic[T]):
         self._of_rules = of_rules
         self._entries: list[tuple[Pods, T]] = []
         self._seen: list[int] = []
-        self._seen_classes = 0
+        self._classes: list[tuple[list[LabelClass], int]] = []  # with how many of them were looked at
         self._seen_rules = 0
         self._version = -1
 
-    def begin(self) -> list[tuple[Pods, T]]:
+    def begin(self, matcher: LabelMatcher | None = None) -> list[tuple[Pods, T]]:
         """Everything that matters, as it is now."""
         self.index.sync()
         self._version = self.index.version
         self._entries = []
         self._seen = []
-        self._seen_classes = self._seen_rules = 0
+        some = self.index.candidates(matcher) if self._of_class is not None else ()
+        self._classes = [(classes, 0) for classes in some]
+        self._seen_rules = 0
         self._meet()
         self._seen = [pods.position for pods, _ in self._entries]
         return self._entries
@@ -272,17 +291,18 @@ class Watch(Generic[T]):
     def _meet(self) -> None:
         """Look at classes and rule sets not seen before; all that happened to them is news."""
         index = self.index
-        for pods in index.classes[self._seen_classes :] if self._of_class is not None else ():
-            meaning = self._of_class(pods) if self._of_class is not None else None
-            if meaning is not None:
-                self._entries.append((pods, meaning))
-                self._seen.append(0)
+        for classes, seen in self._classes:
+            for pods in classes[seen:]:
+                meaning = self._of_class(pods) if self._of_class is not None else None
+                if meaning is not None:
+                    self._entries.append((pods, meaning))
+                    self._seen.append(0)
         for rules in index.rule_sets[self._seen_rules :] if self._of_rules is not None else ():
             meaning = self._of_rules(rules) if self._of_rules is not None else None
             if meaning is not None:
                 self._entries.append((rules, meaning))
                 self._seen.append(0)
-        self._seen_classes = len(index.classes)
+        self._classes = [(classes, len(classes)) for classes, _ in self._classes]
         self._seen_rules = len(index.rule_sets)
 
     def news(self) -> list[tuple[T, int, int]] | None:
@@ -291,7 +311,7 @@ class Watch(Generic[T]):
         index.sync()
         if self._version != index.version:
             return None
-        if self._seen_classes != len(index.classes) or self._seen_rules != len(index.rule_sets):
+        if self._seen_rules != len(index.rule_sets) or any(len(classes) != seen for classes, seen in self._classes):
             self._meet()
         found: list[tuple[T, int, int]] = []
         for i, (pods, meaning) in enumerate(self._entries):

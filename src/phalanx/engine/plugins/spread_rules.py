@@ -48,6 +48,12 @@ def counting(constraints: Sequence[Constraint], namespace: str, pods: LabelClass
     return found or None
 
 
+def one_matcher(constraints: Sequence[Constraint]) -> LabelMatcher | None:
+    """The selector all constraints share, if they do."""
+    found = {constraint.matcher for constraint in constraints}
+    return found.pop() if len(found) == 1 else None
+
+
 def own_constraints(shape: Shape, action: str) -> tuple[Constraint, ...]:
     labels = shape.labels
     return tuple(

@@ -19,6 +19,7 @@ from phalanx.engine.plugins.spread_rules import (
     Counts,
     Inclusion,
     counting,
+    one_matcher,
     with_all_keys,
 )
 from phalanx.engine.shapes import Shape
@@ -122,7 +123,7 @@ class SpreadScore:
         for constraint in constraints:
             policy = inclusion.mask(constraint)
             self._soft.append(_Soft(constraint, columns, everywhere if policy is None else everywhere & policy))
-        for pods, numbers in self._watch.begin():
+        for pods, numbers in self._watch.begin(one_matcher(constraints)):
             by_row = per_row(pods.rows, columns.capacity)
             for number in numbers:
                 self._soft[number].add(by_row)

@@ -10,6 +10,7 @@ import numpy as np
 from phalanx.engine.columns import Columns
 from phalanx.engine.config_args import PodTopologySpreadArgs
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
+from phalanx.engine.interest import of_labels, of_selector
 from phalanx.engine.journal import Change
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
@@ -20,6 +21,7 @@ from phalanx.engine.plugins.spread_rules import (
     Inclusion,
     counting,
     default_constraints,
+    one_matcher,
     own_constraints,
     with_all_keys,
 )
@@ -46,13 +48,13 @@ class PodTopologySpread:
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind not in ("Service", "ReplicaSet", "StatefulSet") or not self.args.default_constraints:
             return
+        if old is not None and new is not None and old.spec.selector == new.spec.selector:
+            return  # the status of a controller changes with every pod
         self.selectors_version += 1
         if isinstance(new, Service):
-            self.handle.interest.add(new.spec.selector or {})
-        elif isinstance(new, ReplicaSet | StatefulSet) and new.spec.selector is not None:
-            selector = new.spec.selector
-            keys = {*(selector.match_labels or {}), *(e.key for e in selector.match_expressions or ())}
-            self.handle.interest.add(keys)
+            self.handle.interest.learn(of_labels(new.spec.selector))
+        elif isinstance(new, ReplicaSet | StatefulSet):
+            self.handle.interest.learn(of_selector(new.spec.selector))
 
     def constraints(self, shape: Shape, action: str) -> tuple[Constraint, ...]:
         if shape.spread:
@@ -145,7 +147,7 @@ class SpreadFilter:
             included = everywhere if policy is None else everywhere & policy
             self_match = 1 if constraint.matcher.matches(shape.labels) else 0
             self._domains.append(_Domains(constraint, columns, included, self_match))
-        for pods, numbers in self._watch.begin():
+        for pods, numbers in self._watch.begin(one_matcher(self._constraints)):
             by_row = per_row(pods.rows, columns.capacity)
             for number in numbers:
                 self._domains[number].add(by_row)

@@ -67,7 +67,10 @@ class _Trial:
 
     def __enter__(self) -> _Trial:
         columns, interest = self._columns, self._engine.interest
-        self._interest = (interest.keys, interest.epoch)
+        index = self._shared.get(PodIndex)
+        if index is not None:
+            index.sync()  # what it looks past must be known to the state that is put back
+        self._interest = interest.state()
         self._labels = set(columns.labels)
         self._resources = len(columns.resource_names)
         self._ids: _Ids = self._shared.setdefault(_Ids, _Ids())
@@ -84,11 +87,14 @@ class _Trial:
         for key in [key for key in columns.labels if key not in self._labels]:
             del columns.labels[key]
         columns.forget_resources(self._resources)
-        if engine.interest.epoch != self._interest[1]:
-            engine.interest.keys, engine.interest.epoch = self._interest
-            index = self._shared.get(PodIndex)
-            if index is not None:
-                index.sync()  # it must not take a later growth of the interest for the one it saw here
+        # The index must see pods of the question go as they came, and must not take a later growth of the interest for
+        # the one it saw here.
+        index = self._shared.get(PodIndex)
+        if index is not None:
+            index.sync()
+        engine.interest.restore(self._interest)
+        if index is not None:
+            index.sync()
 
     def record(self, pod: Pod, order: int, created: float) -> PodRecord:
         shape = self.shapes.of(pod)

@@ -1,0 +1,152 @@
+"""Which pod labels selectors can see: the others tell no two pods apart.
+
+A selector that names values (`worker-index: "0"`) splits pods into those that have one of them, those that have any
+other value, and those without the label. So a label is kept only if its key is mentioned, and its value only if that
+is; `OTHER` stands for all the rest. Otherwise the leaders of one LeaderWorkerSet, selected by index 0, would make every
+worker of the cluster one of a kind.
+
+What is known only grows. Most values are mentioned before a pod has them (a StatefulSet is there before its pods); only
+a key or value that somebody had already looked past starts a new `epoch`, in which shapes and classes are derived anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from phalanx.model.objects import Pod
+from phalanx.model.objects.meta import LabelSelector
+
+OTHER = "*"  # no label may have this value
+
+# By key the values some selector names; None: every value counts.
+Mentions = dict[str, set[str] | None]
+
+_MANY_VALUES = 10_000  # more values of a key are not told apart from "all of them": what is remembered stays bounded
+_MANY_HIDDEN = 20_000
+_MANY_SURPRISES = 8  # a key whose values are usually mentioned too late is kept whole: new epochs are dear
+
+State = tuple[Mentions, dict[str, set[str]], dict[str, int], int]
+
+
+class LabelInterest:
+    __slots__ = ("_hidden", "_surprises", "_values", "epoch")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._values: Mentions = {}
+        self._hidden: dict[str, set[str]] = {}  # values that somebody got as OTHER in this epoch
+        self._surprises: dict[str, int] = {}
+
+    def add(self, keys: Iterable[str]) -> bool:
+        """For who looks at the values of these labels by itself. True: a new epoch begins."""
+        return self.learn(dict.fromkeys(keys))
+
+    def learn(self, mentions: Mentions) -> bool:
+        """Called by whoever learns of a selector (plugins: a Service's, a pod's affinity term)."""
+        again = False
+        for key, wanted in mentions.items():
+            if key not in self._values:
+                self._values[key] = None if wanted is None else set(wanted)
+                again = True
+                continue
+            known = self._values[key]
+            if known is None:
+                continue
+            hidden = self._hidden.get(key, set())
+            whole = wanted is None
+            if wanted is not None:
+                fresh = wanted - known
+                if fresh and (len(hidden) >= _MANY_HIDDEN or not hidden.isdisjoint(fresh)):
+                    again = True
+                    self._surprises[key] = self._surprises.get(key, 0) + 1
+                known |= fresh
+                whole = len(known) > _MANY_VALUES or self._surprises.get(key, 0) >= _MANY_SURPRISES
+            if whole:
+                self._values[key] = None
+                again = again or bool(hidden)
+        if again:
+            self.epoch += 1
+            self._hidden.clear()
+        return again
+
+    def project(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Labels as selectors see them. Who keeps the result must `hide` what it came from."""
+        values = self._values
+        found = {}
+        for key, value in labels.items():
+            if key in values:
+                known = values[key]
+                found[key] = value if known is None or value in known else OTHER
+        return found
+
+    def hide(self, labels: Mapping[str, str]) -> None:
+        """Remember which values of these labels are OTHER to somebody."""
+        for key, value in labels.items():
+            known = self._values.get(key)
+            if known is not None and value not in known:
+                hidden = self._hidden.setdefault(key, set())
+                if len(hidden) < _MANY_HIDDEN:
+                    hidden.add(value)
+
+    def seen(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """`project` and `hide`."""
+        found = self.project(labels)
+        if OTHER in found.values():
+            self.hide(labels)
+        return found
+
+    def known(self) -> dict[str, frozenset[str] | None]:
+        return {key: None if values is None else frozenset(values) for key, values in self._values.items()}
+
+    def state(self) -> State:
+        """Everything, to `restore` after a question."""
+        values: Mentions = {key: None if known is None else set(known) for key, known in self._values.items()}
+        hidden = {key: set(some) for key, some in self._hidden.items()}
+        return values, hidden, dict(self._surprises), self.epoch
+
+    def restore(self, state: State) -> None:
+        self._values, self._hidden, self._surprises, self.epoch = state
+
+
+def of_selector(selector: LabelSelector | None) -> Mentions:
+    found: Mentions = {}
+    if selector is not None:
+        for key, value in (selector.match_labels or {}).items():
+            _mention(found, key, (value,))
+        for expression in selector.match_expressions or ():
+            _mention(found, expression.key, expression.values or ())
+    return found
+
+
+def of_labels(labels: Mapping[str, str] | None) -> Mentions:
+    """A selector as Services have it."""
+    return {key: {value} for key, value in (labels or {}).items()}
+
+
+def of_pod(pod: Pod) -> Mentions:
+    """What this pod's spreading and affinity rules look at. Keys of `matchLabelKeys` and `mismatchLabelKeys` count with
+    all their values: every owner compares with its own."""
+    found: Mentions = {}
+    for constraint in pod.spec.topology_spread_constraints or ():
+        _merge(found, of_selector(constraint.label_selector))
+        found.update(dict.fromkeys(constraint.match_label_keys or ()))
+    affinity = pod.spec.affinity
+    for part in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if part is None:
+            continue
+        for term in (*(part.required or ()), *(weighted.pod_affinity_term for weighted in part.preferred or ())):
+            _merge(found, of_selector(term.label_selector))
+            found.update(dict.fromkeys(term.match_label_keys or ()))
+            found.update(dict.fromkeys(term.mismatch_label_keys or ()))
+    return found
+
+
+def _merge(into: Mentions, more: Mentions) -> None:
+    for key, values in more.items():
+        _mention(into, key, values or ())
+
+
+def _mention(into: Mentions, key: str, values: Iterable[str]) -> None:
+    known = into.setdefault(key, set())
+    if known is not None:
+        known.update(values)
