@@ -360,3 +360,24 @@ def test_members_that_want_company_go_where_all_of_them_fit() -> None:
         engine.apply(PodChanged(member.build()))
     binds = [x.node for x in engine.step(1.0) if isinstance(x, d.Bind)]
     assert sorted(binds) == ["b1", "b2", "b3"]
+
+
+def test_members_on_vanished_nodes_keep_the_gang_out_of_other_racks_until_they_are_gone():
+    run = Cluster().see(*(node(f"n{i}").cpu("2").label("rack", f"r{i}") for i in range(2)))
+    run.see(
+        pod_group("g").gang(2).topology("rack"), *(pod(f"old-{i}").group("g").cpu("1").node("n0") for i in range(2))
+    )
+    run.gone("Node", "n0").see(*members("g", 2)).step()
+    assert run.bound.keys() == {"old-0", "old-1"}
+    assert run.told("g-0") == "SchedulerError: no topology domain found for pod default/old-0: node n0 is gone"
+    run.gone("Pod", "old-0").gone("Pod", "old-1").step(60)
+    assert run.bound == {"g-0": "n1", "g-1": "n1"}
+
+
+def test_a_member_on_a_vanished_node_does_not_matter_while_others_say_which_rack_it_was():
+    run = Cluster().see(*(node(f"n{i}").cpu("2").label("rack", f"r{i // 2}") for i in range(3)))
+    run.see(
+        pod_group("g").gang(2).topology("rack"), *(pod(f"old-{i}").group("g").cpu("1").node(f"n{i}") for i in (0, 1))
+    )
+    run.gone("Node", "n0").see(*members("g", 1)).step()
+    assert run.bound["g-0"] == "n1"

@@ -19,7 +19,7 @@ from phalanx.engine.plugins.pod_index import ANTI, terms_of
 from phalanx.engine.records import PodRecord
 from phalanx.engine.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
-from phalanx.model.groups.group import ON_NODE
+from phalanx.model.groups.group import ON_NODE, MemberState
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -194,6 +194,7 @@ class _Builder:
             return -1
         column = self._columns.label(key)
         found: dict[int, str] = {}
+        lost = ""
         for leaf in _leaves(group):
             if not any(leaf.counts[state] for state in ON_NODE):
                 continue
@@ -201,8 +202,10 @@ class _Builder:
                 if member.state not in ON_NODE:
                     continue
                 row = self._columns.row_of.get(member.node, -1)
-                if row < 0:
-                    continue  # its node is gone: the pod will follow
+                if row < 0:  # its node is gone: the pod will follow, unless the node comes back
+                    if member.state is not MemberState.ENDING:
+                        lost = lost or f"pod {name}: node {member.node} is gone"
+                    continue
                 domain = int(column.ids[row]) - 1
                 if domain < 0:
                     raise Unplaceable(f"no topology domain found for pod {name}: node {member.node} has no label {key}")
@@ -212,6 +215,8 @@ class _Builder:
             raise Unplaceable(
                 "cannot determine domain for already scheduled pods: more than 1 domain found for pod group: " + values
             )
+        if lost and not found:  # nobody else says which domain it was, and the members must not end up in two
+            raise Unplaceable(f"no topology domain found for {lost}")
         return next(iter(found), -1)
 
     # ---- shapes
