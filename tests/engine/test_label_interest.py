@@ -103,6 +103,18 @@ def test_pods_of_a_question_leave_the_counts_as_they_were() -> None:
     world.check(b.pod("x").label("role", "q").affinity(HOST, {"role": "q"}).build())
 
 
+def test_a_selector_that_changes_is_followed() -> None:
+    world = roles()
+    pod = b.pod("x").label("role", "c").build()
+    for role in ("c", "a", "c"):
+        world.see(b.service("a").select({"role": role}).build())
+        world.check(pod)
+    owned = b.pod("y").label("role", "c").owner("StatefulSet", "s").build()
+    for selector in ({"role": "a"}, {"role": "c"}, [("role", "NotIn", ["c"])]):
+        world.see(b.stateful_set("s").select(selector).build())
+        world.check(owned)
+
+
 def test_a_waiting_pod_is_looked_at_anew_when_somebody_keeps_away_from_it() -> None:
     run = Run().see(b.node("n0").cpu("4"), b.service("s").select({"role": "a"}))
     run.see(b.pod("late").cpu("5").label("role", "b"))
