@@ -19,17 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.engine.cycle import Cycle
+from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Bools
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.likeness import besides_promises, detached, likeness
+from phalanx.engine.groups.likeness import besides_promises, detached, likeness, open_masks
 from phalanx.engine.placement.problem import Group, Leaf, done
 from phalanx.engine.placement.state import Budget, Exhausted
 from phalanx.engine.records import PodRecord
+from phalanx.engine.shapes import Shape
 
 TARGETS = 64  # sets of groups that are tried when not all groups of a tree can be placed
 # What it costs to go back on one member, in expansions: asking the filters takes longer than counting, and longer the
 # more nodes there are. The first way down is free, so that a large gang is not out of budget before it is seated once.
 STEP = 4
+# Whom and what to try first. One bad first choice can cost a whole budget, so each way gets a part, the last one half.
+WAYS = ("best", "tightest", "largest", "company", "pickiest")
 ROWS_PER_EXPANSION = 128
 
 
@@ -70,6 +74,12 @@ class Seating:
         self._price = STEP + n // ROWS_PER_EXPANSION
         self._late = detached(built)
         self._alike = likeness(built)  # (n,) number of the class of each row
+        masks = open_masks(built, self._columns)
+        self._open = {  # by shape: rows that may take it at all
+            shape.id: np.flatnonzero(row.mask if masks is None else masks[number])
+            for number, (shape, row) in enumerate(zip(built.shapes, built.problem.shapes, strict=True))
+        }
+        self._must: list[_Unit] = []
         self._leaves: list[_Seats] = []
         self._units: list[_Unit] = []
         self._domain: dict[int, list[int]] = {}  # id of a group -> domains of its members so far, one per member
@@ -78,6 +88,7 @@ class Seating:
         self._marks: dict[tuple[int, tuple[int, ...]], int] = {}
         self._state = 0
         self._seen: set[int] = set()
+        self._tightest = False
         self._made: list[tuple[_Unit, int, int]] = []  # unit, row, journal mark
 
     def run(self) -> list[tuple[PodRecord, int]] | None:
@@ -87,21 +98,30 @@ class Seating:
         self.exhausted = len(targets) > TARGETS
         for number, target in enumerate(targets[:TARGETS]):
             # Half of what is left for each, so that a hopeless first choice leaves something for the others.
-            budget = Budget(left if number == len(targets) - 1 else (left + 1) // 2)
-            found = self._try(target, budget)
-            self.expansions += min(budget.used, budget.limit)
-            left -= min(budget.used, budget.limit)
-            if found is not None:
-                self.satisfied = {id(leaf) for leaf in target}
-                _satisfy(root, self.satisfied)
-                self.exhausted = False
-                return found
+            share = left if number == len(targets) - 1 else (left + 1) // 2
+            ways = WAYS if len(self._built.shapes) > 1 else WAYS[:2]  # of one kind there is nobody to put first
+            part = share // (2 * (len(ways) - 1))
+            for way in ways:
+                budget = Budget(share if way == ways[-1] else part)
+                found = self._try(target, budget, way)
+                spent = min(budget.used, budget.limit)
+                self.expansions, left, share = self.expansions + spent, left - spent, share - spent
+                if found is not None:
+                    self.satisfied = {id(leaf) for leaf in target}
+                    _satisfy(root, self.satisfied)
+                    self.exhausted = False
+                    return found
+                if not budget.truncated:
+                    break  # everything was tried
+            else:
+                self.exhausted = True
         return None
 
     # ---- one set of leaves
 
-    def _try(self, target: Sequence[Leaf], budget: Budget) -> list[tuple[PodRecord, int]] | None:
+    def _try(self, target: Sequence[Leaf], budget: Budget, way: str) -> list[tuple[PodRecord, int]] | None:
         self._prepare(target)
+        self._sort(way)
         journal = self._columns.journal
         mark = journal.mark()
         try:
@@ -110,7 +130,7 @@ class Seating:
             self._extras()
             return [(unit.records[number], row) for unit, number, row in self._numbered()]
         except Exhausted:
-            self.exhausted = True
+            budget.truncated = True
             return None
         finally:
             journal.rewind(mark)
@@ -134,10 +154,28 @@ class Seating:
                 seats.units.append(unit)
                 self._units.append(unit)
             self._leaves.append(seats)
+        self._must = [
+            unit
+            for seats, leaf in zip(self._leaves, target, strict=True)
+            for unit in seats.units
+            if leaf.need == leaf.total and len(self._units) > 1
+        ]
         self._content = [()] * len(self._content)
         self._mark = self._alike.copy()
         self._marks = {}
         self._state, self._seen, self._made = 0, set(), []
+
+    def _sort(self, way: str) -> None:
+        """Who is tried first (as queued, the largest, those who want company, those with the fewest nodes), and where:
+        on the node they like best or on the one with the least room."""
+        self._tightest = way in ("tightest", "largest", "company")
+        if way == "largest":
+            self._units.sort(key=lambda unit: -float(unit.records[0].shape.amounts.sum()))
+        elif way == "company":
+            self._units.sort(key=lambda unit: _ties(unit.records[0].shape))
+        elif way == "pickiest":
+            rows = {unit.number: len(self._rows(unit)) for unit in self._units}
+            self._units.sort(key=lambda unit: rows[unit.number])
 
     def _numbered(self) -> Iterator[tuple[_Unit, int, int]]:
         """What was made, in order, with the number of the pod in its unit."""
@@ -161,7 +199,7 @@ class Seating:
                     self._undo()
                 continue
             self._do(*move)
-            if self._state in self._seen:
+            if self._state in self._seen or self._hopeless():
                 budget.spend(self._price)
                 self._undo()
                 continue
@@ -202,9 +240,31 @@ class Seating:
         besides_promises(self._built, self._columns, evaluation.shape, inside)
         rows = np.flatnonzero(inside)
         if len(rows) > 1:
-            rows = rows[np.argsort(-evaluation.total[rows], kind="stable")]
+            rows = rows[np.argsort(self._dislike(evaluation, rows), kind="stable")]
             rows = rows[np.sort(np.unique(self._mark[rows], return_index=True)[1])]
         return [int(row) for row in rows]
+
+    def _dislike(self, evaluation: Evaluation, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        if not self._tightest:
+            return -evaluation.total[rows]
+        return self._room(evaluation.shape, rows)
+
+    def _room(self, shape: Shape, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How many pods of a shape the rows could take by resources, whole and in part."""
+        columns = self._columns
+        room: NDArray[np.float64] = np.full(len(rows), np.inf)
+        for rid, amount in shape.requests:
+            np.minimum(room, (columns.alloc[rid, rows] - columns.used[rid, rows]) / amount, out=room)
+        return room
+
+    def _hopeless(self) -> bool:
+        """Whether some members that must sit have no room left, whatever their rules say."""
+        for unit in self._must:
+            left = len(unit.records) - unit.used
+            shape = unit.records[0].shape
+            if left and np.floor(self._room(shape, self._open[shape.id])).sum() < left:
+                return True
+        return False
 
     def _area(self, unit: _Unit) -> Bools:
         inside: Bools = np.ones(self._columns.n, dtype=np.bool_)
@@ -254,6 +314,12 @@ class Seating:
         for unit in self._units:
             while unit.used < len(unit.records) and (rows := self._rows(unit)):
                 self._do(unit, rows[0])
+
+
+def _ties(shape: Shape) -> tuple[bool, ...]:
+    """Sorts those who want company first, then those who keep away from others."""
+    parts = (shape.affinity, shape.anti_affinity)
+    return tuple(part is None or not part.required for part in parts)
 
 
 # ---- the tree
