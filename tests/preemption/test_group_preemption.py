@@ -325,3 +325,27 @@ def test_whom_the_members_avoid_may_be_on_another_node_of_the_zone():
     )
     world.step()
     assert world.evicted == ["bad"] and sorted(world.bound) == ["g-0", "g-1"]
+
+
+def workers_with_a_leader(zone_size):
+    """Two zones full of lower priority; two workers that want to be where their leader is."""
+    return run().see(
+        *(node(f"{z}{i}").cpu("1").label("zone", z) for z in "ab" for i in range(zone_size)),
+        *(pod(f"low-{z}{i}").cpu("1").priority(1).node(f"{z}{i}") for z in "ab" for i in range(zone_size)),
+        pod_group("g").gang(3).priority(100),
+        *(pod(f"w{i}").cpu("1").group("g").priority(100).affinity("zone", {"role": "leader"}) for i in range(2)),
+        pod("leader").cpu("1").group("g").priority(100).label("role", "leader"),
+    )
+
+
+def test_members_that_want_company_nobody_gives_yet_find_victims_too():
+    world = workers_with_a_leader(3)
+    world.step()
+    assert sorted(world.bound) == ["leader", "w0", "w1"]
+    assert len(world.evicted) == 3 and len({name[4] for name in world.evicted}) == 1  # one zone, no pod more
+
+
+def test_nobody_is_evicted_for_members_whose_company_fits_in_no_zone():
+    world = workers_with_a_leader(2)
+    world.step()
+    assert world.bound == {} and world.evicted == []

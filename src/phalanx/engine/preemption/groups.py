@@ -151,7 +151,9 @@ class GroupPreemption:
     def _try(self, stage: Stage) -> GroupPlan:
         answer = plan(stage.problem)
         if not isinstance(answer, Plan):
-            return GroupPlan(answer)
+            # Counting takes members that want each other's company as they stand, before any of them sits.
+            tied = stage.built.coupled and isinstance(answer, Hopeless)
+            return self._careful(stage) if tied else GroupPlan(answer)
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
         seats = seats_of(stage.built, answer.placement, origin=stage.origin)
         if not stage.built.coupled or self._holds(units, seats):
