@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.engine.placement.worth import Worth, split_resources
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import composite, node, pod, pod_group
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
 KINDS = split_resources(RESOURCES)
@@ -90,3 +90,22 @@ def test_a_large_gang_that_asks_for_no_device_stays_off_them_too():
     )
     run.step()
     assert len(run.bound) == 600 and all(name.startswith("plain") for name in run.bound.values())
+
+
+@pytest.mark.parametrize("shape", ["gang", "mixed gang", "tree"])
+def test_of_equally_tight_racks_the_one_without_devices_is_taken(shape):
+    groups = [pod_group("g").gang(4).topology("rack")]
+    if shape == "tree":
+        groups = [composite("c").gang(1).topology("rack"), pod_group("g").gang(4).parent("c")]
+    run = Cluster().see(
+        *(node(f"a{i}").cpu("4").label("rack", "r1").resource("example.com/gpu", "4") for i in range(2)),
+        *(node(f"b{i}").cpu("4").label("rack", "r2") for i in range(2)),
+        *(
+            [composite("c").gang(1).topology("rack"), group.parent("c")]
+            if shape == "tree"
+            else [group.topology("rack")]
+        ),
+        *(pod(f"p{i}").group("g").cpu("1" if shape == "mixed gang" and i == 0 else "2") for i in range(4)),
+    )
+    run.step()
+    assert len(run.bound) == 4 and all(name.startswith("b") for name in run.bound.values())

@@ -12,6 +12,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.engine.requests import is_device
+
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -98,6 +100,15 @@ class Problem:
             taken = np.bincount(ids, weights=used, minlength=size)
             offered = taken + np.bincount(ids, weights=free, minlength=size)
             total += np.divide(taken, offered, out=np.zeros(size), where=offered > 0)
+        return total
+
+    def devices_beside(self, request: Floats, ids: NDArray[np.integer], nodes: Ints) -> Floats:
+        """By domain id: what is free of devices that a request does not ask for, as shares of all that is free."""
+        total = np.zeros(int(ids.max(initial=-1)) + 1)
+        for r, name in enumerate(self.resources):
+            if request[r] == 0 and is_device(name):
+                free = self.free[r, nodes]
+                total += np.bincount(ids, weights=free, minlength=len(total)) / max(1.0, float(free.sum()))
         return total
 
     def domain_name(self, key: str, domain: int) -> str:

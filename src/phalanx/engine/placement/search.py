@@ -165,8 +165,9 @@ class Search:
             if r == scarcest:
                 scarce = free
         idle = -state.problem.busyness(of, nodes)[ids]
+        beside = state.problem.devices_beside(demand, of, nodes)[ids]
         if not isinstance(group, Leaf):
-            return np.lexsort((spare, idle, scarce, short))
+            return np.lexsort((spare, idle, beside, scarce, short))
         fits = np.zeros(len(ids))
         room = np.zeros(len(ids))
         for shape, count in group.demand:
@@ -174,7 +175,7 @@ class Search:
             fits += np.minimum(slots, count)
             room += slots
         short |= fits < wanted(group, self.full)
-        return np.lexsort((spare, idle, room if len(group.demand) == 1 else scarce, -fits, short))
+        return np.lexsort((spare, idle, beside, room if len(group.demand) == 1 else scarce, -fits, short))
 
     def _counts(self, leaf: Leaf) -> Iterator[dict[int, int]]:
         """Which pods make up the minimum: all of them, or cheapest first and then every other mixture."""

@@ -44,8 +44,8 @@ def place_uniform(problem: Problem) -> Outcome | None:
 
 
 def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: int, total: int) -> int:
-    """Most members first, then the smallest sufficient domain, then the busiest (empty ones stay whole), then least
-    spare of what is asked for, then id."""
+    """Most members first, then the smallest sufficient domain, then fewest devices that nobody here asks for, then the
+    busiest (empty ones stay whole), then least spare of what is asked for, then id."""
     assert leaf.key is not None
     column = problem.domains[leaf.key]
     ids = np.where(column >= 0, column, 0)
@@ -60,8 +60,11 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
     good = np.flatnonzero(fits == most)
     if len(good) > 1:
         good = good[sums[good] == sums[good].min()]
-    if len(good) > 1 and problem.used is not None:
-        labelled = np.flatnonzero(column >= 0)
+    labelled = np.flatnonzero(column >= 0) if len(good) > 1 else None
+    if labelled is not None:
+        idle = problem.devices_beside(shape.request, column[labelled], labelled)[good]
+        good = good[idle == idle.min()]
+    if labelled is not None and len(good) > 1 and problem.used is not None:
         busy = problem.busyness(column[labelled], labelled)
         good = good[busy[good] == busy[good].max()]
     if len(good) > 1:
