@@ -100,11 +100,7 @@ def test_of_equally_tight_racks_the_one_without_devices_is_taken(shape):
     run = Cluster().see(
         *(node(f"a{i}").cpu("4").label("rack", "r1").resource("example.com/gpu", "4") for i in range(2)),
         *(node(f"b{i}").cpu("4").label("rack", "r2") for i in range(2)),
-        *(
-            [composite("c").gang(1).topology("rack"), group.parent("c")]
-            if shape == "tree"
-            else [group.topology("rack")]
-        ),
+        *groups,
         *(pod(f"p{i}").group("g").cpu("1" if shape == "mixed gang" and i == 0 else "2") for i in range(4)),
     )
     run.step()
