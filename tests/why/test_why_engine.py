@@ -231,3 +231,14 @@ def test_a_scheduled_child_is_not_said_to_wait_for_pods_of_its_sibling() -> None
     run.step()
     assert run.why("PodGroup", "a").summary.endswith("have a node")
     assert run.why("CompositePodGroup", "root").summary.endswith("; 1 more pod waits")
+
+
+def test_a_member_for_another_scheduler_is_told_so_and_not_to_wait_for_others() -> None:
+    run = Asked().see(*racks(), pod_group("g").gang(2), pod("g-0").cpu("1").group("g"))
+    run.see(pod("g-1").cpu("1").group("g").scheduler("elsewhere"))
+    run.step()
+    item = run.why("Pod", "g-1")
+    assert not item.scheduled
+    assert item.summary == (
+        "is for the scheduler elsewhere (spec.schedulerName), not for this one; PodGroup g does not count it"
+    )

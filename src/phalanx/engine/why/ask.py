@@ -163,6 +163,9 @@ class _Asked:
             return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
         whole = self._story(leaf)
         said = record.said.partition(": ")[2] if record is not None else ""
+        if member.state is MemberState.FOREIGN:
+            name = member.pod.spec.scheduler_name
+            said = f"is for the scheduler {name} (spec.schedulerName), not for this one; {leaf} does not count it"
         reasons: list[NodeReason] = []
         if record is not None and not record.node_name:
             verdict, reasons, _ = self._judge(record)
