@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from test_lws import available, group_of, lws, new_image
+from lws_objects import available, group_of, lws, new_image
 from test_statefulset import rolled_out, stateful_set
 from world import DyingClient, Json, World, image_of, world
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from test_lws import P, lws
+from lws_objects import P, lws
 from world import Json, World, condition, world
 
 ROOM = "racks=1,cpu=2,pods=10"  # two nodes of two cores each: four pods of one core, that is two groups of two

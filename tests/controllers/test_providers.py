@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from test_lws import P, lws
+from lws_objects import P, lws
 from world import Json, condition, world
 
 from phalanx.controllers.grouping import Refused, group, mpijob, trainjob

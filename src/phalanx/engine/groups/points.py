@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.adapters import PluginFailure
+from phalanx.engine.adapters import PluginFailure, guarded
 from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Code, Emit, Placement, PostFilterResult, Status
 from phalanx.engine.groups.build import Built
@@ -75,7 +75,7 @@ class Points:
         self, group: Group, scheduled: int, remaining: int, *, waiting_is_refusal: bool = False
     ) -> Status | None:
         for plugin in self._gates:
-            status = _asked(plugin, plugin.feasible, view_of(group), scheduled, remaining)
+            status = guarded(plugin, plugin.feasible, view_of(group), scheduled, remaining)
             if not isinstance(status, Status) or status.code in (Code.SKIP, Code.ERROR):
                 raise PluginFailure(plugin.name, f"feasible() answered {getattr(status, 'message', '') or status!r}")
             if status.rejected or (waiting_is_refusal and status.code is Code.WAIT):
@@ -106,7 +106,7 @@ class Points:
     def _candidates(self, group: Group, built: Built) -> Sequence[Placement] | Status:
         everywhere = Placement("", self._columns.alive)
         for plugin in self._generators:  # as in kube-scheduler the first one decides
-            answer = _asked(plugin, plugin.generate, view_of(group), everywhere)
+            answer = guarded(plugin, plugin.generate, view_of(group), everywhere)
             if isinstance(answer, Status):
                 return Status(answer.code, answer.reasons, plugin.name)
             if not all(isinstance(each, Placement) for each in answer):
@@ -130,7 +130,7 @@ class Points:
         for plugin in self._scores:
             raw = np.array(
                 [
-                    float(_asked(plugin, plugin.score_placement, view_of(group), placement, seats_of(built, outcome)))
+                    float(guarded(plugin, plugin.score_placement, view_of(group), placement, seats_of(built, outcome)))
                     for placement, outcome in found
                 ]
             )
@@ -145,7 +145,7 @@ class Points:
         """(a plugin helped, what the plugins say)."""
         notes: list[str] = []
         for plugin in self._helpers:
-            result = _asked(plugin, plugin.pod_group_post_filter, view_of(group), pods, diagnosis, emit)
+            result = guarded(plugin, plugin.pod_group_post_filter, view_of(group), pods, diagnosis, emit)
             if not isinstance(result, PostFilterResult):
                 raise PluginFailure(plugin.name, "pod_group_post_filter() must answer a PostFilterResult")
             if result.message:
@@ -164,12 +164,3 @@ def _inside(built: Built, allowed: np.ndarray) -> Any:
         slots = None if row.slots is None else np.where(allowed, row.slots, 0)
         shapes.append(replace(row, mask=row.mask & allowed, slots=slots))
     return replace(built.problem, shapes=shapes)
-
-
-def _asked(plugin: Any, call: Any, *arguments: Any) -> Any:
-    try:
-        return call(*arguments)
-    except PluginFailure:
-        raise
-    except Exception as problem:
-        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem

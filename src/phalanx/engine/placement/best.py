@@ -121,7 +121,7 @@ def choose_alike(
     devices here, or too much to look at."""
     room = np.flatnonzero(slots)
     devices = kinds[1]
-    if not len(devices) or not free[np.ix_(devices, room)].any():
+    if not free[np.ix_(devices, room)].any():
         return None
     spared = strangers(free, devices, request)[room]
     few = np.concatenate([_tightest(room[~spared], slots, rank), _tightest(room[spared], slots, rank)])
@@ -145,4 +145,4 @@ def strangers(free: Floats, devices: Ints, request: Floats) -> NDArray[np.bool_]
 
 
 def _tightest(nodes: Ints, slots: Ints, rank: Ints) -> Ints:
-    return nodes[smallest(slots[nodes].astype(np.float64), rank[nodes], min(SHORTLIST, len(nodes)))][:SHORTLIST]
+    return nodes[smallest(slots[nodes].astype(np.float64), rank[nodes], SHORTLIST)[:SHORTLIST]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from phalanx.engine.placement.outcome import Outcome, Share, Verdict
 from phalanx.engine.placement.problem import Composite, Group, Leaf, Problem, done, groups, leaves
@@ -45,34 +46,19 @@ def _other_domains(problem: Problem, first: Outcome) -> Outcome:
             budget = Budget(min(allowance.left, 4 * len(groups(root))))
             state = State(problem, budget)
             state.areas, state.area_ids = list(probe.state.areas), dict(probe.state.area_ids)
-            search = Search(state, False, budget, more, generous=True)
-            try:
-                found = search.run(root, area, inside=True)
-            except Exhausted:
-                found = False
-            if found:
-                Extras(state, search.decisions, budget).run(root)
+            outcome = _seat(Search(state, False, budget, more, generous=True), root, area, inside=True)
             allowance.used += max(1, budget.used)
-            outcome = gather(state, search.decisions, 0)
-            if found and _pods(outcome) > most:
+            if outcome is not None and _pods(outcome) > most:
                 best, most = outcome, _pods(outcome)
-            if found and more:
+            if outcome is not None and more:
                 break
     best.expansions = first.expansions + allowance.used
     return best
 
 
-class Choice:
-    """The children of the root that take part, and the leaves that must be whole."""
-
-    __slots__ = ("children", "whole")
-
-    def __init__(self, children: frozenset[int], whole: frozenset[int]) -> None:
-        self.children = children  # positions below the root
-        self.whole = whole  # id() of leaves
-
-    def key(self) -> tuple[frozenset[int], frozenset[int]]:
-        return self.children, self.whole
+class Choice(NamedTuple):
+    children: frozenset[int]  # of the root, by position: those that take part
+    whole: frozenset[int]  # id() of leaves that must be whole
 
 
 class Climb:
@@ -82,8 +68,7 @@ class Climb:
         self.root: Composite = problem.root
         self.best = start
         self.budget = Budget(min(problem.budget, TRIES * len(groups(self.root))))
-        self._tried: set[tuple[frozenset[int], frozenset[int]]] = set()
-        self._looked = 0
+        self._tried: set[Choice] = set()
 
     def run(self) -> Outcome:
         total = sum(leaf.total for leaf in leaves(self.root))
@@ -100,12 +85,11 @@ class Climb:
 
     def _step(self, choice: Choice) -> Choice | None:
         for other in self._neighbours(choice):
-            if other.key() in self._tried:
+            if other in self._tried:
                 continue
-            if self._looked >= CHANGES or not self.budget.left:
+            if len(self._tried) >= CHANGES or not self.budget.left:
                 return None
-            self._tried.add(other.key())
-            self._looked += 1
+            self._tried.add(other)
             found = self._place(other)
             if found is not None and _pods(found) > _pods(self.best):
                 self.best = found
@@ -140,7 +124,6 @@ class Climb:
 
     def _place(self, choice: Choice) -> Outcome | None:
         originals: dict[int, Group] = {}
-        made: list[Group] = []  # keeps the copies alive: they are told apart by id()
 
         def copy(group: Group) -> Group:
             twin: Group
@@ -150,7 +133,6 @@ class Climb:
                 minimum = group.satisfied + group.total if id(group) in choice.whole else group.minimum
                 twin = replace(group, minimum=minimum)
             originals[id(twin)] = group
-            made.append(twin)
             return twin
 
         kept = tuple(copy(self.root.children[i]) for i in sorted(choice.children))
@@ -158,22 +140,26 @@ class Climb:
         originals[id(root)] = self.root
         budget = Budget(min(self.budget.left, 4 * len(groups(root))))
         state = State(replace(self.problem, root=root), budget)
-        search = Search(state, False, budget)
-        try:
-            found = search.run(root, 0)
-            if found:
-                Extras(state, search.decisions, budget).run(root)
-        except Exhausted:
-            found = False
+        outcome = _seat(Search(state, False, budget), root, 0)
         self.budget.used += max(1, budget.used)
-        if not found:
+        if outcome is None:
             return None
-        outcome = gather(state, search.decisions, 0)
         leaf_of = {twin: group for twin, group in originals.items() if isinstance(group, Leaf)}
         outcome.shares = [replace(share, leaf=leaf_of[id(share.leaf)]) for share in outcome.shares]
         outcome.satisfied = {id(originals[twin]) for twin in outcome.satisfied}
         outcome.domains = {id(originals[twin]): domain for twin, domain in outcome.domains.items()}
         return outcome
+
+
+def _seat(search: Search, root: Group, area: int, *, inside: bool = False) -> Outcome | None:
+    """Minimums and then extras; None: not found within the budget."""
+    try:
+        if not search.run(root, area, inside=inside):
+            return None
+    except Exhausted:
+        return None
+    Extras(search.state, search.decisions, search.budget).run(root)
+    return gather(search.state, search.decisions, 0)
 
 
 def _pods(outcome: Outcome) -> int:

@@ -60,11 +60,10 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
     good = np.flatnonzero(fits == most)
     if len(good) > 1:
         good = good[sums[good] == sums[good].min()]
-    labelled = np.flatnonzero(column >= 0) if len(good) > 1 else None
-    if labelled is not None:
-        idle = problem.devices_beside(shape.request, column[labelled], labelled)[good]
-        good = good[idle == idle.min()]
-    if labelled is not None and len(good) > 1 and problem.used is not None:
+    if len(good) > 1:
+        labelled = np.flatnonzero(column >= 0)
+        beside = problem.devices_beside(shape.request, column[labelled], labelled)
+        good = good[beside[good] == beside[good].min()]
         busy = problem.busyness(column[labelled], labelled)
         good = good[busy[good] == busy[good].max()]
     if len(good) > 1:

@@ -50,11 +50,13 @@ class Worth:
 
     def _plain_pods(self, left: Floats) -> Floats:
         """Pods of equal pieces of everything, and pods that want a larger piece of one resource than of the others."""
+        total: Floats = np.zeros(left.shape[1])
+        if not len(self._plain):
+            return total
         shares = left[self._plain] * self._unit[self._plain, None]
         fit = [np.floor(shares / piece + ROUNDING) for piece in PIECES]
-        total: Floats = np.zeros(left.shape[1])
         for large, piece in enumerate(fit):
-            total += piece.min(axis=0, initial=np.inf) if len(self._plain) else 0.0
+            total += piece.min(axis=0)
             for small in fit[:large]:
                 for row in range(len(self._plain)):
                     others = np.delete(small, row, axis=0)
