@@ -98,3 +98,72 @@ def test_what_fails_is_tried_again_and_does_not_hold_up_others(
         assert not queue._failures, "success forgets failures"
 
     play(work, scenario)
+
+
+def test_a_very_short_delay_under_uvloop_is_a_delay_like_any_other() -> None:
+    """uvloop's call_later gives back a handle without `when` below half a millisecond."""
+    uvloop = pytest.importorskip("uvloop")
+    done = asyncio.Event()
+
+    async def work(key: str) -> None:
+        done.set()
+
+    async def main() -> None:
+        queue: WorkQueue[str] = WorkQueue("test")
+        running = asyncio.create_task(queue.run(work, workers=1))
+        queue.add_after("a", 0.0001)
+        queue.add_after("a", 0.0002)
+        queue.add_after("a", 60)
+        async with asyncio.timeout(10):
+            await done.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), BaseExceptionGroup("x", [SystemExit()])]
+)
+def test_whatever_a_reconcile_raises_is_tried_again_and_ends_nothing(
+    raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.001)
+    tries: Counter[str] = Counter()
+    finished = asyncio.Event()
+
+    async def work(key: str) -> None:
+        tries[key] += 1
+        if key == "ill" and tries[key] < 3:
+            raise raised
+        if key == "ill":
+            finished.set()
+
+    async def scenario(queue: WorkQueue[str]) -> None:
+        queue.add("ill")
+        queue.add("well")
+        await finished.wait()
+        assert tries == {"ill": 3, "well": 1}
+        assert queue.failed == 2
+
+    play(work, scenario)
+
+
+def test_cancelling_the_queue_ends_it_though_work_is_under_way() -> None:
+    begun = asyncio.Event()
+
+    async def work(key: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        queue: WorkQueue[str] = WorkQueue("test")
+        running = asyncio.create_task(queue.run(work, workers=2))
+        queue.add("a")
+        await begun.wait()
+        running.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.gather(running, return_exceptions=True)
+        assert running.cancelled()
+
+    asyncio.run(main())

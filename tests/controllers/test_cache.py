@@ -107,3 +107,19 @@ def test_an_answer_counts_at_once_but_never_brings_back_what_is_gone() -> None:
         assert cache.get("default", "p01") is None
 
     play(scenario)
+
+
+def test_a_handler_that_fails_keeps_nobody_else_from_hearing_and_ends_nothing() -> None:
+    async def scenario(cluster: Inside, cache: Cache) -> None:
+        def ill(key: Key, new: Json | None, old: Json | None) -> None:
+            raise ValueError(f"a defect about {key}")
+
+        cache.on_change(ill)
+        heard = told(cache)
+        await cluster.create("Pod", "one", spec=SPEC)
+        await cluster.create("Pod", "two", spec=SPEC)
+        async with asyncio.timeout(10):
+            assert [(await heard.get())[0].name for _ in range(2)] == ["one", "two"]
+        assert cache.failed == 2
+
+    play(scenario)

@@ -1,7 +1,7 @@
 """A level-triggered work queue: a key waits at most once, is worked on by one worker at a time, and is never forgotten.
 
 Adding a key that waits already changes nothing; adding one that is being worked on makes it come up again afterwards.
-What fails comes back after a delay that doubles per key.
+What fails, with whatever exception, comes back after a delay that doubles per key; a worker never ends by itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,18 @@ FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
 WORTH_TELLING = 3  # failures in a row after which the log says so
 
 
+def is_our_end(raised: BaseException) -> bool:
+    """Whether the task that caught this is itself being ended.
+
+    Everything else is a failure of what was called, SystemExit and a cancellation of something awaited included: it is
+    told and tried again, and never ends the process.
+    """
+    if isinstance(raised, GeneratorExit):
+        return True
+    task = asyncio.current_task()
+    return isinstance(raised, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
+
+
 class WorkQueue(Generic[K]):
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -28,7 +40,9 @@ class WorkQueue(Generic[K]):
         self._waiting: set[K] = set()  # in `_ready`, or to be put there when the work under way ends
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
-        self._timers: dict[K, asyncio.TimerHandle] = {}
+        # When each is due stands beside its handle: a handle of uvloop for a very short delay cannot say it.
+        self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
+        self.failed = 0  # times that work raised something, of any kind
         self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker, not all of them
 
     def __len__(self) -> int:
@@ -55,12 +69,13 @@ class WorkQueue(Generic[K]):
             self.add(key)
             return
         loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
         timer = self._timers.get(key)
         if timer is not None:
-            if timer.when() <= loop.time() + seconds:
+            if timer[0] <= due:
                 return
-            timer.cancel()
-        self._timers[key] = loop.call_later(seconds, self._due, key)
+            timer[1].cancel()
+        self._timers[key] = (due, loop.call_later(seconds, self._due, key))
 
     def _due(self, key: K) -> None:
         self._timers.pop(key, None)
@@ -73,7 +88,7 @@ class WorkQueue(Generic[K]):
                 for _ in range(workers):
                     group.create_task(self._worker(work))
         finally:
-            for timer in self._timers.values():
+            for _, timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
 
@@ -89,14 +104,17 @@ class WorkQueue(Generic[K]):
             try:
                 await work(key)
                 self._failures.pop(key, None)
-            except Exception as error:
+            except BaseException as error:
+                if is_our_end(error):
+                    raise
                 self._again_later(key, error)
             finally:
                 self._working.discard(key)
                 if key in self._waiting:
                     self._enqueue(key)
 
-    def _again_later(self, key: K, error: Exception) -> None:
+    def _again_later(self, key: K, error: BaseException) -> None:
+        self.failed += 1
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         if isinstance(error, Conflict):

@@ -9,6 +9,7 @@ and which the server keeps on an update that does not mention them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from phalanx.base.informer import Change, Informer
 from phalanx.model.selectors import LabelMatcher
 
 Json = dict[str, Any]
+log = logging.getLogger(__name__)
+
 GRAVES = 20_000  # removed objects that late answers may still speak of
 RECENT = {"pods": 8192}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
 
@@ -71,6 +74,7 @@ class Cache:
         self._indexers: dict[str, Indexer] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {}
         self._handlers: list[Handler] = []
+        self.failed = 0  # times a handler raised
         self._graves: OrderedDict[str, None] = OrderedDict()  # uids of what went last
         self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
 
@@ -152,7 +156,12 @@ class Cache:
             self._keep(key, new)
             self._index(key, new, old)
         for handler in self._handlers:
-            handler(key, new, old)
+            try:
+                handler(key, new, old)
+            except Exception:
+                # One controller's defect is not the other controllers' trouble, and never the end of the watch.
+                self.failed += 1
+                log.exception("hearing of %s %s failed", self.resource.kind, key)
 
     # -- decoding -----------------------------------------------------------------------------------------------
 
