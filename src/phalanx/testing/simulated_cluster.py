@@ -1,0 +1,250 @@
+"""A whole cluster in one process on virtual time: store, API server, duties, kubelets, controllers and schedulers.
+
+The parts are the product's own, joined by the in-process client. The same seed and the same actions give the same
+history, byte for byte (`history`). Parts may be killed at whatever write they are and started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from phalanx.base.client import Resource, WatchEvent
+from phalanx.engine.config import default_config
+from phalanx.engine.engine import Engine
+from phalanx.local.api.context import Context
+from phalanx.local.api.handler import Api
+from phalanx.local.api.index import index_of
+from phalanx.local.api.write import Writer
+from phalanx.local.client import LocalClient
+from phalanx.local.duties import Duties
+from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
+from phalanx.local.store import Store
+from phalanx.model import builtin
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import Kind
+from phalanx.serve.controllers import ControllersService
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
+
+Json = dict[str, Any]
+# Written by the clock, not because something happened.
+RESTLESS = frozenset({"leases.coordination.k8s.io", "events", "events.events.k8s.io"})
+
+
+class _Part(Protocol):
+    ready: asyncio.Event
+
+    async def run(self) -> None: ...
+
+
+class PatientClient(LocalClient):
+    """A watch of it never ends by itself: when a watch is renewed is drawn by lot, and nothing here may be."""
+
+    async def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
+        options["timeout"] = 0.0
+        async for event in super().watch(resource, namespace, **options):
+            yield event
+
+
+class SimulatedCluster:
+    """Made inside a running VirtualLoop; `start` what is wanted, `stop` at the end (or use `simulated_cluster`)."""
+
+    def __init__(self, seed: int = 0, gates: Gates | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), (
+            "a simulated cluster lives on virtual time: see phalanx.testing.virtual_time.run"
+        )
+        self.loop = loop
+        self.clock = VirtualClock(loop)
+        self.rng = random.Random(seed)
+        self.gates = gates or Gates()
+        self.store = Store.open(":memory:", indexer=index_of)
+        self.registry = builtin.registry(self.gates)
+        self._context = Context(self.store, self.registry, self.gates, self.clock, random.Random(self.rng.random()))
+        self._api = Api(self._context, Writer(self._context))
+        self.client = self.client_of("test")
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self.schedulers: dict[str, SchedulerService] = {}
+        self.nodes: SimulatedNodes | None = None
+
+    def client_of(self, user_agent: str) -> LocalClient:
+        return PatientClient(self._api, user_agent=user_agent)
+
+    # ---- parts
+
+    async def start_duties(self) -> None:
+        await self._start("duties", Duties(self.client_of("duties"), self.registry, self.clock))
+
+    async def start_nodes(self, count: int, topology: str = "", options: KubeletOptions | None = None) -> None:
+        self.nodes = SimulatedNodes(
+            self.client_of("kubelet"), count, parse_topology(topology), clock=self.clock, options=options
+        )
+        await self._start("nodes", self.nodes)
+
+    async def start_controllers(self, client: Any = None) -> None:
+        """client: whatever stands between them and the API server (see `gates` for what they obey)."""
+        service = ControllersService(client or self.client_of("controllers"), self.clock, self.gates)
+        await self._start("controllers", service)
+
+    async def start_scheduler(self, name: str = "scheduler", client: Any = None) -> SchedulerService:
+        engine = Engine(default_config().engine(), self.gates)
+        rng = random.Random(self.rng.random())
+        service = SchedulerService(client or self.client_of(name), engine, self.gates, self.clock, rng)
+        self.schedulers[name] = service
+        await self._launch(name, service.run(), service.wait_synced())
+        return service
+
+    async def switch_gates(self, gates: Gates) -> None:
+        """As a restart of the whole cluster with other gates on the same data: every part that ran starts anew."""
+        again = [name for name in ("controllers", *self.schedulers) if name in self._running]
+        for name in again:
+            await self.kill(name)
+        self.gates = self._context.gates = gates
+        self._context.registry = self.registry = builtin.registry(gates)
+        for name in again:
+            if name == "controllers":
+                await self.start_controllers()
+            else:
+                await self.start_scheduler(name)
+
+    async def kill(self, name: str) -> None:
+        """The part ends where it is; a write it has sent may still arrive."""
+        task = self._running.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def stop(self) -> None:
+        for name in list(self._running):
+            await self.kill(name)
+        await self.store.close()
+
+    async def _start(self, name: str, part: _Part) -> None:
+        await self._launch(name, part.run(), part.ready.wait())
+
+    async def _launch(self, name: str, life: Coroutine[Any, Any, None], ready: Coroutine[Any, Any, Any]) -> None:
+        task = self._running[name] = asyncio.create_task(life, name=name)
+        waiting = asyncio.create_task(ready, name=f"{name} is ready")
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            waiting.cancel()
+            task.result()
+            raise AssertionError(f"{name} ended before it was ready")
+
+    def check_alive(self) -> None:
+        """Raises what a part died of."""
+        for name, task in self._running.items():
+            if task.done():
+                task.result()
+                raise AssertionError(f"{name} ended")
+
+    # ---- time
+
+    async def settle(self, quiet: float = 5.0, most: float = 3600.0) -> bool:
+        """Until nothing was written for `quiet` seconds (heartbeats and events aside); False: never within `most`."""
+        end = self.loop.time() + most
+        while self.loop.time() < end:
+            before = self._restful_revision()
+            await asyncio.sleep(quiet)
+            self.check_alive()
+            if self._restful_revision() == before:
+                return True
+        return False
+
+    def _restful_revision(self) -> tuple[int, int]:
+        """Newest object, and how many there are: a deletion shows in the second."""
+        newest = count = 0
+        for kind in self._stored():
+            if kind.storage_key in RESTLESS:
+                continue
+            for entry in self.store.list(kind.storage_key):
+                newest = max(newest, entry.revision)
+                count += 1
+        return newest, count
+
+    # ---- objects
+
+    def _stored(self) -> list[Kind]:
+        return [kind for kind in self.registry.all() if kind.stored and not kind.stored_as]
+
+    def _kind(self, kind: str) -> Kind:
+        return next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
+        entry = self._kind(kind)
+        found = self.store.get((entry.storage_key, namespace if entry.namespaced else "", name))
+        return json.loads(found.value) if found is not None else None
+
+    def all(self, kind: str, namespace: str = "default") -> list[Json]:
+        """By name."""
+        entry = self._kind(kind)
+        return [json.loads(e.value) for e in self.store.list(entry.storage_key, namespace if entry.namespaced else "")]
+
+    async def apply(self, body: Json, namespace: str = "default") -> Json:
+        """Create an object in the version its body names."""
+        resource = self._resource(body)
+        created: Json = json.loads(await self.client.create(resource, body, namespace if resource.namespaced else ""))
+        return created
+
+    def _resource(self, body: Json) -> Resource:
+        group, _, version = body["apiVersion"].rpartition("/")
+        for kind in self.registry.all():
+            resource = kind.resource()
+            if kind.kind == body["kind"] and resource.group == group:
+                return Resource(group, version, resource.plural, kind.kind, namespaced=resource.namespaced)
+        raise LookupError(f"{body['apiVersion']} {body['kind']} is not served")
+
+    async def patch(self, kind: str, name: str, body: Json, namespace: str = "default", subresource: str = "") -> None:
+        entry = self._kind(kind)
+        namespace = namespace if entry.namespaced else ""
+        await self.client.patch(entry.resource(), name, body, namespace, subresource=subresource)
+
+    async def delete(self, kind: str, name: str, namespace: str = "default", **options: Any) -> None:
+        entry = self._kind(kind)
+        await self.client.delete(entry.resource(), name, namespace if entry.namespaced else "", **options)
+
+    def follow(self, kind: str, seen: Callable[[Json, bool], None]) -> None:
+        """`seen(object, gone)` with every change from now on, as long as the loop runs."""
+        watcher = self.store.watch(self._kind(kind).storage_key)
+
+        async def follow() -> None:
+            async for batch in watcher:
+                for change in batch:
+                    seen(json.loads(change.entry.value), change.deleted)
+
+        self._running[f"follow {kind}"] = asyncio.create_task(follow(), name=f"follow {kind}")
+
+    @property
+    def history(self) -> str:
+        """A digest of everything stored now, revisions and times included."""
+        digest = hashlib.sha256()
+        for kind in self._stored():
+            for entry in self.store.list(kind.storage_key):
+                digest.update(f"{entry.key} {entry.revision} ".encode() + entry.value)
+        return digest.hexdigest()
+
+
+@asynccontextmanager
+async def simulated_cluster(
+    nodes: int = 4,
+    *,
+    seed: int = 0,
+    topology: str = "",
+    options: KubeletOptions | None = None,
+    gates: Gates | None = None,
+) -> AsyncIterator[SimulatedCluster]:
+    """Everything running."""
+    cluster = SimulatedCluster(seed, gates)
+    try:
+        await cluster.start_duties()
+        await cluster.start_nodes(nodes, topology, options)
+        await cluster.start_controllers()
+        await cluster.start_scheduler()
+        yield cluster
+    finally:
+        await cluster.stop()

@@ -1,0 +1,73 @@
+"""The whole product on virtual time: workloads live through hours in moments, and every run of a seed is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
+from phalanx.testing.virtual_time import VirtualLoop, run
+
+Json = dict[str, Any]
+
+
+def job(name: str, pods: int, seconds: int, completions: int | None = None) -> Json:
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+        "spec": {
+            "parallelism": pods,
+            "completions": completions or pods,
+            "template": {
+                "metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": str(seconds)}},
+                "spec": {"restartPolicy": "Never", "containers": [container]},
+            },
+        },
+    }
+
+
+async def phases(cluster: SimulatedCluster) -> list[str]:
+    await cluster.settle()
+    return [pod["status"]["phase"] for pod in cluster.all("Pod")]
+
+
+def test_a_gang_of_an_hour_runs_and_ends() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2) as cluster:
+            await cluster.apply(job("long", 3, 3600))
+            assert await phases(cluster) == ["Running"] * 3
+            assert loop.time() < 60
+            await cluster.settle(quiet=3700)
+            assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Succeeded"] * 3
+            found = cluster.get("Job", "long")
+            assert found is not None
+            assert found["status"]["succeeded"] == 3
+
+    run(main)
+
+
+def test_the_same_seed_is_the_same_history_to_the_byte() -> None:
+    async def main(loop: VirtualLoop) -> str:
+        async with simulated_cluster(2, seed=7) as cluster:
+            await cluster.apply(job("a", 2, 5))
+            await cluster.settle()
+            await cluster.kill("controllers")
+            await cluster.apply(job("b", 3, 50))
+            await cluster.start_controllers()
+            await cluster.settle(quiet=100)
+            return cluster.history
+
+    assert run(main) == run(main)
+
+
+def test_a_scheduler_that_was_killed_is_replaced_by_another() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2) as cluster:
+            await cluster.kill("scheduler")
+            await cluster.apply(job("waits", 2, 100))
+            assert await phases(cluster) == ["Pending"] * 2
+            await cluster.start_scheduler("another")
+            assert await phases(cluster) == ["Running"] * 2
+
+    run(main)
