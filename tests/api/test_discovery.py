@@ -91,7 +91,7 @@ def test_version_speaks_like_137(server: LocalCluster) -> None:
     assert version["gitVersion"].startswith("v1.37.0+phalanx")
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/version"])
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/version", "/version/"])
 def test_health_and_version_need_no_token(server: LocalCluster, path: str) -> None:
     assert server.ask("GET", path, token="wrong").code == 200
 

@@ -65,6 +65,7 @@ def test_an_indexed_job_completes_each_index_once() -> None:
         assert outcome(found) == ("Complete", "CompletionsReached")
         assert found["status"]["succeeded"] == 5 and found["status"]["completedIndexes"] == "0-4"
         assert found["status"]["completionTime"] and "active" not in found["status"]
+        assert found["status"]["terminating"] == 0  # clients read it without asking
         pods = await cluster.eventually("Pod", lambda pods: not any(p["metadata"].get("finalizers") for p in pods))
         indexes = sorted(p["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] for p in pods)
         assert indexes == ["0", "1", "2", "3", "4"]

@@ -53,6 +53,26 @@ APP: Obj = {"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": temp
 IMMUTABLE = "field is immutable"
 
 
+CLAIM: Obj = {
+    "metadata": {"name": "data"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+
+def stateful_set(mounted: str, **pod: Any) -> Obj:
+    container = {"name": "c", "image": "i", "volumeMounts": [{"name": mounted, "mountPath": "/data"}]}
+    spec = {**APP["spec"], "template": template(containers=[container], **pod), "volumeClaimTemplates": [CLAIM]}
+    return {"spec": spec}
+
+
+def test_pods_of_a_stateful_set_mount_its_claim_templates() -> None:
+    assert born("statefulsets.apps", stateful_set("data"))[1] == []
+    # A volume of the template by the same name gives way to the claim.
+    assert born("statefulsets.apps", stateful_set("data", volumes=[{"name": "data", "emptyDir": {}}]))[1] == []
+    errors = born("statefulsets.apps", stateful_set("other"))[1]
+    assert errors == ['spec.template.spec.containers[0].volumeMounts[0].name: Not found: "other"']
+
+
 def test_deployment_is_completed() -> None:
     obj, errors = born("deployments.apps", APP)
     assert errors == []

@@ -216,9 +216,9 @@ def test_field_selectors_show_zero_values_as_text() -> None:
 
 def test_the_registry_is_ready_quickly() -> None:
     code = (
-        "import msgspec, yaml, dataclasses, re, time; start = time.perf_counter();"
+        "import msgspec, yaml, dataclasses, re, time; start = time.process_time();"
         "from phalanx.model import builtin; builtin.registry();"
-        "print(time.perf_counter() - start)"
+        "print(time.process_time() - start)"
     )
     runs = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
-    assert min(runs) < 0.5  # about 0.05 s on an idle machine; the bound only catches an accident
+    assert min(runs) < 1  # about 0.1 s of computing; the bound only catches an accident

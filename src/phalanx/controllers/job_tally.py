@@ -60,7 +60,7 @@ class Tally:
         if self.uncounted_failed:
             uncounted["failed"] = self.uncounted_failed
         return {
-            "terminating": len(self.terminating) or None,
+            "terminating": len(self.terminating),
             "succeeded": (len(self.completed_indexes) if self.indexed else self.counted_succeeded) or None,
             "failed": self.counted_failed or None,
             "completedIndexes": format_indexes(self.completed_indexes) or None if self.indexed else None,

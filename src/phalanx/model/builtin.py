@@ -18,6 +18,7 @@ from phalanx.model.printing import columns_for
 from phalanx.model.rules import rules_for
 from phalanx.model.schema import Object
 from phalanx.model.selectable import SELECTABLE
+from phalanx.model.zeros import zeros_of
 
 _CREATE = ("create",)
 _STATUS = frozenset({"status"})
@@ -158,6 +159,8 @@ def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
             for version in versions
         )
     changes |= {"versions": versions, "selectable": selectable, "columns": columns_for(kind.key)}
+    if kind.stored and not kind.stored_as:
+        changes["zeros"] = zeros_of(kind.version(kind.storage_version).schema)
     return replace(kind, **changes)
 
 

@@ -140,7 +140,7 @@ class App:
     def _open(self, path: str, method: str) -> Answer:
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED)
-        if path == "/version":
+        if path.startswith("/version"):  # the official Python client and kr8s write it with a slash behind
             return Answer(body=encode(version_info()))
         if path.startswith("/readyz") and not self.ready:
             return Answer(500, b"not ready: starting or shutting down", content_type="text/plain")

@@ -19,7 +19,7 @@ OPEN_PATHS = frozenset(("/livez", "/readyz", "/healthz", "/version"))
 
 def is_open(path: str) -> bool:
     """Health and version tell nothing that a port scan would not."""
-    return path in OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/"))
+    return path in OPEN_PATHS or path == "/version/" or path.startswith(("/livez/", "/readyz/", "/healthz/"))
 
 
 class Authenticator:

@@ -32,6 +32,7 @@ from phalanx.model import names
 from phalanx.model.fieldpath import invalid as invalid_value
 from phalanx.model.kinds import FieldError, Json, Kind, Version
 from phalanx.model.rules import meta
+from phalanx.model.zeros import fill
 
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
@@ -92,6 +93,7 @@ class Changes:
         else:
             errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
         self.reject(kind, str(metadata.get("name") or ""), errors)
+        self.fill_zeros(kind, obj)
         if generate:
             return await self._store_generated(kind, obj, namespace, generate, options)
         name = metadata["name"]
@@ -195,6 +197,7 @@ class Changes:
         validate = kind.validate_status if status else kind.validate_update or meta.on_update
         if validate is not None:
             self.reject(kind, request.name, validate(new, old))
+        self.fill_zeros(kind, new)
         if new == old:
             await self.durable(entry)
             return old, entry
@@ -293,6 +296,11 @@ class Changes:
         # In place: rules may have left a note on the object itself (see model.rules.contract.Viewed).
         obj["apiVersion"], obj["kind"] = api_version(home.group, home.storage_version), home.kind
         return obj
+
+    def fill_zeros(self, kind: Kind, obj: Json) -> None:
+        home = self.ctx.registry.by_storage_key(kind.stored_as) if kind.stored_as else kind
+        if home is not None and home.zeros:
+            fill(obj, home.zeros)
 
     def reject(self, kind: Kind, name: str, errors: list[FieldError]) -> None:
         if errors:

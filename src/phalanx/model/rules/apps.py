@@ -46,7 +46,7 @@ def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldErro
 def long_running(spec: Json, kind: str) -> list[FieldError]:
     """Templates whose pods are meant to run for ever."""
     path = "spec.template"
-    errors = podspec.template_errors(spec.get("template") or {}, path)
+    errors = podspec.template_errors(_judged_template(spec), path)
     pod = template_of(spec)
     restart = pod.get("restartPolicy")
     if restart in ("OnFailure", "Never"):
@@ -55,6 +55,18 @@ def long_running(spec: Json, kind: str) -> list[FieldError]:
         text = f"activeDeadlineSeconds in {kind} is not Supported"
         errors.append(forbidden(f"{path}.spec.activeDeadlineSeconds", text))
     return errors
+
+
+def _judged_template(spec: Json) -> Json:
+    """The template as its pods will be: every claim template is a volume of its name, whatever else was called so."""
+    template: Json = spec.get("template") or {}
+    claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
+    if not claims:
+        return template
+    pod: Json = template.get("spec") or {}
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+    volumes += [volume for volume in pod.get("volumes") or () if volume.get("name") not in claims]
+    return {**template, "spec": {**pod, "volumes": volumes}}
 
 
 # -- Deployment ------------------------------------------------------------------------------------------------------
