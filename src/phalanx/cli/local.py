@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
+from contextlib import nullcontext
 
 import click
 
 from phalanx.serve.cluster import Cluster, ClusterSettings
+from phalanx.serve.clusters import Record
 from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
+from phalanx.serve.settings import MEMORY
 
 
 def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = False) -> int:
@@ -20,9 +24,20 @@ def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = Fal
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
     cluster = Cluster(settings, parts_of(settings))
+    home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
 
     def ready() -> str:
-        kubeconfig = settings.server.kubeconfig_path
+        if announce is not None:
+            announce(
+                Record(
+                    settings.server.name,
+                    os.getpid(),
+                    cluster.server.url,
+                    str(kubeconfig or ""),
+                    str(settings.server.data.absolute()) if settings.server.data is not None else MEMORY,
+                    time.time(),
+                )
+            )
         where = f" KUBECONFIG={kubeconfig}" if kubeconfig is not None else ""
         line = f"ready {cluster.server.url}{where} ({time.monotonic() - started:.1f} s)"
         if demo and kubeconfig is not None:
@@ -52,4 +67,5 @@ def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = Fal
             following.cancel()
             table.stop()
 
-    return run(cluster, ready, say, show_demo if demo else None)
+    with home.held() if home is not None else nullcontext() as announce:
+        return run(cluster, ready, say, show_demo if demo else None)

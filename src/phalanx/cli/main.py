@@ -13,6 +13,10 @@ from phalanx.base.errors import ConfigProblem
 # name -> (module, attribute, the line in --help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("phalanx.cli.up", "up", "Start a whole local cluster: API server, nodes, controllers, scheduler."),
+    "list": ("phalanx.cli.clusters", "list_clusters", "List local clusters and whether they run."),
+    "status": ("phalanx.cli.clusters", "status", "Say whether a local cluster runs, where, and what is in it."),
+    "down": ("phalanx.cli.clusters", "down", "Stop a local cluster, or forget it for good."),
+    "kubeconfig": ("phalanx.cli.clusters", "kubeconfig", "Print a local cluster's kubeconfig, or merge it into yours."),
     "apiserver": ("phalanx.cli.apiserver", "apiserver", "Start the API server alone."),
     "scheduler": ("phalanx.cli.scheduler", "scheduler", "Run the scheduler against any API server."),
     "controllers": ("phalanx.cli.parts", "controllers", "Run the workload controllers against an API server."),

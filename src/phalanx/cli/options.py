@@ -20,17 +20,15 @@ def log_level_option(default: str) -> Decorator:
 _SERVER: tuple[Decorator, ...] = (
     click.option(
         "--data",
-        default="data",
-        show_default=True,
+        default="",
         metavar="DIR",
-        help="Where everything is kept; :memory: keeps nothing.",
+        help="Where everything is kept; :memory: keeps nothing.  [default: data]",
     ),
     click.option(
         "--listen",
-        default="127.0.0.1:7443",
-        show_default=True,
+        default="",
         metavar="HOST:PORT",
-        help="Address to serve on; port 0 chooses a free one.",
+        help="Address to serve on; port 0 chooses a free one.  [default: 127.0.0.1:7443]",
     ),
     click.option(
         "--kubeconfig",

@@ -39,7 +39,7 @@ def nodes(kubeconfig: str, context: str, count: int, topology: str, log_level: s
     from phalanx.local.nodes.topology import parse_topology
     from phalanx.serve.component import Loop
 
-    parsed = parse_topology(topology)
+    parsed = parse_topology(topology) if topology else None
 
     def make(client: Any) -> Loop:
         simulated = SimulatedNodes(client, count, parsed)

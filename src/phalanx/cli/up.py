@@ -16,13 +16,24 @@ from phalanx.cli.options import server_options
     default=None,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Simulated nodes to start with.  [default: 10, with --demo 32]",
+    help="Simulated nodes to start with.  [default: those there are; in a new cluster 10, with --demo 32]",
 )
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
 @click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
 @click.option("--demo/--no-demo", default=False, help="Make sample workloads and follow them in a live table.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
 @click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration of the scheduler.")
+@click.option("--name", default="", metavar="NAME", help="A cluster with data, port and kubeconfig of its own.")
+@click.option("--detach", is_flag=True, help="Return when it is ready; it runs on until `phalanx down`.")
+@click.option(
+    "--wait",
+    is_flag=False,
+    flag_value=60.0,
+    default=60.0,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="With --detach: how long to wait until it is ready.  [default: 60]",
+)
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
 def up(
     data: str,
@@ -37,6 +48,9 @@ def up(
     demo: bool,
     no_controllers: bool,
     config: str,
+    name: str,
+    detach: bool,
+    wait: float,
     record: str | None,
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
@@ -49,30 +63,44 @@ def up(
       phalanx up
       phalanx up --demo
       phalanx up --nodes 5000 --topology zones=2,blocks=4,racks=8
+      phalanx up --name team-a --detach && phalanx status team-a && phalanx down team-a
       phalanx up --nodes 0 --no-nodes --no-controllers    # API server and scheduler only
       KUBECONFIG=data/kubeconfig kubectl get nodes
     """
     from phalanx.cli.local import start_cluster
     from phalanx.serve.cluster import ClusterSettings
     from phalanx.serve.scheduler_process import load_config
-    from phalanx.serve.settings import ServerSettings
+    from phalanx.serve.settings import DEFAULT_DATA, ServerSettings
 
-    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates)
+    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, name)
+    home = server.home
+    if detach and home is None:
+        raise click.UsageError("--detach with --data :memory: needs --name, or nobody could find the cluster again")
     scheduler, document = load_config(config)
+    usual_nodes, usual_topology = 10, ""
     if demo:
         from phalanx.serve import demo as sample
 
         if no_nodes or no_controllers:
             raise click.UsageError("--demo needs nodes and controllers: leave out --no-nodes and --no-controllers")
-        nodes, topology = (sample.NODES, topology or sample.TOPOLOGY) if nodes is None else (nodes, topology)
+        usual_nodes, usual_topology = sample.NODES, sample.TOPOLOGY if nodes is None else ""
     settings = ClusterSettings(
         server,
-        10 if nodes is None else nodes,
+        nodes,
         topology,
+        usual_nodes,
+        usual_topology,
         run_nodes=not no_nodes,
         run_controllers=not no_controllers,
         scheduler=scheduler,
         scheduler_document=document,
         record=Path(record) if record else None,
     )
-    return start_cluster(settings, log_level, demo=demo)
+    if not detach or home is None:
+        return start_cluster(settings, log_level, demo=demo)
+    from phalanx.cli.detach import detached
+
+    where = name or f"--data {data or DEFAULT_DATA}"
+    return detached(
+        lambda: start_cluster(settings, log_level, demo=demo), home.log, wait, f"Stop it with: phalanx down {where}"
+    )

@@ -24,7 +24,7 @@ from phalanx.local.duties import Duties
 from phalanx.local.store.store import Store
 from phalanx.model import builtin
 from phalanx.serve.component import Loop
-from phalanx.serve.kubeconfig import write_kubeconfig
+from phalanx.serve.kubeconfig import context_name, write_kubeconfig
 from phalanx.serve.settings import MEMORY, ServerSettings
 
 log = logging.getLogger("phalanx.serve")
@@ -126,7 +126,8 @@ class ApiServer:
         app.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
         self.url = f"{'http' if settings.plain_http else 'https'}://{app.address}"
         if settings.kubeconfig_path is not None:
-            write_kubeconfig(settings.kubeconfig_path, self.url, self.ca, self.token or None)
+            context = context_name(settings.name)
+            write_kubeconfig(settings.kubeconfig_path, self.url, self.ca, self.token or None, context)
         app.ready = True
         log.info("serving on %s", self.url)
 

@@ -23,8 +23,10 @@ Part = Callable[[ApiServer], Component]  # called when the API server answers
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
-    nodes: int = 0
+    nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else those that are there
     topology: str = ""
+    usual_nodes: int = 10
+    usual_topology: str = ""
     run_nodes: bool = True  # False: no simulated kubelets at all (--no-nodes)
     run_controllers: bool = True  # False: no workload, PDB or node controllers (--no-controllers)
     run_scheduler: bool = True

@@ -13,7 +13,7 @@ from phalanx.local.api.files import write_private
 NAME = "phalanx"
 
 
-def kubeconfig_text(url: str, ca: bytes | None, token: str | None) -> str:
+def kubeconfig_text(url: str, ca: bytes | None, token: str | None, name: str = NAME) -> str:
     cluster: dict[str, str] = {"server": url}
     if ca is not None:
         cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
@@ -21,17 +21,44 @@ def kubeconfig_text(url: str, ca: bytes | None, token: str | None) -> str:
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": NAME, "cluster": cluster}],
-            "users": [{"name": NAME, "user": {"token": token} if token else {}}],
-            "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
-            "current-context": NAME,
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token} if token else {}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
         },
         sort_keys=False,
     )
 
 
-def write_kubeconfig(path: Path, url: str, ca: bytes | None, token: str | None) -> None:
+def context_name(cluster: str) -> str:
+    """The context of a cluster with a name, which must not meet those of other clusters in one file."""
+    return f"{NAME}-{cluster}" if cluster else NAME
+
+
+def write_kubeconfig(path: Path, url: str, ca: bytes | None, token: str | None, name: str = NAME) -> None:
     try:
-        write_private(path, kubeconfig_text(url, ca, token).encode())
+        write_private(path, kubeconfig_text(url, ca, token, name).encode())
     except OSError as problem:
         raise ConfigProblem("--kubeconfig", f"cannot write {path}: {problem.strerror or problem}") from None
+
+
+def merge_kubeconfig(path: Path, into: Path) -> str:
+    """Put the cluster of one kubeconfig into another beside what is there; the context to use. Raises ConfigProblem."""
+    new = yaml.safe_load(path.read_text())
+    try:
+        old = yaml.safe_load(into.read_text()) if into.exists() else None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise ConfigProblem(str(into), f"cannot be read, so nothing was changed: {problem}") from None
+    old = old or {"apiVersion": "v1", "kind": "Config"}
+    if not isinstance(old, dict) or old.get("kind") != "Config":
+        raise ConfigProblem(str(into), "is not a kubeconfig, so nothing was changed")
+    context = str(new["current-context"])
+    for part in ("clusters", "users", "contexts"):
+        others = [item for item in old.get(part) or () if item.get("name") != context]
+        old[part] = [*others, *new[part]]
+    old["current-context"] = context
+    try:
+        write_private(into, yaml.safe_dump(old, sort_keys=False).encode())
+    except OSError as problem:
+        raise ConfigProblem(str(into), f"cannot be written: {problem.strerror or problem}") from None
+    return context

@@ -60,10 +60,17 @@ def scheduler(settings: ClusterSettings) -> Part:
 
 
 def simulated_nodes(settings: ClusterSettings) -> Part:
-    topology = parse_topology(settings.topology)
+    spec = settings.topology or settings.usual_topology
+    topology = parse_topology(spec) if spec else None
 
     def make(server: ApiServer) -> Component:
-        nodes = SimulatedNodes(server.client("phalanx-nodes"), settings.nodes, topology, clock=server.context.clock)
+        nodes = SimulatedNodes(
+            server.client("phalanx-nodes"),
+            settings.nodes,
+            topology,
+            usual=settings.usual_nodes,
+            clock=server.context.clock,
+        )
         return Loop("nodes", nodes.run, ready=nodes.ready.wait)
 
     return make

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.model.gates import Gates
+from phalanx.serve.clusters import Home, home_of
 
 MEMORY = ":memory:"
+DEFAULT_DATA = "data"
 DEFAULT_LISTEN = "127.0.0.1:7443"
 
 
@@ -44,26 +47,45 @@ class ServerSettings:
     kubeconfig: Path | None = None  # None: in the data directory
     plain_http: bool = False  # no TLS and no token
     gates: Gates = field(default_factory=Gates)
+    name: str = ""  # of a cluster that is not known by its data directory only
 
     @classmethod
     def of(
-        cls, data: str, listen: str, kubeconfig: str | None, plain_http: bool = False, feature_gates: str = ""
+        cls,
+        data: str,
+        listen: str,
+        kubeconfig: str | None,
+        plain_http: bool = False,
+        feature_gates: str = "",
+        name: str = "",
     ) -> ServerSettings:
-        """From the texts of the command line; raises ConfigProblem."""
-        address = Listen.parse(listen)
+        """From the texts of the command line, empty where nothing was said; raises ConfigProblem."""
+        home = home_of(name) if name else None
+        data = data or (str(home.path / "data") if home else DEFAULT_DATA)
+        if home is not None:
+            kubeconfig = kubeconfig or str(home.path / "kubeconfig")
+        address = Listen.parse(listen or (_usual_address(home) if home else DEFAULT_LISTEN))
         if plain_http and not address.loopback:
             raise ConfigProblem("--plain-http", "without TLS and token only a loopback address may be listened on")
         directory = None if data == MEMORY else Path(data)
         if directory is not None:
             prepare_directory(directory)
-        return cls(directory, address, Path(kubeconfig) if kubeconfig else None, plain_http, Gates.parse(feature_gates))
+        gates = Gates.parse(feature_gates)
+        return cls(directory, address, Path(kubeconfig) if kubeconfig else None, plain_http, gates, name)
+
+    @property
+    def home(self) -> Home | None:
+        """Where the cluster is entered while it runs; None: in memory without a name, so nobody could ask for it."""
+        if self.name:
+            return home_of(self.name)
+        return home_of("", str(self.data)) if self.data is not None else None
 
     @property
     def kubeconfig_path(self) -> Path | None:
         """None: in memory without a place to write it to."""
         if self.kubeconfig is not None:
-            return self.kubeconfig
-        return self.data / "kubeconfig" if self.data is not None else None
+            return self.kubeconfig.absolute()
+        return (self.data / "kubeconfig").absolute() if self.data is not None else None
 
     def notes(self) -> list[str]:
         """What somebody who starts such a server may not have expected, and what to do about it."""
@@ -75,6 +97,23 @@ class ServerSettings:
                 f"--listen {self.listen.host} can be reached from other machines: whoever has the token may do all"
             )
         return notes
+
+
+def _usual_address(home: Home) -> str:
+    """A cluster with a name keeps its port, so that kubeconfigs stay true, unless another program took it meanwhile."""
+    record = home.record()
+    address = record.url.rpartition("/")[2] if record is not None else ""
+    return address if address and _free(Listen.parse(address)) else "127.0.0.1:0"
+
+
+def _free(listen: Listen) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((listen.host, listen.port))
+        except OSError:
+            return False
+    return True
 
 
 def prepare_directory(directory: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 import phalanx
 from phalanx.base.client import Client, Resource
@@ -15,6 +18,9 @@ from phalanx.local.nodes.topology import HOSTNAME, Topology
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 SIMULATED = "simulation.phalanx.dev/simulated"  # label; "true": the simulated kubelet looks after this node
 AT_ONCE = 64
+USUAL = 10  # nodes of a new cluster whose user did not say how many
+
+log = logging.getLogger(__name__)
 
 _PRESSURES = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -82,14 +88,50 @@ def node_body(index: int, count: int, topology: Topology, now: float) -> dict[st
     }
 
 
-async def create_fleet(client: Client, count: int, topology: Topology, clock: Clock) -> int:
-    """Make sure that nodes 0 … count-1 exist; those that are there stay as they are. Returns how many were made."""
-    indexes = iter(range(count))
+async def create_fleet(
+    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int = USUAL
+) -> int:
+    """Make sure that nodes 0 … count-1 exist; those that are there stay as they are. Returns how many were made.
+
+    A count of None is as many as there are, or the usual number in a new cluster. What was asked for and cannot be had
+    because nodes exist already is told in the log.
+    """
+    there = await _standing(client)
+    if count is None:
+        count = 0 if there else usual
+    _tell_differences(there, count, topology)
+    wanted = topology or Topology()
+    indexes = (index for index in range(count) if node_name(index) not in there)
     now = clock.now()
     made = await asyncio.gather(
-        *(_create_some(client, indexes, count, topology, now) for _ in range(min(AT_ONCE, count)))
+        *(_create_some(client, indexes, count, wanted, now) for _ in range(min(AT_ONCE, count)))
     )
     return sum(made)
+
+
+async def _standing(client: Client) -> dict[str, dict[str, str]]:
+    """The simulated nodes that exist, with their labels."""
+    found = msgspec.json.decode(await client.list(NODES, labels=f"{SIMULATED}=true"))["items"]
+    return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in found}
+
+
+def _tell_differences(there: dict[str, dict[str, str]], count: int, topology: Topology | None) -> None:
+    if len(there) > count > 0:
+        log.warning("%d simulated nodes exist, more than the %d asked for: delete some with kubectl", len(there), count)
+    if topology is None or count == 0:
+        return
+    elsewhere = [
+        name
+        for index in range(count)
+        if (labels := there.get(name := node_name(index))) is not None
+        and topology.labels(index, count).items() - labels.items()
+    ]
+    if elsewhere:
+        log.warning(
+            "%d nodes that exist keep the topology they have, which is not the one asked for: "
+            "delete them with kubectl, or start with another data directory",
+            len(elsewhere),
+        )
 
 
 async def _create_some(client: Client, indexes: Iterator[int], count: int, topology: Topology, now: float) -> int:

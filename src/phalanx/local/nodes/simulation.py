@@ -6,34 +6,37 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.local.nodes.fleet import create_fleet
+from phalanx.local.nodes.fleet import USUAL, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
 from phalanx.local.nodes.topology import Topology
 
 
 class SimulatedNodes:
-    """`run` until cancelled; `ready` once all nodes exist and their kubelet listens. A count of 0 creates none."""
+    """`run` until cancelled; `ready` once all nodes exist and their kubelet listens. A count of 0 creates none,
+    None as many as a new cluster usually has (`usual`) and no more where some exist."""
 
     def __init__(
         self,
         client: Client,
-        count: int = 0,
+        count: int | None = 0,
         topology: Topology | None = None,
         *,
+        usual: int = USUAL,
         clock: Clock | None = None,
         options: KubeletOptions | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self._client = client
         self._count = count
-        self._topology = topology or Topology()
+        self._topology = topology
+        self._usual = usual
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
         self._heartbeats = Heartbeats(client, self._clock, self.kubelet.nodes.values)
 
     async def run(self) -> None:
-        await create_fleet(self._client, self._count, self._topology, self._clock)
+        await create_fleet(self._client, self._count, self._topology, self._clock, self._usual)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.kubelet.run())
             await self.kubelet.synced.wait()

@@ -1,0 +1,222 @@
+"""`phalanx list`, `status`, `down`, `kubeconfig`: local clusters as things with a name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.base.errors import ConfigProblem
+
+if TYPE_CHECKING:
+    from phalanx.serve.clusters import Home, Record
+
+STOPPED = 1  # exit code of `status` where nothing runs
+PATIENCE = 30.0
+
+
+def which(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A cluster by NAME, or by its data directory."""
+    options = (
+        click.argument("name", default=""),
+        click.option("--data", default="data", show_default=True, metavar="DIR", help="A cluster without a name."),
+    )
+    return reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+output_option = click.option("-o", "--output", default="text", show_default=True, type=click.Choice(["text", "json"]))
+
+
+@click.command("list", short_help="List local clusters and whether they run.")
+@output_option
+def list_clusters(output: str) -> int:
+    """List the clusters that have a name, and the one in ./data if there is one.
+
+    \b
+    Example:
+      phalanx list -o json
+    """
+    from phalanx.serve.clusters import all_homes, home_of
+
+    here = home_of("", "data")
+    found = [*all_homes(), *([here] if here.record() is not None else [])]
+    rows = [_row(home) for home in found]
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return 0
+    if not rows:
+        click.echo("no clusters; start one with: phalanx up --name NAME --detach", err=True)
+        return 0
+    width = max(len("NAME"), *(len(row["name"]) for row in rows))
+    click.echo(f"{'NAME':<{width}}  {'STATE':<8}  {'AGE':<6}  URL")
+    for row in rows:
+        click.echo(f"{row['name']:<{width}}  {row['state']:<8}  {row['age']:<6}  {row['url']}")
+    return 0
+
+
+def _row(home: Home) -> dict[str, Any]:
+    record, runs = home.record(), home.running()
+    return {
+        "name": home.title,
+        "state": "running" if runs else "stopped",
+        "age": _age(time.time() - record.started) if runs and record else "",
+        "url": record.url if runs and record else "",
+        "kubeconfig": record.kubeconfig if record else "",
+        "pid": record.pid if runs and record else None,
+        "data": record.data if record else "",
+    }
+
+
+@click.command(short_help="Say whether a local cluster runs, where, and what is in it.")
+@which
+@output_option
+def status(name: str, data: str, output: str) -> int:
+    """Say whether a local cluster runs, how to reach it and what is in it.
+
+    Exit code 0: it runs and is ready, 1: it does not run or is not ready, 2: there never was one.
+
+    \b
+    Examples:
+      phalanx status
+      phalanx status team-a -o json
+    """
+    home, record = _known(name, data)
+    row = _row(home)
+    counts: dict[str, int] = {}
+    if home.running():
+        row["ready"], counts = _look(record)
+    if output == "json":
+        click.echo(json.dumps({**row, "counts": counts}, indent=2))
+    elif not home.running():
+        click.echo(f"{home.title} does not run; start it with: phalanx up {_address(name, data)}")
+    else:
+        click.echo(
+            f"{home.title} runs since {row['age']} as process {record.pid}{'' if row['ready'] else ', not ready'}"
+        )
+        click.echo(f"  server      {record.url}")
+        click.echo(f"  kubeconfig  {record.kubeconfig}")
+        if record.dashboard:
+            click.echo(f"  dashboard   {record.dashboard}")
+        if counts:
+            click.echo("  holds       " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    return 0 if row.get("ready") else STOPPED
+
+
+def _look(record: Record) -> tuple[bool, dict[str, int]]:
+    """Whether it answers, and how much there is of what people ask for first."""
+    import asyncio
+
+    from phalanx.base.client import Resource
+    from phalanx.base.errors import ApiProblem
+    from phalanx.kube.client import HttpClient
+    from phalanx.kube.config import load
+
+    kinds = (
+        Resource("", "v1", "nodes", "Node", namespaced=False),
+        Resource("", "v1", "pods", "Pod"),
+        Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
+    )
+
+    async def ask() -> tuple[bool, dict[str, int]]:
+        counts = {}
+        try:
+            async with HttpClient(load(record.kubeconfig, ""), user_agent="phalanx-cli") as client:
+                await client.request("GET", "/readyz")
+                for kind in kinds:
+                    page = json.loads(await client.list(kind, "", limit=1))
+                    left = page["metadata"].get("remainingItemCount") or 0
+                    counts[kind.plural] = len(page["items"]) + left
+        except (ApiProblem, ConfigProblem):
+            return False, counts
+        return True, counts
+
+    return asyncio.run(ask())
+
+
+@click.command(short_help="Stop a local cluster, or forget it for good.")
+@which
+@click.option("--delete", is_flag=True, help="Also delete all that a cluster with a NAME keeps: data, kubeconfig, log.")
+def down(name: str, data: str, delete: bool) -> int:
+    """Stop a cluster that runs in the background (or in another terminal). What it stored stays, unless --delete.
+
+    \b
+    Examples:
+      phalanx down
+      phalanx down team-a --delete
+    """
+    from phalanx.serve.clusters import home_of, stop
+
+    if delete and not name:
+        raise click.UsageError("--delete takes a NAME; delete the data directory of a cluster without one yourself")
+    home = home_of(name, data)
+    if not (delete and home.path.exists()):  # what never came to life can still be deleted
+        home, _ = _known(name, data)
+    ran = home.running()
+    if not stop(home, PATIENCE):
+        click.echo(f"error: {home.title} still runs after {PATIENCE:.0f} s", err=True)
+        return 1
+    if delete:
+        shutil.rmtree(home.path)
+    click.echo(f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}")
+    return 0
+
+
+@click.command(short_help="Print a local cluster's kubeconfig, or merge it into yours.")
+@which
+@click.option(
+    "--merge", is_flag=True, help="Put it into $KUBECONFIG or ~/.kube/config and make it the current context."
+)
+def kubeconfig(name: str, data: str, merge: bool) -> int:
+    """Print the kubeconfig of a local cluster, or merge it into your own.
+
+    \b
+    Examples:
+      phalanx kubeconfig team-a > team-a.kubeconfig
+      phalanx kubeconfig team-a --merge && kubectl --context phalanx-team-a get nodes
+    """
+    import os
+
+    from phalanx.serve.kubeconfig import merge_kubeconfig
+
+    home, record = _known(name, data)
+    source = Path(record.kubeconfig) if record.kubeconfig else None
+    if source is None or not source.exists():
+        raise ConfigProblem(home.title, "has written no kubeconfig; start it with --kubeconfig FILE")
+    if not merge:
+        click.echo(source.read_text(), nl=False)
+        return 0
+    first = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    into = Path(first) if first else Path.home() / ".kube" / "config"
+    if into.absolute() == source.absolute():
+        raise ConfigProblem("KUBECONFIG", f"{into} is the cluster's own kubeconfig: there is nothing to merge")
+    click.echo(f"{into}: current context is now {merge_kubeconfig(source, into)}")
+    return 0
+
+
+def _known(name: str, data: str) -> tuple[Home, Record]:
+    from phalanx.serve.clusters import all_homes, home_of
+
+    home = home_of(name, data)
+    record = home.record()
+    if record is None:
+        known = ", ".join(other.name for other in all_homes())
+        hint = f"clusters with names: {known}" if known else f"start one with: phalanx up {_address(name, data)}"
+        raise ConfigProblem(home.title, f"there is no cluster here; {hint}")
+    return home, record
+
+
+def _address(name: str, data: str) -> str:
+    return f"--name {name}" if name else "" if data == "data" else f"--data {data}"
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"

@@ -1,0 +1,145 @@
+"""Local clusters as things with a name: where each keeps its files, whether it runs, and how to reach it.
+
+A running cluster holds a lock on its `cluster.json`. The lock, not the process number in it, says that it runs: it is
+gone with the process, however that ended, while a number may by then be somebody else's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from phalanx.base.errors import ConfigProblem
+
+RECORD = "cluster.json"
+LOG = "log"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a running cluster says of itself; after its end, what it last was."""
+
+    name: str
+    pid: int
+    url: str
+    kubeconfig: str
+    data: str
+    started: float  # seconds since 1970
+    dashboard: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of one cluster: `cluster.json`, and for a cluster with a name its data, kubeconfig and log too."""
+
+    name: str  # "" for a cluster that is known by its data directory only
+    path: Path
+
+    @property
+    def title(self) -> str:
+        return self.name or str(self.path)
+
+    @property
+    def log(self) -> Path:
+        return self.path / LOG
+
+    def record(self) -> Record | None:
+        """None: nothing was ever started here, or the file is not ours."""
+        try:
+            return msgspec.json.decode((self.path / RECORD).read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def running(self) -> bool:
+        try:
+            descriptor = os.open(self.path / RECORD, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    @contextmanager
+    def held(self) -> Iterator[Announce]:
+        """For the life of a cluster's process. Raises ConfigProblem when one runs here already."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path / RECORD, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigProblem(
+                "--name" if self.name else "--data", f"{self.title} runs already{self._who()}"
+            ) from None
+        try:
+            yield Announce(descriptor)
+        finally:
+            os.close(descriptor)  # and with it the lock
+
+    def _who(self) -> str:
+        record = self.record()
+        stop = f"phalanx down {self.name}" if self.name else f"phalanx down --data {self.path}"
+        return f" as process {record.pid} at {record.url}; stop it with `{stop}`" if record else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Writes the record in place: a new file would have no lock."""
+
+    descriptor: int
+
+    def __call__(self, record: Record) -> None:
+        content = msgspec.json.encode(record)
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, content, 0)
+
+
+def homes() -> Path:
+    """The folder of all clusters with names (XDG base directories: state that a machine may keep)."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "phalanx" / "clusters"
+
+
+def home_of(name: str, data: str = "") -> Home:
+    """By name, or by data directory where there is none. Raises ConfigProblem for what cannot be a name."""
+    if not name:
+        return Home("", Path(data).absolute())
+    if not _NAME.fullmatch(name):
+        raise ConfigProblem(
+            "--name", f"{name!r} is no name: lower case letters, digits and '-', at most 63, such as team-a"
+        )
+    return Home(name, homes() / name)
+
+
+def all_homes() -> list[Home]:
+    """Every cluster with a name that was ever started and not deleted, in the order of their names."""
+    folder = homes()
+    found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    return [Home(path.name, path) for path in found]
+
+
+def stop(home: Home, patience: float) -> bool:
+    """Ask its process to end and wait until it has. False: it still runs after `patience` seconds."""
+    record = home.record()
+    if record is None or not home.running():
+        return True
+    os.kill(record.pid, signal.SIGTERM)
+    end = time.monotonic() + patience
+    while home.running():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
