@@ -150,7 +150,12 @@ class Admission:
         else:
             self._queue.gate(root, GANG, message)
         quiet = pod_reason in (WAITING, GATED)
+        self._groups.no_plan(root)
         for record in records:
+            if record.nominated and record.said.startswith(UNSCHEDULABLE):
+                # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod
+                # that was never tried is left alone.
+                self._cycle.nominate(record, "")
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # Its own gate is the reason that matters to it; a real API server has written that already.
                 self._cycle.say(record, GATED, GATED_MESSAGE, event=False)

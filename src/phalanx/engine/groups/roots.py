@@ -251,6 +251,12 @@ class Groups:
         self._roots.pop(root.key, None)
         self._group_of.pop(root.key, None)
         self._attempt.failures.pop(root.key, None)
+        self.no_plan(root)
+
+    def no_plan(self, root: Root) -> None:
+        """Room is no longer being made for this root; whom it sent away stays sent."""
+        if self.preempt is not None:
+            self.preempt.ongoing.void(root.key)
 
     def adopt(self, root: Root, group: GroupKey) -> None:
         """A root whose pods were all assumed has some again."""

@@ -75,6 +75,9 @@ class GroupPreemption:
         if found.units or found.seats:
             return self.carry_out(root, group, found)
         note = self._note(found.answer)
+        for record in root.records.values():
+            if record.nominated:
+                self.cycle.nominate(record, "")  # no plan, no promises: others may have the room
         if len(self._futile) > 1024:
             self._futile.clear()
         self._futile[root.key] = (self._state(root), note)
@@ -256,6 +259,9 @@ class GroupPreemption:
             node="cluster",
         )
         announce(cycle, found.units, kind)
+        for record in root.records.values():
+            if record.nominated and record.key not in members:
+                cycle.nominate(record, "")  # of an earlier plan
         for record, row in found.seats:
             cycle.nominate(record, columns.names[row])
         return text
