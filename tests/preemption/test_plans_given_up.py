@@ -6,7 +6,7 @@ import pytest
 from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine import decisions as d
-from phalanx.testing.builders import composite, node, pod, pod_group
+from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 
 def full(nodes=8, **options):
@@ -95,3 +95,77 @@ def test_a_node_that_somebody_named_for_a_pod_is_kept_while_its_gang_arrives():
     assert world.of(d.Nominate) == []
     world.see(pod("g-1").cpu("1").group("g").priority(100)).step()
     assert world.bound["g-0"] == "n1"
+
+
+# ---- hopeless until something it depends on changes
+
+
+def lower_the_minimum(world):
+    world.see(pod_group("g").gang(3).priority(100))
+
+
+def make_the_group_again(world):
+    world.gone("PodGroup", "g").step()
+    world.see(pod_group("g").gang(3).priority(100))
+
+
+@pytest.mark.parametrize("change", [lower_the_minimum, make_the_group_again])
+def test_a_gang_asked_too_much_of_makes_room_once_it_asks_less(change):
+    world = full().see(*gang("g", 9, 9))
+    world.step()
+    assert world.evicted == []
+    change(world)
+    world.step()
+    assert len(world.evicted) >= 3 and len(world.bound) >= 3
+
+
+def replica(count):
+    template = {"gang": {"minCount": count}}
+    return workload("w").template("workers", template)
+
+
+def test_a_workload_made_again_with_a_smaller_minimum_makes_room():
+    world = full().see(
+        replica(9), *(pod(f"g-{i}").cpu("1").priority(100).workload("w", "workers", "0") for i in range(9))
+    )
+    world.step()
+    assert world.evicted == []
+    world.gone("Workload", "w").step()
+    world.see(replica(3)).step()
+    assert len(world.evicted) >= 3 and len(world.bound) >= 3
+
+
+def test_a_tree_that_needs_fewer_of_its_groups_makes_room():
+    world = full().see(
+        composite("tree").gang(3).priority(100),
+        *(pod_group(name).gang(3).parent("tree").priority(100) for name in "abc"),
+        *(pod for name in "abc" for pod in members(name, 3)),
+    )
+    world.step()
+    assert world.evicted == []
+    world.see(composite("tree").gang(2).priority(100)).step()
+    assert len(world.evicted) >= 6 and len(world.bound) >= 6
+
+
+def test_a_member_that_asks_for_less_makes_room():
+    world = full(2).see(
+        pod_group("g").gang(2).priority(100), *(pod(f"g-{i}").cpu("2").group("g").priority(100) for i in range(2))
+    )
+    world.step()
+    assert world.evicted == []
+    world.see(*members("g", 2)).step()
+    assert len(world.evicted) == 2 and len(world.bound) == 2
+
+
+@pytest.mark.parametrize("high", [gang("g", 1, 1), [pod("g-0").cpu("1").priority(100)]], ids=["gang", "pod"])
+def test_a_group_that_became_less_important_can_be_sent_away(high):
+    world = ClusterRun(groups_engine()).see(
+        node("n0").cpu("1"),
+        pod_group("batch").gang(1).priority(200).disrupt_all(),
+        pod("b0").cpu("1").group("batch").priority(10).node("n0"),
+        *high,
+    )
+    world.step()
+    assert world.evicted == []
+    world.see(pod_group("batch").gang(1).priority(10).disrupt_all()).step()
+    assert world.evicted == ["b0"] and world.bound == {"g-0": "n0"}

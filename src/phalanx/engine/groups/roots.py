@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
+from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.groups.admission import GANG, INVALID, Admission
 from phalanx.engine.groups.attempt import Attempt, Refusal
 from phalanx.engine.groups.commits import Commits
@@ -152,7 +153,10 @@ class Groups:
         if kind == WORKLOAD:
             heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
             # Without it its implicit groups have no head any more.
-            self._mark(forest.of_workload(namespace, name), helps=True)
+            below = dict.fromkeys(forest.of_workload(namespace, name))
+            self._mark(below, helps=True)
+            if old is None or new is None or old.spec != new.spec:
+                self._within_reach(below)
         else:
             key = GroupKey(kind, namespace, name)
             below = {leaf.key: None for leaf in forest.leaves(key)}
@@ -168,9 +172,20 @@ class Groups:
                     return  # its status was written, probably by us
             below |= {leaf.key: None for leaf in forest.leaves(key)}
             self._touched[key] = None
+            if _disrupted_as(old) != _disrupted_as(new):
+                self._within_reach(below)
             self._mark(below, helps=True)
         for head in heads:
             self._touched[head] = None
+
+    def _within_reach(self, leaves: Iterable[GroupKey]) -> None:
+        """Members on nodes may be evicted by others than before."""
+        for key in leaves:
+            leaf = self.forest.group(key) or self.forest.named(key)
+            for member in leaf.members if leaf is not None else ():
+                record = self.pods.records.get(str(member))
+                if record is not None and record.row >= 0:
+                    self.queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
 
     def outcome(self, decision: d.Decision, event: e.Outcome) -> None:
         """A write about a group, or an eviction, was answered."""
@@ -436,6 +451,14 @@ def _same(old: Any, new: Any) -> bool:
         and old.metadata.annotations == new.metadata.annotations
         and old.metadata.uid == new.metadata.uid
     )
+
+
+def _disrupted_as(group: Any | None) -> Any:
+    """What decides who may evict its pods, and whether each for itself."""
+    if group is None:
+        return None
+    spec = group.spec
+    return (spec.priority, spec.disruption_mode, spec.parent_composite_pod_group_name)
 
 
 def root_key(key: GroupKey) -> str:

@@ -106,18 +106,16 @@ class DefaultPreemption:
             text = _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})
             return replace(_no(text, clear=record, hopeless=True), asks=Wake.NODE)
         chooser.catalogue.refresh()
-        state = (self._handle.columns.log.position, cycle.nominations.version, self._handle.objects.version)
         key = (record.shape.id, record.priority)
         known = self._futile.get(key)
-        if known is not None and known[0] == state:
+        if known is not None and known[0] == chooser.catalogue.circumstances:
             return _no(known[1], clear=record, hopeless=True)
         found = chooser.choose(record, cycle.evaluation(record), diagnosis.resolvable)
         if found is None:
             message = self._why_not(record, diagnosis)
             if len(self._futile) > 4096:
                 self._futile.clear()
-            state = (self._handle.columns.log.position, cycle.nominations.version, self._handle.objects.version)
-            self._futile[key] = (state, message)
+            self._futile[key] = (chooser.catalogue.circumstances, message)
             return _no(message, clear=record, hopeless=True)
         return self._carry_out(record, found, diagnosis, ongoing)
 

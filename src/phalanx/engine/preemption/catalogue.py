@@ -50,6 +50,7 @@ class Catalogue:
     def __init__(self, cycle: Cycle, objects: Objects) -> None:
         self.cycle = cycle
         self.columns: Columns = cycle.columns
+        self.objects = objects
         self.budgets = Budgets(objects)
         self.units: dict[UnitKey, Unit] = {}
         self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
@@ -73,6 +74,12 @@ class Catalogue:
     @property
     def forest(self) -> GroupForest | None:
         return getattr(self.cycle.groups, "forest", None)
+
+    @property
+    def circumstances(self) -> tuple[int, ...]:
+        """Everything but the preemptor itself that the search for victims depends on, as one value: as long as it is
+        the same, a search that failed fails again."""
+        return (self.columns.log.position, self.cycle.nominations.version, self.objects.version)
 
     def regroup(self) -> None:
         """A group changed: who goes with whom may be different now."""

@@ -87,9 +87,9 @@ class GroupPreemption:
         return self.ongoing.expected(root, change)
 
     def _state(self, root: Root) -> tuple[Any, ...]:
-        """An unchanged cluster is not searched twice for the same pods."""
-        pods = tuple(sorted(root.records))
-        return (self.cycle.columns.log.position, self.cycle.nominations.version, self.catalogue.budgets.spending, pods)
+        """An unchanged cluster is not searched twice for the same pods (their groups are objects of the cluster)."""
+        pods = tuple(sorted((key, record.shape.id) for key, record in root.records.items()))
+        return (*self.catalogue.circumstances, root.priority, pods)
 
     @staticmethod
     def _note(answer: Answer) -> str:
