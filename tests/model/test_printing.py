@@ -137,6 +137,7 @@ def test_groups_as_the_reference_says() -> None:
     for conditions, word in (
         ([scheduled], "Scheduled"),
         ([{**scheduled, "status": "False"}], "Unschedulable"),
+        ([{**scheduled, "status": "False", "reason": "WaitingForMembers"}], "WaitingForMembers"),
         ([scheduled, {"type": "DisruptionTarget", "reason": "PreemptionByScheduler"}], "PreemptionByScheduler"),
     ):
         assert row("podgroups.scheduling.k8s.io", spec=spec, status={"conditions": conditions})["Status"] == word

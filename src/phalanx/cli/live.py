@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
 from phalanx.serve.board import Row
 
 STYLE = {"Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}
+TITLES = ("GROUP", "PLACED", "POLICY", "STATUS", "WHERE")
+WHERE = 12  # columns kept for it where names are long
+REASON_LINES = 3
 
 
 class LiveTable:
@@ -26,7 +30,7 @@ class LiveTable:
     def start(self) -> None:
         self._started = True
         if self._console.is_terminal:
-            self._live = Live(table(self._rows), console=self._console, auto_refresh=False)
+            self._live = Live(self._picture(), console=self._console, auto_refresh=False)
             self._live.start()
         else:
             self.show(self._rows)
@@ -36,12 +40,15 @@ class LiveTable:
             self._live.stop()
             self._live = None
 
+    def _picture(self) -> Text:
+        return picture(self._rows, self._console.width, self._console.height)
+
     def show(self, rows: list[Row]) -> None:
         self._rows = rows
         if not self._started:
             return
         if self._live is not None:
-            self._live.update(table(rows), refresh=True)
+            self._live.update(self._picture(), refresh=True)
             return
         for row in rows:
             key, state = (row.namespace, row.name, row.kind), (row.status, row.placed)
@@ -57,20 +64,52 @@ class LiveTable:
                 sys.stdout.flush()
 
 
-def table(rows: list[Row]) -> Table:
-    drawn = Table(title="Groups (Ctrl-C stops the cluster)", title_justify="left", expand=False)
-    for name in ("NAMESPACE", "GROUP", "POLICY", "PLACED", "RUNNING", "WHERE", "STATUS", "WHY"):
-        drawn.add_column(name, overflow="fold", no_wrap=name != "WHY")
-    for row in rows:
-        style = STYLE.get(row.status, "")
-        drawn.add_row(
-            row.namespace,
-            row.name if row.kind == "PodGroup" else f"{row.name} (composite)",
-            row.policy,
-            f"{row.placed}/{row.pods}",
-            str(row.running),
-            row.where,
-            f"[{style}]{row.status}[/]" if style else row.status,
-            "" if row.status == "Scheduled" else row.message,
-        )
+def picture(rows: list[Row], width: int, height: int) -> Text:
+    """What waits first, each with its reason on a line of its own; cut to the screen, and the cut is told."""
+    rows = sorted(rows, key=lambda row: (row.status == "Scheduled", row.namespace, row.name, row.kind))
+    namespaces = {row.namespace for row in rows}
+    names = [_name(row, len(namespaces) > 1) for row in rows]
+    cells = [
+        (name, f"{row.placed}/{row.pods}", row.policy, row.status, row.where)
+        for name, row in zip(names, rows, strict=True)
+    ]
+    widths = [
+        max(len(title), *(len(cell[n]) for cell in cells)) if cells else len(title) for n, title in enumerate(TITLES)
+    ]
+    widths[0] = min(widths[0], max(16, width - sum(widths[1:4]) - 8 - WHERE))
+    drawn = Text(no_wrap=True, overflow="ellipsis")
+    drawn.append("Groups (Ctrl-C stops the cluster)\n", style="bold")
+    drawn.append(_line(TITLES, widths, width) + "\n", style="dim")
+    room = height - 4  # title, heads, the line that tells the cut, the prompt
+    for number, (row, cell) in enumerate(zip(rows, cells, strict=True)):
+        reason = _reason(row, width)
+        if room < 1 + len(reason):
+            drawn.append(f"and {len(rows) - number} more: kubectl get podgroups -A\n", style="dim")
+            break
+        room -= 1 + len(reason)
+        drawn.append(_line(cell, widths, width) + "\n", style=STYLE.get(row.status, ""))
+        for line in reason:
+            drawn.append(f"    {line}\n", style="dim")
     return drawn
+
+
+def _name(row: Row, several: bool) -> str:
+    kind = "" if row.kind == "PodGroup" else " (tree)"
+    return f"{row.namespace}/{row.name}{kind}" if several else f"{row.name}{kind}"
+
+
+def _line(cells: tuple[str, ...], widths: list[int], width: int) -> str:
+    cut = [cell if len(cell) <= size else cell[: size - 1] + "…" for cell, size in zip(cells, widths, strict=True)]
+    line = "  ".join(f"{cell:<{size}}" for cell, size in zip(cut, widths, strict=True)).rstrip()
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _reason(row: Row, width: int) -> list[str]:
+    if row.status == "Scheduled" or not row.message:
+        return []
+    lines = textwrap.wrap(row.message, max(20, width - 5))
+    return (
+        lines
+        if len(lines) <= REASON_LINES
+        else [*lines[: REASON_LINES - 1], lines[REASON_LINES - 1][: width - 6] + "…"]
+    )

@@ -17,7 +17,8 @@ def _status(obj: Json, now: float) -> str:
     word = "Pending"
     scheduled = condition(obj, "PodGroupInitiallyScheduled")
     if scheduled is not None:
-        word = "Scheduled" if scheduled.get("status") == "True" else "Unschedulable"
+        # The condition's own reason: a group that waits for its members is not told to be unschedulable.
+        word = "Scheduled" if scheduled.get("status") == "True" else scheduled.get("reason") or "Unschedulable"
     target = condition(obj, "DisruptionTarget")
     if target is not None:
         word = target.get("reason") or word
