@@ -11,10 +11,10 @@ import pytest
 from beside import Beside, beside, group_of, job, jobset, pods, running
 
 from phalanx.base import informer
-from phalanx.controllers.cluster import ClusterControllers
-from phalanx.controllers.cluster_writer import HandsOff
-from phalanx.controllers.grouping.job import group_job
-from phalanx.controllers.linking import Abilities
+from phalanx.controllers.beside.controllers import ClusterControllers
+from phalanx.controllers.beside.linking import Abilities
+from phalanx.controllers.beside.writer import HandsOff
+from phalanx.controllers.workloads.job.grouping import group_job
 from phalanx.kube.group_api import GroupApi
 from phalanx.model.gates import Gates
 

@@ -14,7 +14,8 @@ from rights import Recording, Use, documents, grants
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import SystemClock
-from phalanx.controllers.cluster import KINDS, RUNTIMES, ClusterControllers
+from phalanx.controllers.beside.controllers import ClusterControllers
+from phalanx.controllers.workloads.registry import FOLLOWED, READ
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.kube.executor import Executor
@@ -107,8 +108,8 @@ async def use_controllers(cluster: Beside, client: Recording) -> None:
     """Everything the controllers do: lead, share a certificate, tell whom to trust, make, follow and remove groups."""
     await namespace(cluster)
     await serve_webhook_configurations(cluster)
-    for resource in (*KINDS, *RUNTIMES):
-        if resource.group.endswith("kubeflow.org"):
+    for resource in (*(kind.resource for kind in FOLLOWED), *READ):
+        if cluster.registry.by_kind(resource.group, resource.version, resource.kind) is None:
             await install(cluster, resource)
     lease = LeaseSettings("phalanx-controllers", "phalanx-system")
     await cluster.create("Secret", "phalanx-webhook-tls", "phalanx-system", data={"tls.crt": "b2xk"})  # of no use
@@ -261,6 +262,14 @@ def test_a_role_allows_exactly_what_its_part_does(role: str) -> None:
     assert refused == []
     unused = [grant for grant in allowed if not any(grant.allows(*where) for where in uses.get(grant.use, ()))]
     assert unused == []
+
+
+def test_every_kind_of_workload_may_be_read_and_may_own_groups() -> None:
+    allowed = {grant.use for grant in grants("phalanx-controllers")}
+    for kind in FOLLOWED:
+        for verb, resource in kind.rights:
+            assert Use(verb, resource.group, resource.plural) in allowed
+        assert Use("update", kind.resource.group, f"{kind.resource.plural}/finalizers") in allowed
 
 
 def test_no_rule_has_a_wildcard() -> None:

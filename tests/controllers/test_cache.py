@@ -10,8 +10,8 @@ import pytest
 
 from in_process import Inside, inside
 from phalanx.base.client import Resource
-from phalanx.controllers import cache as module
-from phalanx.controllers.cache import Cache, Key, by_labels
+from phalanx.controllers.runtime import cache as module
+from phalanx.controllers.runtime.cache import Cache, Key, by_labels
 from phalanx.model.selectors import parse_labels
 
 PODS = Resource("", "v1", "pods", "Pod")

@@ -11,7 +11,7 @@ import pytest
 from world import DyingClient, Json, World, template, world
 
 from phalanx.base.clock import SystemClock
-from phalanx.controllers import cron
+from phalanx.controllers.workloads.cronjob import cron
 
 
 class Fast(SystemClock):

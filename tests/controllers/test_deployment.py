@@ -9,7 +9,7 @@ import pytest
 from world import DyingClient, Json, World, condition, container, image_of, template, world
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.controllers.rollout import Allowance, Share, allowance, grown, shared_out, shrunk
+from phalanx.controllers.runtime.rollout import Allowance, Share, allowance, grown, shared_out, shrunk
 
 REVISION = "deployment.kubernetes.io/revision"
 

@@ -15,7 +15,7 @@ from test_cronjob import Fast
 from world import Json, World, condition, world
 
 from phalanx.base.clock import SystemClock
-from phalanx.controllers.grouping import group
+from phalanx.controllers.workloads.registry import group
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOPOLOGY = "blocks=2,racks=4"

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workload_objects import gang, job, jobset, part
 
-from phalanx.controllers.grouping import Refused, group
+from phalanx.controllers.grouping import Refused
 from phalanx.controllers.grouping import names as naming
 from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
-from phalanx.controllers.grouping.job import BOTH, GROUP_ONLY, NOTHING, delegated, mode_of
+from phalanx.controllers.workloads.job.grouping import BOTH, GROUP_ONLY, NOTHING, delegated, mode_of
+from phalanx.controllers.workloads.registry import group
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from workload_objects import gang, job, jobset, part
 
-from phalanx.controllers.grouping import group
-from phalanx.controllers.jobset_jobs import keys_of
+from phalanx.controllers.workloads.jobset.jobs import keys_of
+from phalanx.controllers.workloads.registry import group
 
 A, B = "replicated-job-1", "replicated-job-2"
 WORKLOAD = "sample-jobset-3c10becfc2"

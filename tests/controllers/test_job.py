@@ -13,7 +13,7 @@ from workload_objects import EXIT, RUN, finished, gang, job
 from world import DyingClient, World, condition, world
 
 from phalanx.base.errors import Invalid, NotFound
-from phalanx.controllers import job as job_module
+from phalanx.controllers.workloads.job import controller as job_module
 
 Json = dict[str, Any]
 Scenario = Callable[[World], Coroutine[Any, Any, None]]

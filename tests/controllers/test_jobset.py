@@ -10,7 +10,7 @@ import pytest
 from workload_objects import EXIT, RUN, finished, jobset, part
 from world import World, condition, world
 
-from phalanx.controllers import job as job_module
+from phalanx.controllers.workloads.job import controller as job_module
 
 Json = dict[str, Any]
 Scenario = Callable[[World], Coroutine[Any, Any, None]]

@@ -13,9 +13,9 @@ from workload_objects import finished, gang, jobset, part
 from world import DyingClient, World, condition, world
 
 from phalanx.base.errors import NotFound
-from phalanx.controllers import job as job_module
-from phalanx.controllers import jobset as jobset_module
-from phalanx.controllers.grouping.jobset import group_job_set
+from phalanx.controllers.workloads.job import controller as job_module
+from phalanx.controllers.workloads.jobset import controller as jobset_module
+from phalanx.controllers.workloads.jobset.grouping import group_job_set
 
 Json = dict[str, Any]
 TREE = "scheduling.phalanx.dev/group-tree"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from phalanx.controllers.leaderworkerset_names import subgroup_index
-from phalanx.controllers.leaderworkerset_restart import must_recreate
-from phalanx.controllers.leaderworkerset_rollout import Allowed, GroupState, Leaders, allowed_of, next_step
+from phalanx.controllers.workloads.leaderworkerset.names import subgroup_index
+from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
+from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState, Leaders, allowed_of, next_step
 
 Json = dict[str, Any]
 OLD, NEW, DOWN = GroupState(ready=True), GroupState(ready=True, updated=True), GroupState(updated=True)

@@ -10,8 +10,8 @@ import pytest
 from world import Json, World, condition, container, template, world
 
 from phalanx.base.clock import rfc3339_micro
-from phalanx.controllers.leaving import stays
-from phalanx.controllers.nodelife import wanted_taints
+from phalanx.controllers.nodes.leaving import stays
+from phalanx.controllers.nodes.lifecycle import wanted_taints
 from phalanx.model.objects.node import Taint
 
 FAIL = "simulation.phalanx.dev/fail"
@@ -310,7 +310,7 @@ def test_pods_of_a_node_declared_out_of_service_are_removed() -> None:
 
 
 def test_pods_of_a_deleted_node_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.controllers.leaving.QUARANTINE", 0.2)
+    monkeypatch.setattr("phalanx.controllers.nodes.leaving.QUARANTINE", 0.2)
 
     async def scenario() -> None:
         async with world(2) as cluster:

@@ -11,11 +11,14 @@ import pytest
 from lws_objects import P, lws
 from world import Json, condition, world
 
-from phalanx.controllers.grouping import Refused, group, mpijob, trainjob
-from phalanx.controllers.grouping import leaderworkerset as lws_grouping
+from phalanx.controllers.grouping import Refused
 from phalanx.controllers.grouping.demand import total
 from phalanx.controllers.providers import provider_of
 from phalanx.controllers.providers.registry import PROVIDERS
+from phalanx.controllers.workloads.leaderworkerset import grouping as lws_grouping
+from phalanx.controllers.workloads.mpijob import grouping as mpijob
+from phalanx.controllers.workloads.registry import group
+from phalanx.controllers.workloads.trainjob import grouping as trainjob
 
 R = "dd6699c7c"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "vllm-0", "uid": "LEADERUID"}

@@ -109,9 +109,11 @@ def target(text: str) -> tuple[str, str]:
     kind, separator, name = text.partition("/")
     found = kind_of(kind)
     if not separator or not name or found is None:
+        from phalanx.controllers.workloads.registry import KINDS
+
         raise click.UsageError(
             f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload"
-            " (and job, jobset, lws, statefulset, deployment for why and plan)"
+            f" (for why and plan also {', '.join(kind.names[0] for kind in KINDS)})"
         )
     return found, name
 

@@ -69,16 +69,16 @@ def _read(name: str) -> list[Json]:
 
 def _group(document: Json, related: list[Json]) -> Any:
     from phalanx.controllers.grouping import Refused
-    from phalanx.controllers.grouping import group as group_object
-    from phalanx.controllers.grouping.registry import grouper_of
+    from phalanx.controllers.workloads.registry import kind_of
 
-    if grouper_of(document) is None:
+    kind = kind_of(document)
+    if kind is None:
         return None
     problems = _complete(document)
     if problems:
         raise _Problem("; ".join(problems))
     try:
-        return group_object(document, [other for other in related if other is not document])
+        return kind.group(document, [other for other in related if other is not document])
     except Refused as refused:
         raise _Problem(str(refused)) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""From what people write (a Job, a JobSet, a LeaderWorkerSet …) to the groups the scheduler knows."""
+"""From what people write (any kind of workload) to the groups the scheduler knows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,7 @@ from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, connection_of, target
 from phalanx.controllers import resources as r
-
-KINDS = {
-    "job": "Job",
-    "jobs": "Job",
-    "jobset": "JobSet",
-    "jobsets": "JobSet",
-    "leaderworkerset": "LeaderWorkerSet",
-    "leaderworkersets": "LeaderWorkerSet",
-    "lws": "LeaderWorkerSet",
-    "statefulset": "StatefulSet",
-    "statefulsets": "StatefulSet",
-    "sts": "StatefulSet",
-    "deployment": "Deployment",
-    "deployments": "Deployment",
-    "deploy": "Deployment",
-}
-
+from phalanx.controllers.workloads.registry import BY_NAME
 
 # Asks about one pod or group (kind, name, namespace, kubeconfig, context, scheduler, output); answers the exit code.
 AskOne = Callable[[str, str, str, str, str, str, str], Awaitable[int]]
@@ -39,12 +23,12 @@ async def each_root(
 ) -> int:
     """One question for a pod or group, or one for every root group of a workload; the worst answer is the exit code."""
     owner, _, owned = what.partition("/")
-    kind = KINDS.get(owner.lower())
-    if kind is None or not owned:
+    found = BY_NAME.get(owner.partition(".")[0].lower())
+    if found is None or not owned:
         return await ask_one(*target(what), namespace, kubeconfig, context, scheduler, output)
     connection = connection_of(kubeconfig, context)
     async with Asker(connection, scheduler) as asker:
-        groups = await groups_of(asker.client, kind, namespace or connection.namespace, owned)
+        groups = await groups_of(asker.client, found.resource.kind, namespace or connection.namespace, owned)
     codes = []
     for number, (group_kind, group) in enumerate(groups):
         if number and output == "text":

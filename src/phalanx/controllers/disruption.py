@@ -11,20 +11,17 @@ from typing import Any
 
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.controllers import resources as r
-from phalanx.controllers.cache import by_labels
-from phalanx.controllers.ownership import controller_of
-from phalanx.controllers.pods import finished, ready
-from phalanx.controllers.runtime import Cache, Caches, Controller, Json, Key
-from phalanx.controllers.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.cache import by_labels
+from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
+from phalanx.controllers.runtime.ownership import controller_of
+from phalanx.controllers.runtime.pods import finished, ready
+from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.workloads.registry import KINDS
 from phalanx.model.selectors import from_selector
 
 DISRUPTED_TIMEOUT = 120.0  # an eviction that did not end in a deletion by then did not happen
 
-SCALED = {
-    ("apps", "ReplicaSet"): r.REPLICA_SETS,
-    ("apps", "StatefulSet"): r.STATEFUL_SETS,
-    ("apps", "Deployment"): r.DEPLOYMENTS,
-}
+SCALED = {kind.key: kind.resource for kind in KINDS if kind.scaled}
 
 
 class NoScale(Exception):
@@ -129,23 +126,27 @@ class DisruptionController(Controller):
         expected = self._expected(pods)
         return expected, _scaled(minimum, expected)
 
+    def _cache_of(self, reference: Json) -> Cache | None:
+        group = str(reference["apiVersion"]).rpartition("/")[0]
+        return self._owners.get((group, reference["kind"]))
+
     def _expected(self, pods: list[Json]) -> int:
         scales: dict[str, int] = {}
         for pod in pods:
             reference = controller_of(pod)
             if reference is None:
                 raise NoScale(f"found no controller for pod {pod['metadata']['name']!r}")
-            group = str(reference["apiVersion"]).rpartition("/")[0]
-            cache = self._owners.get((group, reference["kind"]))
+            cache = self._cache_of(reference)
             owner = cache.get(pod["metadata"]["namespace"], reference["name"]) if cache is not None else None
             if owner is None:
                 raise NoScale(f"{reference['kind']} {reference['name']!r} does not implement the scale subresource")
             above = controller_of(owner)
-            if above is not None and above["kind"] == "Deployment":
-                # While it rolls, its ReplicaSets together want more than it does.
-                deployment = self._owners["apps", "Deployment"].get(pod["metadata"]["namespace"], above["name"])
-                if deployment is not None and deployment["metadata"]["uid"] == above["uid"]:
-                    reference, owner = above, deployment
+            scaler = self._cache_of(above) if above is not None else None
+            if above is not None and scaler is not None:
+                # While a Deployment rolls, its ReplicaSets together want more than it does.
+                whole = scaler.get(pod["metadata"]["namespace"], above["name"])
+                if whole is not None and whole["metadata"]["uid"] == above["uid"]:
+                    reference, owner = above, whole
             scales[str(reference["uid"])] = int(owner["spec"].get("replicas", 1))
         return sum(scales.values())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from phalanx.base.client import Client
 from phalanx.controllers import resources as r
-from phalanx.controllers.runtime import Cache, Caches
+from phalanx.controllers.runtime.controller import Cache, Caches
 
 Json = dict[str, Any]
 

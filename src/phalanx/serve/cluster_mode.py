@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.cluster import ClusterControllers
-from phalanx.controllers.linking import Abilities
+from phalanx.controllers.beside.controllers import ClusterControllers
+from phalanx.controllers.beside.linking import Abilities
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import in_cluster, load
 from phalanx.kube.group_api import GroupApi

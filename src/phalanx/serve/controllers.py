@@ -6,24 +6,17 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
-from phalanx.controllers.claim_protection import ClaimProtection
-from phalanx.controllers.cronjob import CronJobController
-from phalanx.controllers.daemonset import DaemonSetController
-from phalanx.controllers.deployment import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
-from phalanx.controllers.ephemeral_volumes import EphemeralVolumesController
-from phalanx.controllers.events import Events
-from phalanx.controllers.groups import Groups
-from phalanx.controllers.job import JobController
-from phalanx.controllers.jobset import JobSetController
-from phalanx.controllers.leaderworkerset import LeaderWorkerSetController
-from phalanx.controllers.leaving import LeavingPods
-from phalanx.controllers.nodelife import NodeLifecycleController
-from phalanx.controllers.replicaset import ReplicaSetController
-from phalanx.controllers.runtime import Caches, Controller
-from phalanx.controllers.set_groups import SetGroups
-from phalanx.controllers.statefulset import StatefulSetController
-from phalanx.controllers.volumes import VolumesController
+from phalanx.controllers.nodes.leaving import LeavingPods
+from phalanx.controllers.nodes.lifecycle import NodeLifecycleController
+from phalanx.controllers.runtime.controller import Caches, Controller
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.volumes.controller import VolumesController
+from phalanx.controllers.volumes.ephemeral import EphemeralVolumesController
+from phalanx.controllers.volumes.protection import ClaimProtection
+from phalanx.controllers.workloads.kind import Local
+from phalanx.controllers.workloads.registry import KINDS
 from phalanx.model.gates import Gates
 
 
@@ -33,22 +26,11 @@ class ControllersService:
         self._caches = Caches(client)
         self.events = Events(client, clock)
         groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
-        job_groups = groups if gates("WorkloadWithJob") else None
-        leader_worker_sets = LeaderWorkerSetController(self._caches, clock, self.events, groups)
-        sets = SetGroups(self._caches, self.events, groups) if groups is not None else None
-        admission = [sets.admit] if sets is not None else []
+        local = Local(self._caches, clock, self.events, groups, gates)
         self.ready = asyncio.Event()
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
-            ReplicaSetController(self._caches, clock, admission),
-            DeploymentController(self._caches, clock),
-            StatefulSetController(self._caches, clock, [leader_worker_sets.admit, *admission]),
-            leader_worker_sets,
-            *(sets.controllers.values() if sets is not None else ()),
-            DaemonSetController(self._caches, clock),
-            JobController(self._caches, clock, self.events, job_groups),
-            JobSetController(self._caches, clock, self.events, groups),
-            CronJobController(self._caches, clock),
+            *(controller for kind in KINDS if kind.run is not None for controller in kind.run(local)),
             VolumesController(self._caches, clock, self.events),
             ClaimProtection(self._caches, clock),
             EphemeralVolumesController(self._caches, self.events),

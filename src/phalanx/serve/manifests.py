@@ -13,15 +13,9 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import BadRequest
-from phalanx.controllers import leaderworkerset_names as lws_names
-from phalanx.controllers.grouping import Grouping, Link, Refused, group
-from phalanx.controllers.grouping.job import size_of
-from phalanx.controllers.grouping.jobset_shape import shape_of
-from phalanx.controllers.grouping.mpijob import replica_of as mpi_replica
-from phalanx.controllers.grouping.registry import GROUPERS
-from phalanx.controllers.grouping.trainjob import replica_of as train_replica
-from phalanx.controllers.grouping.trainjob import runtime_of
-from phalanx.controllers.providers.contract import Part
+from phalanx.controllers.grouping import Grouping, Link, Refused
+from phalanx.controllers.workloads.kind import WorkloadKind
+from phalanx.controllers.workloads.registry import READ, kind_of
 from phalanx.engine.why import Question
 from phalanx.model import builtin, objects
 from phalanx.model.decode import conform
@@ -31,7 +25,7 @@ from phalanx.model.kinds import Kind
 Json = dict[str, Any]
 
 MOST_PODS = 20_000  # of one question
-RUNTIMES = frozenset({"TrainingRuntime", "ClusterTrainingRuntime"})  # read by the TrainJobs that name them
+_READ = frozenset(resource.kind for resource in READ)  # of no account by themselves, only for what refers to them
 
 
 class Manifests:
@@ -49,11 +43,12 @@ class Manifests:
         everything = [doc for _, doc in whole]
         for kind, doc in whole:
             try:
-                if (doc["apiVersion"].rpartition("/")[0], doc["kind"]) in GROUPERS:
-                    self._workload(doc, everything)
+                workload = kind_of(doc)
+                if workload is not None:
+                    self._workload(workload, doc, everything)
                 elif kind is not None:
                     self._take(kind, doc)
-                elif doc["kind"] not in RUNTIMES:
+                elif doc["kind"] not in _READ:
                     self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
             except Refused as refused:
                 raise BadRequest(f"{_title(doc)}: {refused}") from None
@@ -129,8 +124,8 @@ class Manifests:
 
     # ---- workloads
 
-    def _workload(self, doc: Json, everything: Sequence[Json]) -> None:
-        found = group(doc, everything) or Grouping()
+    def _workload(self, kind: WorkloadKind, doc: Json, everything: Sequence[Json]) -> None:
+        found = kind.group(doc, everything) or Grouping()
         namespace = doc["metadata"]["namespace"]
         for obj in found.objects:
             for owner in obj["metadata"].get("ownerReferences") or ():
@@ -138,60 +133,13 @@ class Manifests:
             made_kind, made = self._complete(obj, namespace)
             if made_kind is not None:
                 self._take(made_kind, made)
-        match doc["kind"]:
-            case "Job":
-                self._pods(doc, doc["spec"]["template"], size_of(doc["spec"]), found.links.get(""))
-            case "CronJob":
-                run = doc["spec"]["jobTemplate"]["spec"]
-                self._pods(doc, run["template"], size_of(run), found.links.get(""))
-            case "JobSet":
-                self._job_set(doc, found)
-            case "LeaderWorkerSet":
-                self._leader_worker_set(doc, found)
-            case "MPIJob":
-                self._parts(doc, mpi_replica(doc, doc).parts, found)
-            case "TrainJob":
-                self._parts(doc, train_replica(doc, runtime_of(doc, everything), doc).parts, found)
-            case _:  # a Deployment, ReplicaSet or StatefulSet
-                replicas = doc["spec"].get("replicas")
-                count = 1 if replicas is None else int(replicas)
-                self._pods(doc, doc["spec"]["template"], count, found.links.get(""))
-
-    def _parts(self, doc: Json, parts: Sequence[Part], found: Grouping) -> None:
-        for part in parts:
-            name = f"{doc['metadata']['name']}-{part.name}"
-            self._pods(doc, {"spec": part.pod_spec}, part.count, found.links.get(part.name), name)
-
-    def _job_set(self, doc: Json, found: Grouping) -> None:
-        shape = shape_of(doc)
-        items = {item["name"]: item for item in doc["spec"].get("replicatedJobs") or ()}
-        for part in shape.parts:
-            template = items[part.name]["template"]["spec"]["template"]
-            for job in shape.jobs(part):
-                self._pods(doc, template, part.size, found.links.get(job), job)
-
-    def _leader_worker_set(self, doc: Json, found: Grouping) -> None:
-        size = lws_names.size_of(doc)
-        policy = doc["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}
-        for index in range(int(doc["spec"].get("replicas", 1))):
-            links = {key.partition("@")[2].partition("/")[2]: link for key, link in found.links.items()
-                     if key.partition("@")[0] == str(index)}  # fmt: skip
-            for worker in range(size):
-                template = lws_names.worker_template(doc) if worker else lws_names.leader_template(doc)
-                part = ""
-                if "" not in links and links:
-                    outside = worker == 0 and policy.get("subGroupPolicyType") == "LeaderExcluded"
-                    small = int(policy["subGroupSize"])
-                    inside = str(lws_names.subgroup_index(size, small, worker)) if worker else "0"
-                    part = "leader" if outside else inside
-                name = f"{lws_names.leader_name(doc, index)}{f'-{worker}' if worker else ''}"
-                self._pod(doc, template, name, links.get(part))
-
-    def _pods(self, doc: Json, template: Json, count: int, link: Link | None, base: str = "") -> None:
-        if len(self.question.pods) + count > MOST_PODS:
-            raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
-        for number in range(count):
-            self._pod(doc, template, f"{base or doc['metadata']['name']}-{number}", link)
+        before = len(self.question.pods)
+        for name, template, link in kind.pods(doc, everything, found):
+            if len(self.question.pods) >= MOST_PODS:
+                raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
+            self._pod(doc, template, name, link)
+        if len(self.question.pods) == before:
+            self.notes.append(f"{_title(doc)}: has no pods; left out")
 
     def _pod(self, doc: Json, template: Json, name: str, link: Link | None) -> None:
         meta = template.get("metadata") or {}

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from phalanx.controllers.grouping.core import Json
-from phalanx.controllers.linking import PodView
+from phalanx.controllers.workloads.member import PodView
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _MOST_BYTES = 8 << 20
 
 
 class Links(Protocol):
-    """What the webhook needs to know; see controllers.cluster_directory."""
+    """What the webhook needs to know; see controllers.beside.directory."""
 
     def patch(self, pod: PodView, namespace: str) -> list[Json]: ...
 

@@ -1,0 +1,240 @@
+"""What is known, without asking anybody, of the workloads of a real cluster and of the links of their pods.
+
+Answers come from caches alone: the webhook stands between every pod and its creation. A workload is *enrolled* when its
+groups exist or when it has not begun; one that began without groups is left alone until it starts over, since a gang
+that counts pods outside of it would never be complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from phalanx.base.informer import Change
+from phalanx.controllers.beside.linking import (
+    Abilities,
+    asks,
+    fit_labels,
+    link_of,
+    pod_patch,
+    scheduler_for,
+)
+from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.runtime.cache import Cache, Handler, Key
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.registry import BY_KIND, places
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "phalanx-controllers"
+Wanted = Grouping | Refused | None  # None: does not ask, or is not enrolled
+
+
+class Member(NamedTuple):
+    """Where a pod belongs."""
+
+    owner: Json
+    place: Place
+    link: Link
+
+
+class Pods:
+    """Pods that have not finished, by the workloads they may be part of."""
+
+    def __init__(self) -> None:
+        self._pods: dict[Key, PodView] = {}
+        self._by_place: dict[tuple[str, str, str], dict[Key, None]] = {}  # (kind, namespace, name)
+
+    def take(self, change: Change[PodView]) -> tuple[PodView | None, PodView | None]:
+        """Follow a change. The pod as it is, unless gone or over, and as it was."""
+        key = Key(change.namespace, change.name)
+        old = self._pods.pop(key, None)
+        if old is not None:
+            for place in places(old):
+                index = (place.kind, key.namespace, place.name)
+                members = self._by_place.get(index, {})
+                members.pop(key, None)
+                if not members:
+                    self._by_place.pop(index, None)
+        pod = change.object
+        if pod is None or pod.finished:
+            return None, old
+        self._pods[key] = pod
+        for place in places(pod):
+            self._by_place.setdefault((place.kind, key.namespace, place.name), {})[key] = None
+        return pod, old
+
+    def of(self, kind: str, namespace: str, name: str) -> list[PodView]:
+        return [self._pods[key] for key in self._by_place.get((kind, namespace, name), ())]
+
+
+class Directory:
+    def __init__(self, groups: Groups, followed: dict[str, Cache], pods: Pods, read: dict[str, Cache]) -> None:
+        """Caches by kind; followed: of workloads; read: of what some of them refer to."""
+        self.abilities = Abilities()
+        self.scheduler = ""  # where grouped pods go unless their workload says otherwise
+        self._groups, self._followed, self._pods, self._read = groups, followed, pods, read
+        self._enrolled: set[str] = set()  # uids
+        self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (what it was made of, answer)
+        self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
+        for kind, cache in followed.items():
+            cache.on_change(self._watcher(kind))
+
+    # ---- workloads
+
+    def wanted(self, owner: Json) -> Wanted:
+        """The groups of a workload."""
+        uid = owner["metadata"]["uid"]
+        if not asks(owner) or finished(owner) or deleting(owner) or not self.enrolled(owner):
+            return None
+        replicas = self._replicas(owner)
+        related = self._related(owner)
+        made_of = (
+            owner["metadata"]["resourceVersion"],
+            *replicas,
+            *(other["metadata"]["resourceVersion"] for other in related),
+        )
+        known = self._memo.get(uid)
+        if known is None or known[0] != made_of:
+            known = self._memo[uid] = (made_of, self._compute(owner, replicas, related))
+        return known[1]
+
+    def _compute(self, owner: Json, replicas: Sequence[str], related: list[Json]) -> Wanted:
+        kind = BY_KIND[owner["kind"]]
+        try:
+            if kind.replicated is not None:
+                found = kind.replicated.group(owner, replicas, related)
+            else:
+                found = kind.group(owner, related)
+            if not found:
+                return None
+            if any(link.workload for link in found.links.values()) and not self.abilities.workload_ref:
+                raise Refused(
+                    "this cluster drops spec.workloadRef from pods, so groups of the first Workload version cannot "
+                    "be used; ask with the annotation scheduling.phalanx.dev/gang instead",
+                    "UnsupportedByCluster",
+                )
+        except Refused as refused:
+            return refused
+        return found if self.abilities.scheduling_group else fit_labels(found)
+
+    def enrolled(self, owner: Json) -> bool:
+        meta = owner["metadata"]
+        if meta["uid"] in self._enrolled:
+            return True
+        pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
+        begun = any(pod.spec.node_name and not pod.linked for pod in pods)
+        if begun and not any(is_ours(obj) for obj in self._groups.owned(owner)):
+            return False
+        self._enrolled.add(meta["uid"])
+        return True
+
+    def handed_over(self, owner: Json) -> Json | None:
+        """A scheduling object that somebody else made and this workload controls: its own controller makes them."""
+        return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
+
+    def _related(self, owner: Json) -> list[Json]:
+        """What the groups of a workload hang on: its parent's Workloads, one made by hand, an object it refers to."""
+        meta, kind = owner["metadata"], BY_KIND[owner["kind"]]
+        found: list[Json] = []
+        if kind.workload_name is not None:
+            by_hand = self._groups.workloads.get(meta["namespace"], kind.workload_name(meta["name"]))
+            found += [by_hand] if by_hand is not None else []
+        named, name = kind.refers(owner)
+        cache = self._read.get(named)
+        if cache is not None:
+            other = cache.get(meta["namespace"] if cache.resource.namespaced else "", name)
+            found += [other] if other is not None else []
+        parent = controller_of(owner)
+        if parent is not None:
+            about = {**parent, "metadata": {"namespace": meta["namespace"], "name": parent["name"]}}
+            found += self._groups.for_owner(about)
+        return found
+
+    def _replicas(self, owner: Json) -> list[str]:
+        meta, rules = owner["metadata"], BY_KIND[owner["kind"]].replicated
+        if rules is None:
+            return []
+        made_of = self._followed[rules.made_of.kind].get(meta["namespace"], meta["name"])
+        return rules.present(owner, made_of, self._pods.of(owner["kind"], meta["namespace"], meta["name"]))
+
+    # ---- pods
+
+    def member(self, pod: PodView, namespace: str = "") -> Member | None:
+        """Where a pod belongs, as far as is known now."""
+        namespace = pod.metadata.namespace or namespace
+        for place in places(pod):
+            cache = self._followed.get(place.kind)
+            owner = cache.get(namespace, place.name) if cache is not None else None
+            if owner is None or self.handed_over(owner) is not None:
+                continue
+            wanted = self.wanted(owner)
+            if isinstance(wanted, Grouping):
+                link = link_of(wanted.links, place)
+                if link is None and BY_KIND[place.kind].replicated is not None:
+                    link = link_of(self._late_replica(owner, place), place)
+                if link is not None:
+                    return Member(owner, place, link)
+        return None
+
+    def _late_replica(self, owner: Json, place: Place) -> Mapping[str, Link]:
+        """A replica whose first pod is being made."""
+        found = self._compute(owner, [place.parts[-1]], self._related(owner))
+        return found.links if isinstance(found, Grouping) else {}
+
+    def patch(self, pod: PodView, namespace: str) -> list[Json]:
+        """What a pod that is being created needs, as a JSON patch."""
+        found = self.member(pod, namespace)
+        if found is None:
+            return []
+        return pod_patch(pod, found.link, self.abilities, scheduler_for(found.owner, self.scheduler))
+
+    async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None:
+        """News of a new workload may come a little later than its first pods: wait for it, but not for long."""
+        try:
+            async with asyncio.timeout(seconds):
+                for place in places(pod):
+                    cache = self._followed.get(place.kind)
+                    if cache is not None and cache.served and BY_KIND[place.kind].certain:
+                        await self._seen(cache, place.kind, namespace, place.name)
+        except TimeoutError:
+            return
+
+    async def _seen(self, cache: Cache, kind: str, namespace: str, name: str) -> None:
+        key = (kind, namespace, name)
+        while cache.get(namespace, name) is None:
+            future = asyncio.get_running_loop().create_future()
+            waiting = self._waiting.setdefault(key, [])
+            waiting.append(future)
+            try:
+                await future
+            finally:
+                if future in waiting:
+                    waiting.remove(future)
+                if not waiting:
+                    self._waiting.pop(key, None)
+
+    def _watcher(self, kind: str) -> Handler:
+        def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            if old is not None and (new is None or old["metadata"]["uid"] != new["metadata"]["uid"]):
+                self._enrolled.discard(old["metadata"]["uid"])
+                self._memo.pop(old["metadata"]["uid"], None)
+            if new is not None:
+                for future in list(self._waiting.get((kind, key.namespace, key.name), ())):
+                    if not future.done():
+                        future.set_result(None)
+
+        return changed
+
+
+def is_ours(obj: Json) -> bool:
+    return (obj["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
+
+
+def finished(workload: Json) -> bool:
+    """Over for good: nobody makes pods of it any more. Sets and replicas never are."""
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    ends = BY_KIND[workload["kind"]].ends
+    return any(entry.get("type") in ends and entry.get("status") == "True" for entry in conditions)

@@ -1,0 +1,106 @@
+"""Which group a pod of a workload belongs to, and the JSON patch that puts it there. Pure functions.
+
+On a real cluster other controllers make the pods, so a pod is recognised by what they wrote on it: its controller
+reference and its labels (see `place` of each kind). Must never look anything up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Grouping, Json, Link
+from phalanx.controllers.grouping.names import LABEL, fitting
+from phalanx.controllers.grouping.wishes import DOMAIN
+from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.registry import kind_of
+from phalanx.model.groups.keys import GROUP_LABEL
+
+SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: which scheduler its grouped pods go to
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def link_of(links: Mapping[str, Link], place: Place) -> Link | None:
+    return next((links[part] for part in place.parts if part in links), None)
+
+
+# -- who asks --------------------------------------------------------------------------------------------------------
+
+
+def asks(workload: Json) -> bool:
+    """Whether the author asked for groups at all. On a shared cluster nothing is made for those who did not.
+
+    The grouping library decides the rest; it would also give a plain Job a group without a gang, as in Kubernetes 1.37.
+    """
+    kind = kind_of(workload)
+    annotations = workload["metadata"].get("annotations") or {}
+    if kind is None or any(names_group(template) for template in kind.templates(workload)):
+        return False
+    if any(key.startswith(f"{DOMAIN}/") and key != SCHEDULER_NAME for key in annotations):
+        return True
+    spec = workload.get("spec") or {}
+    return GROUP_TEMPLATE in annotations or spec.get("scheduling") is not None or kind.asks(workload)
+
+
+def names_group(template: Json) -> bool:
+    """Whether the author put these pods into a group by hand, with our label. (The library knows the two fields.)"""
+    return GROUP_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+
+
+def scheduler_for(workload: Json, otherwise: str) -> str:
+    """The scheduler that grouped pods of a workload go to; "" leaves them where they are."""
+    asked = (workload["metadata"].get("annotations") or {}).get(SCHEDULER_NAME)
+    return str(asked) if asked else otherwise
+
+
+# -- names that fit into labels --------------------------------------------------------------------------------------
+
+
+def fit_labels(grouping: Grouping) -> Grouping:
+    """The same groups with names of at most 63 characters: longer ones do not fit into the label of a pod."""
+    names = {group["metadata"]["name"]: fitting(group["metadata"]["name"]) for group in grouping.groups}
+    if all(old == new for old, new in names.items()):
+        return grouping
+    groups = [
+        {**group, "metadata": {**group["metadata"], "name": names[group["metadata"]["name"]]}}
+        for group in grouping.groups
+    ]
+    links = {
+        part: replace(link, pod_group=names.get(link.pod_group, link.pod_group))
+        for part, link in grouping.links.items()
+    }
+    return replace(grouping, groups=groups, links=links)
+
+
+# -- patches ---------------------------------------------------------------------------------------------------------
+
+
+class Abilities(NamedTuple):
+    """Fields of a pod that the API server keeps; where it keeps neither, a label has to do."""
+
+    scheduling_group: bool = False  # Kubernetes 1.36 and later, with the gate GenericWorkload
+    workload_ref: bool = False  # Kubernetes 1.35
+
+
+def pod_patch(pod: PodView, link: Link, abilities: Abilities, scheduler: str = "") -> list[Json]:
+    """JSON patch of a pod that is being created. What the pod's author said stays."""
+    if pod.linked or pod.spec.node_name:
+        return []
+    patch: list[Json] = []
+    if link.pod_group and abilities.scheduling_group:
+        patch.append({"op": "add", "path": "/spec/schedulingGroup", "value": {"podGroupName": link.pod_group}})
+    elif link.pod_group and len(link.pod_group) <= LABEL:
+        if pod.metadata.labels is None:
+            patch.append({"op": "add", "path": "/metadata/labels", "value": {GROUP_LABEL: link.pod_group}})
+        else:
+            path = "/metadata/labels/" + GROUP_LABEL.replace("~", "~0").replace("/", "~1")
+            patch.append({"op": "add", "path": path, "value": link.pod_group})
+    elif link.workload and abilities.workload_ref:
+        reference = {"name": link.workload, "podGroup": link.group}
+        if link.replica_key:
+            reference["podGroupReplicaKey"] = link.replica_key
+        patch.append({"op": "add", "path": "/spec/workloadRef", "value": reference})
+    if patch and scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER) and scheduler != DEFAULT_SCHEDULER:
+        patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
+    return patch

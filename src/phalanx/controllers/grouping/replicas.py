@@ -1,0 +1,58 @@
+"""StatefulSet, Deployment and ReplicaSet: one group of all replicas, when its author asks with an annotation.
+
+The paper on the Workload API: a StatefulSet that starts its pods in parallel has a fixed world size and may be a gang;
+one that starts them in order, and sets of interchangeable pods, may only be a basic group, for its topology and
+status. The only part is "" (all pods).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
+from phalanx.controllers.grouping.names import by_uid, of_template
+from phalanx.controllers.grouping.parts import BASIC, Leaf, pod_group, workload
+from phalanx.controllers.grouping.wishes import DOMAIN, Wishes, wishes
+
+TEMPLATE = "replicas"
+
+
+Policy = Callable[[Json, Wishes], Json]  # of the gang that an author asks for; raises Refused
+
+
+def interchangeable(obj: Json, wish: Wishes) -> Json:
+    kind = obj["kind"]
+    raise Refused(
+        f"pods of a {kind} are replaced one by one and cannot be a gang; use a StatefulSet with "
+        f"podManagementPolicy Parallel, a Job or a LeaderWorkerSet, or remove the annotation {DOMAIN}/gang"
+    )
+
+
+def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = interchangeable) -> Grouping:
+    """One group of all its pods."""
+    wish = wishes(obj["metadata"].get("annotations"))
+    template = obj["spec"]["template"].get("spec") or {}
+    named = template.get("schedulingGroup") is not None or template.get("workloadRef") is not None
+    owned = any(ref.get("controller") for ref in obj["metadata"].get("ownerReferences") or ())
+    if named or owned or not wish:
+        return Grouping()
+    chosen = policy(obj, wish) if wish.gang or wish.min_count is not None else BASIC
+    leaf = Leaf(TEMPLATE, chosen, wish.constraints, wish.mode, (), template.get("priorityClassName") or "")
+    meta = obj["metadata"]
+    if (meta.get("annotations") or {}).get(API) == "v1alpha1":
+        return _first_version(obj, chosen)
+    name = by_uid(meta["name"], meta.get("uid", ""))
+    group = of_template(name, leaf.name)
+    return Grouping(
+        workload=workload(obj, name, [leaf]),
+        groups=[pod_group(obj, group, name, leaf)],
+        links={"": Link(pod_group=group, template=leaf.name)},
+    )
+
+
+def _first_version(obj: Json, policy: Json) -> Grouping:
+    """KEP-4671 as the API design paper has it: `w-<name>` with the one group."""
+    name = f"w-{obj['metadata']['name']}"
+    body = first_workload(obj, name, {ONLY_GROUP: policy})
+    return Grouping(workload=body, links={"": Link(workload=name, group=ONLY_GROUP)})

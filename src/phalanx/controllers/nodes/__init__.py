@@ -1,0 +1,1 @@
+"""Nodes that fail, and the pods that have to leave them."""

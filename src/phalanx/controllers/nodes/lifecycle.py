@@ -1,0 +1,178 @@
+"""Node lifecycle: what nodes say about themselves, and their silence, become taints.
+
+Only nodes that have reported a Ready condition, or renew a Lease, are judged: a Node made through the API without
+either is usable as it is. Silence is measured by our own clock from the last sign of life we saw, as upstream does, so
+that neither a restart nor a clock that differs makes a node look dead.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from phalanx.base.client import PatchType
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.pods import condition
+
+LEASE_NAMESPACE = "kube-node-lease"
+GRACE = 1.25  # of the lease's duration: upstream waits 50 s for leases of 40 s
+DEFAULT_DURATION = 40.0
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+# (condition, status) -> taint that keeps new pods away.
+OF_CONDITION = {
+    ("Ready", "False"): NOT_READY,
+    ("Ready", "Unknown"): UNREACHABLE,
+    ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
+    ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
+    ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
+    ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
+}
+REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+
+TaintKey = tuple[str, str]  # (key, effect)
+
+
+class Sign(NamedTuple):
+    """What we last heard of a node."""
+
+    renewed: str | None  # its Lease
+    said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat
+    when: float  # we saw the last sign of life; monotonic
+
+
+class NodeLifecycleController(Controller):
+    name = "node lifecycle"
+    workers = 8
+
+    def __init__(self, caches: Caches, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._nodes = caches.of(r.NODES)
+        self._leases = caches.of(r.LEASES)
+        self._heard: dict[str, Sign] = {}  # by node
+        self._nodes.on_change(self._node_changed)
+        self._leases.on_change(self._lease_changed)
+
+    def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None:
+            self._heard.pop(key.name, None)
+        else:
+            self.queue.add(key)
+
+    def _lease_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if key.namespace != LEASE_NAMESPACE or new is None:
+            return
+        node = Key("", key.name)
+        self._listen(node.name)
+        if old is None:
+            self.queue.add(node)  # from now on its silence counts
+
+    async def reconcile(self, key: Key) -> None:
+        node = self._nodes.get(*key)
+        if node is None:
+            return
+        try:
+            await self._taint(await self._judge(node))
+        except NotFound:
+            return
+
+    # ---- silence
+
+    def _listen(self, name: str) -> float:
+        """When the node last gave a sign of life: a renewal of its Lease, or a word about itself."""
+        lease, node = self._leases.get(LEASE_NAMESPACE, name), self._nodes.get("", name)
+        entry = condition(node, "Ready") if node is not None else None
+        said = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
+        renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+        known = self._heard.get(name)
+        when = self._clock.monotonic()
+        if known is not None and known.renewed == renewed and (known.said == said or said[0] == "Unknown"):
+            when = known.when  # Unknown is our own verdict, no sign of life of the node
+        self._heard[name] = Sign(renewed, said, when)
+        return when
+
+    async def _judge(self, node: Json) -> Json:
+        """A node that has a Lease and does not renew it is in an unknown state."""
+        name = node["metadata"]["name"]
+        lease = self._leases.get(LEASE_NAMESPACE, name)
+        if lease is None:
+            return node
+        duration = float((lease.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_DURATION)
+        left = self._listen(name) + duration * GRACE - self._clock.monotonic()
+        if left > 0:
+            self.queue.add_after(Key("", name), left)
+            return node
+        now = rfc3339(self._clock.now())
+        news = [change for type_ in REPORTED if (change := _unknown(node, type_, now)) is not None]
+        return await self._patch(node, {"status": {"conditions": news}}, "status") if news else node
+
+    # ---- taints
+
+    async def _taint(self, node: Json) -> None:
+        taints: list[Json] = (node.get("spec") or {}).get("taints") or []
+        wanted = wanted_taints(node)
+        managed = _managed(node)
+        kept = [t for t in taints if _key(t) not in managed or _key(t) in wanted]
+        present = {_key(taint) for taint in kept}
+        now = rfc3339(self._clock.now())
+        added = [{"key": k, "effect": e, "timeAdded": now} for k, e in wanted if (k, e) not in present]
+        if added or len(kept) != len(taints):
+            await self._patch(node, {"spec": {"taints": [*kept, *added] or None}})
+
+    async def _patch(self, node: Json, change: Json, subresource: str = "") -> Json:
+        meta = node["metadata"]
+        body = {**change, "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
+        # Conditions merge by type; taints merge by key alone, which is too coarse for one key with two effects.
+        merging: PatchType = "application/strategic-merge-patch+json" if subresource else "application/merge-patch+json"
+        answer: Json = msgspec.json.decode(
+            await self._nodes.client.patch(r.NODES, meta["name"], body, patch_type=merging, subresource=subresource)
+        )
+        self._nodes.remember(answer)
+        return answer
+
+
+def wanted_taints(node: Json) -> list[TaintKey]:
+    """Those that follow from the node's state, in a stable order."""
+    wanted = []
+    for (type_, status), key in OF_CONDITION.items():
+        entry = condition(node, type_)
+        if entry is not None and entry.get("status") == status:
+            wanted.append((key, "NoSchedule"))
+            if type_ == "Ready":
+                wanted.append((key, "NoExecute"))
+    if (node.get("spec") or {}).get("unschedulable"):
+        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+    return wanted
+
+
+def _managed(node: Json) -> set[TaintKey]:
+    """Taints that nobody else has a say in: those of conditions the node has reported, and that of cordoning."""
+    managed = {(UNSCHEDULABLE, "NoSchedule")}
+    for (type_, _), key in OF_CONDITION.items():
+        if condition(node, type_) is not None:
+            managed.add((key, "NoSchedule"))
+            if type_ == "Ready":
+                managed.add((key, "NoExecute"))
+    return managed
+
+
+def _unknown(node: Json, type_: str, now: str) -> Json | None:
+    """The condition of a node that is no longer heard of; None: it says so already."""
+    entry = condition(node, type_)
+    if entry is None:
+        reason, message = "NodeStatusNeverUpdated", "Kubelet never posted node status."
+    elif entry.get("status") == "Unknown":
+        return None
+    else:
+        reason, message = "NodeStatusUnknown", "Kubelet stopped posting node status."
+    return {"type": type_, "status": "Unknown", "reason": reason, "message": message, "lastTransitionTime": now}
+
+
+def _key(taint: Json) -> TaintKey:
+    return (str(taint.get("key")), str(taint.get("effect")))

@@ -1,0 +1,70 @@
+"""Which objects are an owner's: those it controls, orphans its selector adopts, minus those that match no more.
+
+Adoption is what makes `kubectl delete --cascade=orphan` and a new owner with the same selector work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from phalanx.base.client import Resource
+from phalanx.base.errors import Invalid, NotFound
+from phalanx.controllers.runtime.cache import by_labels
+from phalanx.controllers.runtime.controller import Cache, Json
+from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
+from phalanx.model.selectors import from_selector
+
+
+class Claims:
+    def __init__(self, cache: Cache, owner: Resource) -> None:
+        self._cache, self._owner = cache, owner
+        cache.index("controller", index_by_controller)
+        cache.index("orphans", _index_orphans)
+
+    async def of(self, owner: Json, adoptable: Callable[[Json], bool] = lambda obj: True) -> list[Json]:
+        """Everything of `owner`, in a stable order."""
+        meta = owner["metadata"]
+        matcher = from_selector(owner["spec"]["selector"])
+        mine = []
+        for obj in self._cache.by_index("controller", meta["uid"]):
+            if matcher.matches(obj["metadata"].get("labels")):
+                mine.append(obj)
+            else:
+                await self._release(obj, meta["uid"])
+        if deleting(owner):
+            return mine
+        for obj in self._cache.matching("orphans", meta["namespace"], matcher):
+            if not deleting(obj) and adoptable(obj):
+                adopted = await self._adopt(obj, owner)
+                if adopted is not None:
+                    mine.append(adopted)
+        return mine
+
+    def is_orphan(self, obj: Json) -> bool:
+        return controller_of(obj) is None and bool(obj["metadata"].get("labels"))
+
+    async def _adopt(self, obj: Json, owner: Json) -> Json | None:
+        meta = obj["metadata"]
+        references = [*(meta.get("ownerReferences") or ()), controller_reference(owner, self._owner)]
+        return await self._patch(obj, {"ownerReferences": references, "resourceVersion": meta["resourceVersion"]})
+
+    async def _release(self, obj: Json, uid: str) -> None:
+        references = [ref for ref in obj["metadata"].get("ownerReferences") or () if ref.get("uid") != uid]
+        await self._patch(obj, {"ownerReferences": references or None})
+
+    async def _patch(self, obj: Json, change: Json) -> Json | None:
+        meta = obj["metadata"]
+        patch = {"metadata": {"uid": meta["uid"], **change}}
+        try:
+            answer = await self._cache.client.patch(self._cache.resource, meta["name"], patch, meta["namespace"])
+        except (NotFound, Invalid):  # gone, or already on its way out with finalizers
+            return None
+        changed: Json = msgspec.json.decode(answer)
+        self._cache.remember(changed)
+        return changed
+
+
+def _index_orphans(obj: Json) -> list[str]:
+    return by_labels(obj) if controller_of(obj) is None else []

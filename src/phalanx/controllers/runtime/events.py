@@ -1,0 +1,79 @@
+"""Events on the user's object, written in the background: news is told once, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import Any
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339_micro
+from phalanx.base.errors import AlreadyExists, ApiProblem
+from phalanx.controllers.runtime.hashing import fnv1a_32
+
+Json = dict[str, Any]
+log = logging.getLogger(__name__)
+
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+MAX_NOTE = 1024
+WAITING = 10_000  # the oldest news is dropped when nobody writes
+REMEMBERED = 20_000
+
+
+class Events:
+    def __init__(self, client: Client, clock: Clock, instance: str = "phalanx") -> None:
+        self._client, self._clock, self._instance = client, clock, instance
+        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._queue: asyncio.Queue[Json] = asyncio.Queue(WAITING)
+
+    def normal(self, about: Json, controller: str, reason: str, note: str) -> None:
+        self._record(about, controller, "Normal", reason, note)
+
+    def warning(self, about: Json, controller: str, reason: str, note: str) -> None:
+        self._record(about, controller, "Warning", reason, note)
+
+    def _record(self, about: Json, controller: str, type_: str, reason: str, note: str) -> None:
+        meta = about["metadata"]
+        note = note[:MAX_NOTE]
+        key = (meta["uid"], reason, note)
+        if key in self._told:
+            return  # a reconciler says the same thing every time it looks
+        self._told[key] = None
+        if len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
+        digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}".encode())
+        event = {
+            "apiVersion": EVENTS.api_version,
+            "kind": "Event",
+            # A name made of the news itself: a restarted controller does not tell it again.
+            "metadata": {"name": f"{meta['name'][:230]}.{digest:08x}", "namespace": meta["namespace"]},
+            "eventTime": rfc3339_micro(self._clock.now()),
+            "reportingController": f"phalanx/{controller}",
+            "reportingInstance": self._instance,
+            "action": reason,
+            "reason": reason,
+            "type": type_,
+            "note": note,
+            "regarding": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            },
+        }
+        if self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait(event)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            event = await self._queue.get()
+            try:
+                await self._client.create(EVENTS, event, event["metadata"]["namespace"])
+            except AlreadyExists:
+                continue
+            except ApiProblem as problem:
+                log.debug("event %s: %s", event["reason"], problem)

@@ -1,0 +1,273 @@
+"""Writes the Workload, CompositePodGroups and PodGroups of an owner, and takes them away again.
+
+Safe to kill between any two writes: names are fixed, parents come before children, and what exists is compared, not
+remembered. An object of the wanted name that belongs to somebody else is never changed and never taken over.
+"""
+
+from __future__ import annotations
+
+import copy
+from enum import Enum
+
+import msgspec
+
+from phalanx.base.client import Resource
+from phalanx.base.errors import AlreadyExists, Invalid, NotFound
+from phalanx.base.work import WorkQueue
+from phalanx.controllers.grouping.compare import Difference, as_v1beta1, difference, with_counts_of
+from phalanx.controllers.grouping.core import (
+    ADOPTED,
+    COMPOSITE_POD_GROUPS,
+    POD_GROUPS,
+    WORKLOADS,
+    WORKLOADS_V1ALPHA1,
+    Grouping,
+    Refused,
+)
+from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.together import together
+
+
+class State(Enum):
+    READY = "everything exists"
+    LEAVING = "everything exists, but some of it is being deleted and will be made again"
+    REPLACING = "something stood in the way and is being deleted; look again when it is gone"
+
+
+class Groups:
+    def __init__(self, caches: Caches, events: Events) -> None:
+        self._client, self.events = caches.client, events
+        self.workloads = caches.of(WORKLOADS, optional=True)
+        self.composites = caches.of(COMPOSITE_POD_GROUPS, optional=True)
+        self.pod_groups = caches.of(POD_GROUPS, optional=True)
+        for cache in (self.workloads, self.composites, self.pod_groups):
+            cache.index("controller", index_by_controller)
+        self.workloads.index("controllerRef", _index_by_controller_ref)
+        self.pod_groups.index("workload", _index_by_workload)
+
+    def feed(self, kind: str, queue: WorkQueue[Key]) -> None:
+        """Look at an owner of this kind again whenever one of its scheduling objects changes."""
+
+        def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            if new is not None and not deleting(new) and (old is None or new["spec"] == old["spec"]):
+                return  # made by its owner, or only its status changed
+            for obj in (new, old):
+                reference = controller_of(obj) if obj is not None else None
+                if reference is not None and reference["kind"] == kind:
+                    queue.add(Key(key.namespace, reference["name"]))
+
+        for cache in (self.workloads, self.composites, self.pod_groups):
+            cache.on_change(changed)
+
+    def owned(self, owner: Json) -> list[Json]:
+        """Scheduling objects controlled by the owner, children before parents: the order of deletion."""
+        uid = owner["metadata"]["uid"]
+        groups = self.pod_groups.by_index("controller", uid)
+        composites = self.composites.by_index("controller", uid)
+        workloads = [found for found in self.workloads.by_index("controller", uid) if not adopted(found)]
+        return [*groups, *_children_first(composites), *workloads]
+
+    def for_owner(self, owner: Json) -> list[Json]:
+        """Workloads that say they are about this owner, whoever made them."""
+        meta = owner["metadata"]
+        group = owner["apiVersion"].rpartition("/")[0]
+        return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
+
+    async def ensure(
+        self, owner: Json, grouping: Grouping, controller: str, *, announce: bool = False, idle: bool = False
+    ) -> State:
+        """Create what is missing, follow changed counts, remove what is left over.
+
+        idle: no pod uses the groups, so that what is being deleted is waited for, not held by new children.
+        Raises Refused when an object of somebody else has a name that is needed.
+        """
+        uid = owner["metadata"]["uid"]
+        wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects}
+        surplus = [obj for obj in self.owned(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
+        await self._delete([obj for obj in surplus if not deleting(obj)])
+        state = State.READY
+        levels: list[list[Json]] = [
+            [grouping.workload] if grouping.workload is not None else [],
+            *_by_level(grouping.composites),
+        ]
+        for number, level in enumerate([*levels, grouping.groups]):
+            if grouping.owned_by_workload and number == len(levels):
+                level = [self._with_workload(obj, grouping) for obj in level]
+            if idle and state is not State.READY:
+                break
+            states = await together(self._ensure_one(owner, uid, obj, controller, announce) for obj in level)
+            for found in states:
+                if found is State.REPLACING or state is State.READY:
+                    state = found
+        return state
+
+    def _with_workload(self, obj: Json, grouping: Grouping) -> Json:
+        """Its Workload is an owner too; its uid is known only now."""
+        assert grouping.workload is not None
+        meta = grouping.workload["metadata"]
+        known = self.workloads.get(meta["namespace"], meta["name"])
+        if known is None:
+            return obj
+        reference = {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": WORKLOADS.kind,
+            "name": meta["name"],
+            "uid": known["metadata"]["uid"],
+        }
+        references = [*obj["metadata"]["ownerReferences"], reference]
+        return {**obj, "metadata": {**obj["metadata"], "ownerReferences": references}}
+
+    async def _ensure_one(self, owner: Json, uid: str, wanted: Json, controller: str, announce: bool) -> State:
+        kind, meta = wanted["kind"], wanted["metadata"]
+        cache = self._cache(kind)
+        known = cache.get(meta["namespace"], meta["name"])
+        if known is None:
+            known, made = await self._create(cache, wanted)
+            if made:
+                if announce:
+                    note = f"Created {kind} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
+                    self.events.normal(owner, controller, f"{kind}Created", note)
+                return State.READY
+        if not controlled_by(known, uid):
+            if _of_namesake(known, owner):
+                return State.REPLACING  # an earlier object of the owner's name left it, and it is going
+            raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
+        # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
+        kept = State.LEAVING if deleting(known) else State.READY
+        found = difference(known, wanted)
+        if found is Difference.COUNTS:
+            try:
+                await self._update(cache, with_counts_of(known, wanted))
+                return kept
+            except Invalid:  # a CompositePodGroup's count is fixed unless a gate says otherwise
+                pass
+        if found is Difference.NONE or deleting(known):
+            return kept
+        await self._delete([known])
+        return State.REPLACING
+
+    async def remove(self, owner: Json) -> bool:
+        """Delete everything the owner controls, children first; True when nothing is left."""
+        owned = self.owned(owner)
+        await self._delete([obj for obj in owned if not deleting(obj)])
+        return not owned
+
+    async def adopt(self, owner: Json, workload: Json) -> None:
+        """Adoption lifecycle: a Workload its author made for this owner goes when the owner goes."""
+        if controller_of(workload) is not None or deleting(workload):
+            return
+        meta = owner["metadata"]
+        reference = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        body = copy.deepcopy(workload)
+        body["metadata"]["ownerReferences"] = [*(workload["metadata"].get("ownerReferences") or ()), reference]
+        body["metadata"].setdefault("annotations", {})[ADOPTED] = "true"
+        await self._update(self.workloads, body)
+
+    # ---- single writes
+
+    def _cache(self, kind: str) -> Cache:
+        if kind == "Workload":
+            return self.workloads
+        return self.composites if kind == "CompositePodGroup" else self.pod_groups
+
+    async def _create(self, cache: Cache, wanted: Json) -> tuple[Json, bool]:
+        meta = wanted["metadata"]
+        resource: Resource = cache.resource
+        if wanted["apiVersion"] == WORKLOADS_V1ALPHA1.api_version:
+            resource = WORKLOADS_V1ALPHA1
+        try:
+            answer: Json = msgspec.json.decode(await self._client.create(resource, wanted, meta["namespace"]))
+            made = True
+        except AlreadyExists:  # made before a crash, or somebody else's
+            answer = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
+            made = False
+        if resource is WORKLOADS_V1ALPHA1 and made:
+            answer = as_v1beta1(answer)
+        cache.remember(answer)
+        return answer, made
+
+    async def _update(self, cache: Cache, body: Json) -> None:
+        meta = body["metadata"]
+        answer = await self._client.update(cache.resource, meta["name"], body, meta["namespace"])
+        cache.remember(msgspec.json.decode(answer))
+
+    async def _delete(self, objects: list[Json]) -> None:
+        for obj in objects:
+            meta = obj["metadata"]
+            try:
+                await self._client.delete(
+                    self._cache(obj["kind"]).resource,
+                    meta["name"],
+                    meta["namespace"],
+                    uid=meta["uid"],
+                    propagation="Background",
+                )
+            except NotFound:
+                continue
+
+
+def adopted(workload: Json) -> bool:
+    """Made by hand and adopted: it goes with its owner, and is neither changed nor taken away before."""
+    return (workload["metadata"].get("annotations") or {}).get(ADOPTED) == "true"
+
+
+def _index_by_controller_ref(obj: Json) -> list[str]:
+    reference = obj["spec"].get("controllerRef")
+    if not reference:
+        return []
+    namespace = obj["metadata"]["namespace"]
+    return [f"{namespace}/{reference.get('apiGroup') or ''}/{reference['kind']}/{reference['name']}"]
+
+
+def _index_by_workload(obj: Json) -> list[str]:
+    reference = obj["spec"].get("workloadRef")
+    return [f"{obj['metadata']['namespace']}/{reference['workloadName']}"] if reference else []
+
+
+def _by_level(composites: list[Json]) -> list[list[Json]]:
+    """Composites by depth, roots first."""
+    depth: dict[str, int] = {}
+    levels: list[list[Json]] = []
+    for obj in composites:  # parents come before children
+        level = depth.get(obj["spec"].get("parentCompositePodGroupName", ""), -1) + 1
+        depth[obj["metadata"]["name"]] = level
+        if level == len(levels):
+            levels.append([])
+        levels[level].append(obj)
+    return levels
+
+
+def _children_first(composites: list[Json]) -> list[Json]:
+    parents = {obj["metadata"]["name"]: obj["spec"].get("parentCompositePodGroupName", "") for obj in composites}
+
+    def depth(name: str) -> int:
+        level = 0
+        while name in parents and level < len(parents):
+            name, level = parents[name], level + 1
+        return level
+
+    return sorted(composites, key=lambda obj: -depth(obj["metadata"]["name"]))
+
+
+def _of_namesake(known: Json, owner: Json) -> bool:
+    reference = controller_of(known)
+    named = (owner["kind"], owner["metadata"]["name"])
+    return reference is not None and (reference["kind"], reference["name"]) == named
+
+
+def _clash(known: Json, kind: str, name: str, owner: Json) -> str:
+    reference = controller_of(known)
+    whose = f"belongs to {reference['kind']} {reference['name']}" if reference is not None else "was made by hand"
+    return (
+        f"{kind} {name} already exists and {whose}; delete or rename it, "
+        f"or rename {owner['kind']} {owner['metadata']['name']}"
+    )

@@ -1,0 +1,100 @@
+"""What all controllers that run pods need to know of pods: phases, readiness, templates, whom to remove first."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from phalanx.base.client import Resource
+from phalanx.base.clock import parse_rfc3339
+from phalanx.controllers.runtime.ownership import controller_reference
+
+Json = dict[str, Any]
+# May change a pod before it is created, or raise to have it tried again later: (pod, the set that makes it).
+Admission = Callable[[Json, Json], Awaitable[None]]
+
+
+def phase(pod: Json) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def finished(pod: Json) -> bool:
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def active(pod: Json) -> bool:
+    return not finished(pod) and "deletionTimestamp" not in pod["metadata"]
+
+
+def condition(obj: Json, type_: str) -> Json | None:
+    for entry in (obj.get("status") or {}).get("conditions") or ():
+        if entry.get("type") == type_:
+            found: Json = entry
+            return found
+    return None
+
+
+def ready(pod: Json) -> bool:
+    entry = condition(pod, "Ready")
+    return phase(pod) == "Running" and entry is not None and entry.get("status") == "True"
+
+
+def available_in(pod: Json, min_ready_seconds: int, now: float) -> float | None:
+    """0.0 when available, seconds until then, None when not ready."""
+    if not ready(pod):
+        return None
+    if min_ready_seconds <= 0:
+        return 0.0
+    entry = condition(pod, "Ready") or {}
+    since = parse_rfc3339(entry["lastTransitionTime"]) if entry.get("lastTransitionTime") else now
+    return max(0.0, since + min_ready_seconds - now)
+
+
+def from_template(template: Json, owner: Json, resource: Resource, *, name: str = "", prefix: str = "") -> Json:
+    """A pod as a controller makes it. The template is copied, never shared."""
+    meta = template.get("metadata") or {}
+    metadata: Json = {
+        "namespace": owner["metadata"]["namespace"],
+        "labels": dict(meta.get("labels") or {}),
+        "annotations": dict(meta.get("annotations") or {}),
+        "ownerReferences": [controller_reference(owner, resource)],
+    }
+    if meta.get("finalizers"):
+        metadata["finalizers"] = list(meta["finalizers"])
+    if name:
+        metadata["name"] = name
+    else:
+        metadata["generateName"] = prefix or f"{owner['metadata']['name'][:57]}-"
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template.get("spec") or {})}
+
+
+def removal_rank(pod: Json, crowd: int = 0) -> tuple[Any, ...]:
+    """Sorts pods so that the ones to remove first come first: what runs well and long stays.
+
+    `crowd`: how many pods of the same owner share its node; the fullest node gives first.
+    """
+    status = pod.get("status") or {}
+    meta = pod["metadata"]
+    cost = 0
+    try:
+        cost = int((meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost", "0"))
+    except ValueError:
+        cost = 0  # upstream ignores a cost that is no number
+    restarts = max((int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ()), default=0)
+    ready_since = (condition(pod, "Ready") or {}).get("lastTransitionTime") or ""
+    return (
+        bool((pod.get("spec") or {}).get("nodeName")),  # unscheduled first
+        {"Pending": 0, "Unknown": 1}.get(phase(pod), 2),
+        ready(pod),
+        cost,
+        -crowd,
+        _newest_first(ready_since if ready(pod) else ""),
+        -restarts,
+        _newest_first(str(meta.get("creationTimestamp") or "")),
+        meta["name"],
+    )
+
+
+def _newest_first(timestamp: str) -> float:
+    return -parse_rfc3339(timestamp) if timestamp else float("-inf")

@@ -1,0 +1,103 @@
+"""ControllerRevisions: what a template was, under a name made of its hash, numbered in the order of use.
+
+`kubectl rollout history` and `undo` read them. A template that comes back gets its old revision with a new number.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from phalanx.base.client import Resource
+from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.controllers.runtime.controller import Cache, Json
+from phalanx.controllers.runtime.hashing import hash_of
+from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting, index_by_controller
+
+HASH_LABEL = "controller-revision-hash"
+
+
+class Revisions:
+    def __init__(self, cache: Cache, owner: Resource, *, label: str = HASH_LABEL, numbered: bool = False) -> None:
+        """numbered: names end in the number at which the revision was made."""
+        self.cache, self._owner = cache, owner
+        self._label, self._numbered = label, numbered
+        cache.index("controller", index_by_controller)
+
+    def of(self, owner: Json) -> list[Json]:
+        """Oldest first."""
+        found = [rev for rev in self.cache.by_index("controller", owner["metadata"]["uid"]) if not deleting(rev)]
+        return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
+
+    async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
+        """The revision of `data`: found, renumbered when it comes back, or made."""
+        known = self.of(owner)
+        highest = int(known[-1]["revision"]) if known else 0
+        found = next((rev for rev in reversed(known) if rev.get("data") == data), None)
+        if found is None:
+            return await self._make(owner, data, labels, highest + 1)
+        if int(found["revision"]) == highest:
+            return found
+        meta = found["metadata"]
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "revision": highest + 1}
+        answer = await self.cache.client.patch(self.cache.resource, meta["name"], patch, meta["namespace"])
+        return self._remembered(answer)
+
+    async def _make(self, owner: Json, data: Json, labels: dict[str, str], number: int) -> Json:
+        meta = owner["metadata"]
+        for collisions in itertools.count():
+            digest = hash_of(data, collisions)
+            ending = f"{digest}-{number}" if self._numbered else digest
+            name = f"{meta['name'][: 253 - len(ending) - 1]}-{ending}"
+            body = {
+                "apiVersion": self.cache.resource.api_version,
+                "kind": self.cache.resource.kind,
+                "metadata": {
+                    "name": name,
+                    "namespace": meta["namespace"],
+                    "labels": {**labels, self._label: digest},
+                    "ownerReferences": [controller_reference(owner, self._owner)],
+                },
+                "data": data,
+                "revision": number,
+            }
+            try:
+                return self._remembered(await self.cache.client.create(self.cache.resource, body, meta["namespace"]))
+            except AlreadyExists:
+                found: Json = msgspec.json.decode(
+                    await self.cache.client.get(self.cache.resource, name, meta["namespace"])
+                )
+                if controlled_by(found, meta["uid"]) and found.get("data") == data and not deleting(found):
+                    self.cache.remember(found)
+                    return found
+        raise AssertionError("unreachable")
+
+    def _remembered(self, answer: bytes) -> Json:
+        revision: Json = msgspec.json.decode(answer)
+        self.cache.remember(revision)
+        return revision
+
+    async def trim(self, owner: Json, live: set[str], limit: int) -> None:
+        """Forget the oldest revisions beyond `limit` that nobody runs; `live` are names."""
+        idle = [rev for rev in self.of(owner) if rev["metadata"]["name"] not in live]
+        for revision in idle[: max(0, len(idle) - limit)]:
+            meta = revision["metadata"]
+            try:
+                await self.cache.client.delete(self.cache.resource, meta["name"], meta["namespace"], uid=meta["uid"])
+            except (NotFound, Conflict):
+                continue
+
+
+def template_data(template: Json) -> Json:
+    """The form in which sets keep a template, so that applying it as a patch brings it back whole."""
+    return {"spec": {"template": {**template, "$patch": "replace"}}}
+
+
+def template_of(revision: Json) -> Json:
+    template = revision["data"]["spec"]["template"]
+    return {key: value for key, value in template.items() if key != "$patch"}
+
+
+def digest_of(revision: Json) -> str:
+    return str((revision["metadata"].get("labels") or {}).get(HASH_LABEL, ""))

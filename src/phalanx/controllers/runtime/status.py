@@ -1,0 +1,48 @@
+"""Writing status: only when it changed, and conditions whose transition time moves only with their status."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.controllers.runtime.controller import Cache
+
+Json = dict[str, Any]
+
+
+def set_condition(
+    conditions: list[Json], type_: str, status: str, reason: str, message: str, clock: Clock, **extra: Any
+) -> None:
+    """Edit `conditions` in place."""
+    now = rfc3339(clock.now())
+    for entry in conditions:
+        if entry["type"] == type_:
+            if entry.get("status") != status:
+                entry["lastTransitionTime"] = now
+            entry.update(status=status, reason=reason, message=message, **extra)
+            return
+    conditions.append(
+        {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": now, **extra}
+    )
+
+
+def conditions_of(obj: Json) -> list[Json]:
+    """A copy that may be edited."""
+    return copy.deepcopy((obj.get("status") or {}).get("conditions") or [])
+
+
+async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
+    """PUT the status subresource when it differs; returns the object as it is now."""
+    status = {key: value for key, value in status.items() if value is not None and value != []}
+    if status == (obj.get("status") or {}):
+        return obj
+    meta = obj["metadata"]
+    body = {**obj, "status": status}
+    answer: Json = msgspec.json.decode(
+        await cache.client.update(cache.resource, meta["name"], body, meta["namespace"], subresource="status")
+    )
+    cache.remember(answer)
+    return answer

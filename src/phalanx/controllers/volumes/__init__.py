@@ -1,0 +1,1 @@
+"""Volumes of a local cluster: provisioning, binding, protection."""

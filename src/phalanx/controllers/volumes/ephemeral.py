@@ -1,0 +1,71 @@
+"""Generic ephemeral volumes: a claim for each, made for its pod; the garbage collector removes it with the pod."""
+
+from __future__ import annotations
+
+import copy
+
+from phalanx.base.errors import AlreadyExists
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting
+from phalanx.controllers.runtime.pods import finished
+
+
+class EphemeralVolumesController(Controller):
+    name = "ephemeral volumes"
+
+    def __init__(self, caches: Caches, events: Events) -> None:
+        super().__init__()
+        self._client, self._events = caches.client, events
+        self._pods = caches.of(r.PODS)
+        self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
+        self._pods.on_change(self._pod_changed)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and any(map(_template, (new.get("spec") or {}).get("volumes") or ())):
+            self.queue.add(key)
+
+    async def reconcile(self, key: Key) -> None:
+        pod = self._pods.get(*key)
+        if pod is None or deleting(pod) or finished(pod):
+            return
+        for volume in pod["spec"].get("volumes") or ():
+            template = _template(volume)
+            if template:
+                await self._ensure(pod, claim_name(pod, volume), template)
+
+    async def _ensure(self, pod: Json, name: str, template: Json) -> None:
+        meta = pod["metadata"]
+        known = self._claims.get(meta["namespace"], name)
+        if known is not None:
+            if not controlled_by(known, meta["uid"]):
+                # Not to be shared by accident; the scheduler refuses the pod for the same reason.
+                text = f"PVC {meta['namespace']}/{name} was not created for pod (pod is not owner)"
+                self._events.warning(pod, self.name, "FailedCreate", text)
+            return
+        about = template.get("metadata") or {}
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": name,
+                "namespace": meta["namespace"],
+                "labels": dict(about.get("labels") or {}),
+                "annotations": dict(about.get("annotations") or {}),
+                "ownerReferences": [controller_reference(pod, r.PODS)],
+            },
+            "spec": copy.deepcopy(template.get("spec") or {}),
+        }
+        try:
+            await self._client.create(r.PERSISTENT_VOLUME_CLAIMS, body, meta["namespace"])
+        except AlreadyExists:
+            return
+
+
+def claim_name(pod: Json, volume: Json) -> str:
+    return f"{pod['metadata']['name']}-{volume['name']}"
+
+
+def _template(volume: Json) -> Json:
+    return (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}

@@ -1,0 +1,111 @@
+"""Simulated disks: what a provisioner would make for a claim, and the class that asks for it by default.
+
+Only says what the objects look like; the volumes controller writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.controller import Json
+from phalanx.controllers.runtime.hashing import fnv1a_32
+from phalanx.controllers.runtime.pods import condition
+
+PROVISIONER = "simulation.phalanx.dev/disk"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+VOLUME_PROTECTION = "kubernetes.io/pv-protection"
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+DEFAULT_NAME = "standard"
+
+
+def standard_class() -> Json:
+    return {
+        "apiVersion": r.STORAGE_CLASSES.api_version,
+        "kind": r.STORAGE_CLASSES.kind,
+        "metadata": {
+            "name": DEFAULT_NAME,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": True,
+    }
+
+
+def disk_name(claim: Json) -> str:
+    """Made of the claim's uid, so that a provisioner that died half way finds its disk again."""
+    return f"pvc-{claim['metadata']['uid']}"
+
+
+def is_local(storage_class: Json) -> bool:
+    return str((storage_class.get("parameters") or {}).get("local", "")).lower() == "true"
+
+
+def disk(claim: Json, storage_class: Json, node: Json | None) -> Json:
+    """The volume for a claim. `node`: where its pod goes; None: nobody waits for a pod."""
+    spec, meta = claim["spec"], claim["metadata"]
+    name = disk_name(claim)
+    body: Json = {
+        "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+        "accessModes": list(spec.get("accessModes") or ()),
+        "volumeMode": spec.get("volumeMode") or "Filesystem",
+        "storageClassName": storage_class["metadata"]["name"],
+        "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy") or "Delete",
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "csi": {"driver": PROVISIONER, "volumeHandle": name},
+    }
+    if storage_class.get("mountOptions"):
+        body["mountOptions"] = list(storage_class["mountOptions"])
+    reach = _reach(storage_class, node)
+    if reach:
+        body["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": reach}]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": name,
+            "annotations": {PROVISIONED_BY: PROVISIONER},
+            "finalizers": [VOLUME_PROTECTION],
+        },
+        "spec": body,
+    }
+
+
+def _reach(storage_class: Json, node: Json | None) -> list[Json]:
+    """From which nodes the disk can be reached; nothing: from all."""
+    if node is None:
+        # Of several places that are allowed, the first.
+        terms = storage_class.get("allowedTopologies") or ()
+        expressions = (terms[0].get("matchLabelExpressions") or ()) if terms else ()
+        return [_among(expression["key"], expression["values"][0]) for expression in expressions]
+    labels = node["metadata"].get("labels") or {}
+    if is_local(storage_class) and HOSTNAME in labels:
+        return [_among(HOSTNAME, labels[HOSTNAME])]
+    return [_among(ZONE, labels[ZONE])] if ZONE in labels else []
+
+
+def _among(key: str, value: str) -> Json:
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def any_node(nodes: Iterable[Json], claim: Json) -> Json | None:
+    """A node for a local disk that nobody's pod has asked for yet: claims spread over the nodes that can take pods."""
+    usable = [node for node in nodes if _usable(node)]
+    usable.sort(key=lambda node: str(node["metadata"]["name"]))
+    return usable[fnv1a_32(claim["metadata"]["uid"].encode()) % len(usable)] if usable else None
+
+
+def _usable(node: Json) -> bool:
+    entry = condition(node, "Ready")
+    unschedulable = (node.get("spec") or {}).get("unschedulable", False)
+    return not unschedulable and (entry is None or entry.get("status") == "True")

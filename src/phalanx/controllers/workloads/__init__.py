@@ -1,0 +1,1 @@
+"""One folder for each kind of workload, with one descriptor in it; see kind.py."""

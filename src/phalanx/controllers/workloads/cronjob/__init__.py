@@ -1,0 +1,1 @@
+"""CronJob (batch/v1)."""

@@ -1,0 +1,1 @@
+"""DaemonSet (apps/v1): never grouped."""

@@ -1,0 +1,212 @@
+"""DaemonSet: one pod on every node that fits it, pinned by node affinity so that the scheduler still places it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from phalanx.base.clock import Clock
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.claiming import Claims
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pods import available_in, finished, from_template, ready
+from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
+from phalanx.controllers.runtime.status import write_status
+from phalanx.controllers.runtime.together import together
+from phalanx.model.selectors import node_selector
+
+# A daemon belongs on its node whatever the node's state; upstream adds these to every daemon pod.
+TOLERATIONS: tuple[Json, ...] = tuple(
+    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
+    for key, effect in (
+        ("not-ready", "NoExecute"),
+        ("unreachable", "NoExecute"),
+        ("disk-pressure", "NoSchedule"),
+        ("memory-pressure", "NoSchedule"),
+        ("pid-pressure", "NoSchedule"),
+        ("unschedulable", "NoSchedule"),
+    )
+)
+
+
+class DaemonSetController(Controller):
+    name = "daemonset"
+
+    def __init__(self, caches: Caches, clock: Clock) -> None:
+        super().__init__()
+        self._client, self._clock = caches.client, clock
+        self._sets = caches.of(r.DAEMON_SETS)
+        self._pods = caches.of(r.PODS)
+        self._nodes = caches.of(r.NODES)
+        self._revisions = Revisions(caches.of(r.CONTROLLER_REVISIONS), r.DAEMON_SETS)
+        self._claims = Claims(self._pods, r.DAEMON_SETS)
+        self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
+        self._sets.on_change(lambda key, new, old: self.queue.add(key))
+        self._pods.on_change(self._pod_changed)
+        self._nodes.on_change(self._node_changed)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for pod in (new, old):
+            reference = controller_of(pod) if pod is not None else None
+            if reference is not None and reference["kind"] == "DaemonSet":
+                self.queue.add(Key(key.namespace, reference["name"]))
+
+    def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and _relevant(new) == _relevant(old):
+            return
+        for owner in self._sets:
+            self.queue.add(Key(owner["metadata"]["namespace"], owner["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self._sets.get(*key)
+        if owner is None:
+            return
+        template = owner["spec"]["template"]
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        digest = digest_of(await self._revisions.present(owner, template_data(template), labels))
+        by_node: dict[str, list[Json]] = {}
+        for pod in await self._claims.of(owner):
+            by_node.setdefault(_node_of(pod), []).append(pod)
+        wanted = {node["metadata"]["name"] for node in self._nodes if _belongs(owner, node)}
+        if not deleting(owner):
+            await self._arrange(owner, by_node, wanted, digest)
+            by_node = {}
+            for pod in self._pods.by_index("controller", owner["metadata"]["uid"]):
+                by_node.setdefault(_node_of(pod), []).append(pod)
+        await self._write(owner, by_node, wanted, digest)
+
+    async def _arrange(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
+        doomed: list[Json] = []
+        for node, pods in by_node.items():
+            alive = [pod for pod in pods if not deleting(pod)]
+            ended = [pod for pod in alive if finished(pod)]
+            doomed += ended  # a daemon that ended is made anew
+            alive = [pod for pod in alive if not finished(pod)]
+            if node not in wanted:
+                doomed += alive
+            else:  # two on one node: the oldest stays
+                doomed += sorted(alive, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))[1:]
+        missing = [node for node in sorted(wanted) if not by_node.get(node)]
+        doomed += self._outdated(owner, by_node, wanted, digest)
+        await together(self._delete(owner, pod) for pod in doomed)
+        await together(self._create(owner, node, digest) for node in missing)
+
+    def _outdated(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> list[Json]:
+        strategy = owner["spec"].get("updateStrategy") or {}
+        if strategy.get("type", "RollingUpdate") != "RollingUpdate":
+            return []
+        limit = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
+        budget = max(1, limit if isinstance(limit, int) else math.ceil(int(limit.rstrip("%")) * len(wanted) / 100))
+        minimum = int(owner["spec"].get("minReadySeconds") or 0)
+        unavailable = 0
+        old_well: list[Json] = []
+        old_ill: list[Json] = []
+        for node in sorted(wanted):
+            pods = [pod for pod in by_node.get(node, ()) if not finished(pod)]
+            well = any(available_in(pod, minimum, self._clock.now()) == 0.0 and not deleting(pod) for pod in pods)
+            unavailable += not well
+            for pod in pods:
+                if not deleting(pod) and pod["metadata"].get("labels", {}).get(HASH_LABEL) != digest:
+                    (old_well if well else old_ill).append(pod)
+        return old_ill + old_well[: max(0, budget - unavailable)]
+
+    async def _create(self, owner: Json, node: str, digest: str) -> None:
+        pod = from_template(owner["spec"]["template"], owner, r.DAEMON_SETS)
+        pod["metadata"]["labels"][HASH_LABEL] = digest
+        spec = pod["spec"]
+        affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *TOLERATIONS]
+        made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, owner["metadata"]["namespace"]))
+        self._pods.remember(made)
+
+    async def _delete(self, owner: Json, pod: Json) -> None:
+        meta = pod["metadata"]
+        try:
+            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
+            return
+
+    async def _write(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
+        minimum = int(owner["spec"].get("minReadySeconds") or 0)
+        counts = dict.fromkeys(("scheduled", "ready", "available", "updated"), 0)
+        for node in wanted:
+            pods = [pod for pod in by_node.get(node, ()) if not deleting(pod) and not finished(pod)]
+            if not pods:
+                continue
+            counts["scheduled"] += 1
+            counts["ready"] += any(map(ready, pods))
+            counts["available"] += any(available_in(pod, minimum, self._clock.now()) == 0.0 for pod in pods)
+            counts["updated"] += any(pod["metadata"].get("labels", {}).get(HASH_LABEL) == digest for pod in pods)
+        misplaced = sum(
+            1 for node, pods in by_node.items() if node not in wanted and any(not deleting(p) for p in pods)
+        )
+        status = {
+            "observedGeneration": owner["metadata"].get("generation", 0),
+            "desiredNumberScheduled": len(wanted),
+            "currentNumberScheduled": counts["scheduled"],
+            "numberMisscheduled": misplaced,
+            "numberReady": counts["ready"],
+            "numberAvailable": counts["available"] or None,
+            "numberUnavailable": len(wanted) - counts["available"] or None,
+            "updatedNumberScheduled": counts["updated"] or None,
+        }
+        await write_status(self._sets, owner, status)
+        if counts["updated"] == len(wanted) and not deleting(owner):
+            live = {f"{owner['metadata']['name']}-{digest}"}
+            await self._revisions.trim(owner, live, int(owner["spec"].get("revisionHistoryLimit", 10)))
+        waits = [available_in(pod, minimum, self._clock.now()) for pods in by_node.values() for pod in pods if minimum]
+        if soon := [wait for wait in waits if wait]:
+            self.queue.add_after(Key(owner["metadata"]["namespace"], owner["metadata"]["name"]), min(soon))
+
+
+def _relevant(node: Json) -> tuple[Any, ...]:
+    spec = node.get("spec") or {}
+    return node["metadata"].get("labels"), spec.get("taints"), spec.get("unschedulable")
+
+
+def _node_of(pod: Json) -> str:
+    """The node a daemon pod is on or made for."""
+    spec = pod.get("spec") or {}
+    if spec.get("nodeName"):
+        return str(spec["nodeName"])
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for field in term.get("matchFields") or ():
+            if field.get("key") == "metadata.name" and field.get("values"):
+                return str(field["values"][0])
+    return ""
+
+
+def _belongs(owner: Json, node: Json) -> bool:
+    spec = owner["spec"]["template"].get("spec") or {}
+    labels, name = node["metadata"].get("labels") or {}, node["metadata"]["name"]
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if required is not None and not node_selector(required).matches(labels, name):
+        return False
+    tolerations = [*(spec.get("tolerations") or ()), *TOLERATIONS]
+    return all(
+        taint.get("effect") == "PreferNoSchedule" or any(_tolerates(t, taint) for t in tolerations)
+        for taint in (node.get("spec") or {}).get("taints") or ()
+    )
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return True
+    return bool(toleration.get("key")) and toleration.get("value", "") == taint.get("value", "")

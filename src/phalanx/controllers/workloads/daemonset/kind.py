@@ -1,0 +1,36 @@
+"""The descriptor of DaemonSets: a pod for each node, which wait for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, its_template
+
+
+def _group(daemon_set: Json, related: Sequence[Json]) -> Grouping:
+    return Grouping()
+
+
+def _pods(daemon_set: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    return iter(())  # as many as there are nodes, which a manifest does not say
+
+
+def _run(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.daemonset.controller import DaemonSetController
+
+    return [DaemonSetController(local.caches, local.clock)]
+
+
+DAEMON_SET = WorkloadKind(
+    resource=r.DAEMON_SETS,
+    group=_group,
+    pods=_pods,
+    templates=its_template,
+    place=lambda pod: None,
+    aliases=("ds",),
+    followed=False,
+    run=_run,
+)

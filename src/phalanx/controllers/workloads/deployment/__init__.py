@@ -1,0 +1,1 @@
+"""Deployment (apps/v1)."""

@@ -1,0 +1,330 @@
+"""Job: runs pods until enough have succeeded, or too many have failed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
+from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import condition, ready, removal_rank
+from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.together import together
+from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
+from phalanx.controllers.workloads.job.pods import PodMaker, news
+from phalanx.controllers.workloads.job.policy import Verdict, judge
+from phalanx.controllers.workloads.job.tally import TRACKING, Tally, free_indexes, surplus, tally_of
+
+CONTROLLER = "kubernetes.io/job-controller"
+JOB_NAME = "batch.kubernetes.io/job-name"
+BURST = 500
+FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
+GATHERING = 0.1  # seconds in which changes of pods are gathered into one look; Kubernetes takes a second
+
+
+class JobController(Controller):
+    name = "job"
+    workers = 16
+
+    def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None = None) -> None:
+        """groups None: Jobs get no scheduling objects (gate WorkloadWithJob off)."""
+        super().__init__()
+        self._client, self._clock, self._events = caches.client, clock, events
+        self._jobs = caches.of(r.JOBS)
+        self._pods = caches.of(r.PODS)
+        self._pods.index("controller", index_by_controller)
+        self._pods.index("job", _index_by_job)
+        self._groups = JobGroups(groups) if groups is not None else None
+        self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (failures in a row, end of the last); not kept
+        self._jobs.on_change(self._job_changed)
+        self._pods.on_change(self._pod_changed)
+        if groups is not None:
+            groups.feed("Job", self.queue)
+            self._jobs.index("delegated", _index_by_parent)
+            groups.workloads.on_change(self._workload_changed)
+
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and new.get("status", {}).get("startTime") and same_wishes(new, old):
+            return  # our own status, come back
+        self.queue.add(key)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and news(new) == news(old):
+            return
+        for pod in (new, old):
+            name = _job_of(pod) if pod is not None else ""
+            if name:
+                self.queue.add_after(Key(key.namespace, name), GATHERING)
+
+    def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        about = ((new or old or {}).get("spec") or {}).get("controllerRef")
+        if about:
+            parent = f"{key.namespace}/{about.get('apiGroup') or ''}/{about['kind']}/{about['name']}"
+            for job in self._jobs.by_index("delegated", parent):
+                self.queue.add(Key(key.namespace, job["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        job = self._jobs.get(*key)
+        uid = job["metadata"]["uid"] if job is not None else ""
+        pods: list[Json] = []
+        strangers: list[Json] = []
+        for pod in self._pods.by_index("job", str(key)):
+            reference = controller_of(pod)
+            (pods if reference is not None and reference["uid"] == uid else strangers).append(pod)
+        await self._let_go(strangers)  # of an earlier Job of this name: nobody else would release them
+        if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
+            return
+        if is_finished(job):
+            await self._let_go(pods)
+            self._streaks.pop(uid, None)
+            await self._expire(job)
+            return
+        tally = tally_of(job, pods)
+        verdict = judge(job, tally, self._clock.now())
+        if not deleting(job):
+            self._note_failures(job, tally)
+            membership = NOT_GROUPED
+            if self._groups is not None and verdict is None:
+                membership = await self._groups.membership(job, pods)
+                if membership.wait and is_new(job, pods):
+                    return  # it has not begun, and must stay able to
+            if verdict is not None:
+                await self._remove(tally.active)  # they count as failed, and the Job ends when the last has ended
+            elif job["spec"].get("suspend"):
+                await self._withdraw(tally, tally.active)
+            elif not membership.wait:
+                await self._arrange(job, tally, membership)
+        await self._write(job, tally, verdict)
+
+    # ---- pods
+
+    async def _arrange(self, job: Json, tally: Tally, membership: Membership) -> None:
+        spec = job["spec"]
+        parallelism = int(spec.get("parallelism", 1))
+        completions = spec.get("completions")
+        if completions is None:
+            wanted = min(parallelism, len(tally.active)) if tally.succeeded else parallelism
+        else:
+            wanted = min(parallelism, int(completions) - tally.succeeded - len(tally.failed_indexes))
+        extra = surplus(job, tally, max(0, wanted), removal_rank)
+        if extra:
+            await self._withdraw(tally, extra[:BURST])
+            return
+        missing = wanted - len(tally.active)
+        if spec.get("podReplacementPolicy") == "Failed":
+            missing -= len(tally.terminating)
+        if missing <= 0:
+            return
+        wait = self._backoff(job)
+        if wait > 0:
+            self.queue.add_after(Key(job["metadata"]["namespace"], job["metadata"]["name"]), wait)
+            return
+        count = min(missing, BURST)
+        indexes: list[int | None] = list(free_indexes(job, tally, count)) if tally.indexed else [None] * count
+        maker, batch = PodMaker(job, membership), 1
+        while indexes:  # slow start: a template the server refuses costs one request, not hundreds
+            now, indexes = indexes[:batch], indexes[batch:]
+            try:
+                tally.active += await together(self._create(maker.body(index, tally)) for index in now)
+            except ApiProblem as problem:
+                self._events.warning(job, NAME, "FailedCreate", f"Error creating: {problem}")
+                raise
+            batch *= 2
+
+    def _note_failures(self, job: Json, tally: Tally) -> None:
+        uid = job["metadata"]["uid"]
+        # A pod that was deleted or preempted did not crash: its replacement need not wait.
+        ends = [_end_time(pod) for pod in [*tally.fresh_failures, *tally.waiting.values()] if not deleting(pod)]
+        if tally.fresh_successes:
+            self._streaks.pop(uid, None)
+        if ends:
+            count, last = self._streaks.get(uid, (0, 0.0))
+            if max(ends) > last:
+                self._streaks[uid] = (count + 1, max(ends))
+
+    def _backoff(self, job: Json) -> float:
+        """Seconds until a replacement for the last failure may be made."""
+        count, last = self._streaks.get(job["metadata"]["uid"], (0, 0.0))
+        if not count:
+            return 0.0
+        return last + min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(count - 1, 10)) - self._clock.now()
+
+    async def _create(self, body: Json) -> Json:
+        made: Json = msgspec.json.decode(await self._client.create(r.PODS, body, body["metadata"]["namespace"]))
+        self._pods.remember(made)  # the next look must not make it again
+        return made
+
+    async def _withdraw(self, tally: Tally, pods: list[Json]) -> None:
+        """Delete pods that are no longer wanted; released first, they do not count as failures."""
+        await self._let_go(pods)
+        await self._remove(pods)
+        gone = {pod["metadata"]["uid"] for pod in pods}
+        tally.active = [pod for pod in tally.active if pod["metadata"]["uid"] not in gone]
+
+    async def _remove(self, pods: list[Json]) -> None:
+        await together(self._remove_one(pod) for pod in pods)
+
+    async def _remove_one(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        try:
+            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        except NotFound:
+            return
+
+    async def _let_go(self, pods: list[Json]) -> None:
+        """Take our finalizer off pods that are counted."""
+        await together(self._let_go_one(pod) for pod in pods)
+
+    async def _let_go_one(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        finalizers = meta.get("finalizers") or []
+        if TRACKING not in finalizers:
+            return
+        left = [f for f in finalizers if f != TRACKING]
+        patch = {"metadata": {"uid": meta["uid"], "finalizers": left or None}}
+        try:
+            answer: Json = msgspec.json.decode(await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"]))
+            self._pods.remember(answer)
+        except NotFound:
+            return
+
+    # ---- status
+
+    async def _write(self, job: Json, tally: Tally, verdict: Verdict | None) -> None:
+        before = job.get("status") or {}
+        conditions = conditions_of(job)
+        suspended = bool(job["spec"].get("suspend"))
+        known = next((c for c in conditions if c["type"] == "Suspended"), None)
+        if verdict is None:
+            if suspended and (known is None or known["status"] != "True"):
+                self._condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended")
+                self._events.normal(job, NAME, "Suspended", "Job suspended")
+            elif not suspended and known is not None and known["status"] == "True":
+                self._condition(conditions, "Suspended", "False", "JobResumed", "Job resumed")
+                self._events.normal(job, NAME, "Resumed", "Job resumed")
+        status: Json = {key: before[key] for key in ("startTime", "completionTime") if key in before}
+        status |= tally.status()
+        status |= {"active": len(tally.active) or None, "ready": sum(map(ready, tally.active))}
+        if suspended:
+            status.pop("startTime", None)
+        else:
+            status.setdefault("startTime", rfc3339(self._clock.now()))
+        if verdict is not None:
+            done = not tally.active and not tally.terminating and tally.settled
+            self._conclude(status, conditions, verdict, done=done)
+        status["conditions"] = conditions
+        job = await write_status(self._jobs, job, status)
+        await self._let_go(tally.release)
+        if tally.release and not tally.settled:
+            self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))
+        if verdict is None:
+            self._plan_deadline(job)
+        elif is_finished(job):
+            if verdict.type == "Complete":
+                self._events.normal(job, NAME, "Completed", "Job completed")
+            else:
+                self._events.warning(job, NAME, verdict.reason, verdict.message)
+            self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))  # to let go of what is left
+
+    def _conclude(self, status: Json, conditions: list[Json], verdict: Verdict, *, done: bool) -> None:
+        target = "SuccessCriteriaMet" if verdict.type == "Complete" else "FailureTarget"
+        if not any(c["type"] == target and c["status"] == "True" for c in conditions):
+            self._condition(conditions, target, "True", verdict.reason, verdict.message)
+        if not done:
+            return
+        self._condition(conditions, verdict.type, "True", verdict.reason, verdict.message)
+        if verdict.type == "Complete":
+            status["completionTime"] = rfc3339(self._clock.now())
+
+    def _condition(self, conditions: list[Json], type_: str, status: str, reason: str, message: str) -> None:
+        probed = rfc3339(self._clock.now())
+        set_condition(conditions, type_, status, reason, message, self._clock, lastProbeTime=probed)
+
+    def _plan_deadline(self, job: Json) -> None:
+        seconds = job["spec"].get("activeDeadlineSeconds")
+        start = (job.get("status") or {}).get("startTime")
+        if seconds is not None and start and not job["spec"].get("suspend"):
+            left = parse_rfc3339(start) + int(seconds) - self._clock.now()
+            self.queue.add_after(Key(job["metadata"]["namespace"], job["metadata"]["name"]), max(left, 0.0) + 0.05)
+
+    async def _expire(self, job: Json) -> None:
+        """Delete a finished Job when its time to live is over, or come back then."""
+        ttl, end, meta = job["spec"].get("ttlSecondsAfterFinished"), finish_time(job), job["metadata"]
+        if ttl is None or end is None or deleting(job):
+            return
+        left = end + int(ttl) - self._clock.now()
+        if left > 0:
+            self.queue.add_after(Key(meta["namespace"], meta["name"]), left + 0.05)
+            return
+        try:
+            await self._client.delete(
+                r.JOBS, meta["name"], meta["namespace"], propagation="Foreground", uid=meta["uid"]
+            )
+        except NotFound:
+            return
+
+
+def _job_of(pod: Json) -> str:
+    """The Job that made the pod, also when the garbage collector has cut the reference to a Job that is gone."""
+    meta = pod["metadata"]
+    reference = controller_of(pod)
+    if reference is not None:
+        return str(reference["name"]) if reference["kind"] == "Job" else ""
+    if TRACKING in (meta.get("finalizers") or ()):
+        return str((meta.get("labels") or {}).get(JOB_NAME) or "")
+    return ""
+
+
+def same_wishes(new: Json, old: Json) -> bool:
+    """Whether an update changed nothing that its author decides."""
+
+    def wishes(obj: Json) -> tuple[object, ...]:
+        meta = obj["metadata"]
+        return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), meta.get("annotations")
+
+    return wishes(new) == wishes(old)
+
+
+def _index_by_job(pod: Json) -> list[str]:
+    name = _job_of(pod)
+    return [f"{pod['metadata']['namespace']}/{name}"] if name else []
+
+
+def _index_by_parent(job: Json) -> list[str]:
+    """Jobs whose parent promised a Workload, by the parent."""
+    owner = controller_of(job)
+    if owner is None or GROUP_TEMPLATE not in (job["metadata"].get("annotations") or {}):
+        return []
+    return [f"{job['metadata']['namespace']}/{owner['apiVersion'].rpartition('/')[0]}/{owner['kind']}/{owner['name']}"]
+
+
+def is_finished(job: Json) -> bool:
+    return finish_time(job) is not None
+
+
+def outcome(job: Json) -> Json | None:
+    """The condition Complete or Failed, once it is true."""
+    for type_ in ("Complete", "Failed"):
+        entry = condition(job, type_)
+        if entry is not None and entry["status"] == "True":
+            return entry
+    return None
+
+
+def finish_time(job: Json) -> float | None:
+    entry = outcome(job)
+    return parse_rfc3339(entry["lastTransitionTime"]) if entry is not None else None
+
+
+def _end_time(pod: Json) -> float:
+    times = [
+        container["state"]["terminated"].get("finishedAt")
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        if "terminated" in (container.get("state") or {})
+    ]
+    return max((parse_rfc3339(time) for time in times if time), default=0.0)

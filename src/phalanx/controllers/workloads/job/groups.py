@@ -1,0 +1,143 @@
+"""The scheduling objects of a Job: made before its first pod, kept over suspension, following its size.
+
+As Kubernetes 1.37 does (gate WorkloadWithJob), with two differences for the better: a Job whose parent promised a
+Workload waits for it instead of running ungrouped for ever, and a group deleted under a running Job is made again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from phalanx.base.errors import ApiProblem
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, Link, Refused
+from phalanx.controllers.runtime.controller import Json
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of
+from phalanx.controllers.workloads.job.grouping import (
+    BOTH,
+    GROUP_ONLY,
+    NOTHING,
+    delegated,
+    group_job,
+    mode_of,
+    parent_workload,
+)
+
+NAME = "job-controller"
+
+
+class Membership(NamedTuple):
+    link: Link | None = None
+    reference: Json | None = None  # owner reference to the PodGroup for each pod
+    wait: bool = False  # no pods may be made yet
+
+
+NOT_GROUPED = Membership()
+WAIT = Membership(wait=True)
+
+
+class JobGroups:
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    async def membership(self, job: Json, pods: list[Json]) -> Membership:
+        """What new pods of the Job must carry. Failures of the API are told as events and raised."""
+        try:
+            mode = mode_of(job)
+            if mode == NOTHING:
+                await self._adopt(job)
+                return NOT_GROUPED
+            return await (self._own(job, pods) if mode == BOTH else self._delegated(job, pods, mode))
+        except Refused as refused:
+            self._tell(job, "FailedWorkloadCompilation", f"Failed to compile Workload for Job {_name(job)}: {refused}")
+            return WAIT
+
+    async def _own(self, job: Json, pods: list[Json]) -> Membership:
+        uid = job["metadata"]["uid"]
+        workloads = [found for found in self._groups.for_owner(job) if controlled_by(found, uid)]
+        if len(workloads) > 1:
+            self._tell(job, "AmbiguousWorkload", f"Job {_name(job)} has several Workloads; delete all but one")
+            return NOT_GROUPED
+        grouping = group_job(job)
+        wired = any(_group_of(pod) == grouping.links[""].pod_group for pod in pods)
+        if not workloads and not wired and not is_new(job, pods):
+            return NOT_GROUPED  # began without groups and ends without
+        if workloads:
+            templates = workloads[0]["spec"].get("podGroupTemplates") or []
+            if len(templates) != 1:
+                raise Refused(f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1")
+        try:
+            await self._groups.ensure(job, grouping, NAME, announce=True)
+        except ApiProblem as problem:
+            self._tell(job, "FailedWorkloadCreate", f"Failed to create Workload for Job {_name(job)}: {problem}")
+            raise
+        return self._joined(job, grouping)
+
+    async def _delegated(self, job: Json, pods: list[Json], mode: str) -> Membership:
+        assert mode == GROUP_ONLY
+        owner = controller_of(job)
+        assert owner is not None
+        about = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "metadata": {"namespace": job["metadata"]["namespace"], "name": owner["name"]},
+        }
+        parent = parent_workload(job, self._groups.for_owner(about))
+        if parent is None:
+            if not is_new(job, pods):
+                return NOT_GROUPED
+            template = job["metadata"]["annotations"][GROUP_TEMPLATE]
+            text = f"Job {_name(job)} waits for a Workload of {owner['kind']} {owner['name']} with template {template}"
+            self._tell(job, "WaitingForWorkload", text)
+            return WAIT
+        grouping = delegated(job, parent)
+        known = self._groups.pod_groups.get(job["metadata"]["namespace"], grouping.links[""].pod_group)
+        if known is not None and not controlled_by(known, job["metadata"]["uid"]):
+            grouping = delegated(job, parent, shared=True)
+        link = grouping.links[""].pod_group
+        known = self._groups.pod_groups.get(job["metadata"]["namespace"], link)
+        if known is None and not is_new(job, pods) and not any(_group_of(pod) == link for pod in pods):
+            return NOT_GROUPED
+        await self._groups.ensure(job, grouping, NAME, announce=True)
+        return self._joined(job, grouping)
+
+    def _joined(self, job: Json, grouping: Grouping) -> Membership:
+        link = grouping.links[""]
+        group = self._groups.pod_groups.get(job["metadata"]["namespace"], link.pod_group)
+        if group is None:
+            return WAIT
+        reference = {
+            "apiVersion": POD_GROUPS.api_version,
+            "kind": POD_GROUPS.kind,
+            "name": link.pod_group,
+            "uid": group["metadata"]["uid"],
+        }
+        return Membership(link, reference)
+
+    async def _adopt(self, job: Json) -> None:
+        """Adoption lifecycle: a Workload made by hand for this Job, which its pods name, goes with the Job."""
+        named = (job["spec"]["template"].get("spec") or {}).get("workloadRef")
+        if named is None or controller_of(job) is not None:
+            return
+        for workload in self._groups.for_owner(job):
+            if workload["metadata"]["name"] == named["name"]:
+                await self._groups.adopt(job, workload)
+
+    def _tell(self, job: Json, reason: str, note: str) -> None:
+        self._groups.events.warning(job, NAME, reason, note)
+
+
+def is_new(job: Json, pods: list[Json]) -> bool:
+    """Whether the Job has never begun: only then are scheduling objects made for it."""
+    status = job.get("status") or {}
+    if pods or status.get("startTime") or status.get("succeeded") or status.get("failed"):
+        return False
+    return not any(entry["type"] == "Suspended" for entry in status.get("conditions") or ())
+
+
+def _name(obj: Json) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _group_of(pod: Json) -> str:
+    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName") or "")

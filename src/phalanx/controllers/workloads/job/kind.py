@@ -1,0 +1,34 @@
+"""The descriptor of Jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.workloads.job.grouping import group_job, size_of
+from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, its_template, numbered, owned_by
+
+
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    spec = job["spec"]
+    return numbered(job["metadata"]["name"], spec["template"], size_of(spec), found.links.get(""))
+
+
+def _run(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.job.controller import JobController
+
+    groups = local.groups if local.gates("WorkloadWithJob") else None
+    return [JobController(local.caches, local.clock, local.events, groups)]
+
+
+JOB = WorkloadKind(
+    resource=r.JOBS,
+    group=group_job,
+    pods=_pods,
+    templates=its_template,
+    place=owned_by(r.JOBS.kind),
+    ends=("Complete", "Failed"),
+    run=_run,
+)

@@ -1,0 +1,73 @@
+"""Pods of a Job, as bodies to create. What they share is made once, and nothing here changes it afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.pods import from_template, phase, ready
+from phalanx.controllers.workloads.job.groups import Membership
+from phalanx.controllers.workloads.job.policy import match_policy
+from phalanx.controllers.workloads.job.tally import (
+    INDEX,
+    INDEX_FAILURES,
+    INDEX_IGNORED,
+    TRACKING,
+    Tally,
+    count_of,
+    is_indexed,
+)
+
+Json = dict[str, Any]
+
+_SOURCE = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
+
+
+class PodMaker:
+    def __init__(self, job: Json, membership: Membership) -> None:
+        self._job, self._name = job, job["metadata"]["name"]
+        self._pod = from_template(job["spec"]["template"], job, r.JOBS, prefix=f"{self._name}-")
+        meta, spec = self._pod["metadata"], self._pod["spec"]
+        meta["finalizers"] = [*meta.get("finalizers", []), TRACKING]
+        if membership.link is not None:
+            membership.link.put_on(spec)
+            meta["ownerReferences"].append(membership.reference)
+        if is_indexed(job):
+            for container in [*spec.get("containers", []), *(spec.get("initContainers") or [])]:
+                env = container.get("env") or []
+                if not any(entry["name"] == "JOB_COMPLETION_INDEX" for entry in env):
+                    container["env"] = [*env, {"name": "JOB_COMPLETION_INDEX", "valueFrom": _SOURCE}]
+
+    def body(self, index: int | None, tally: Tally) -> Json:
+        if index is None:
+            return self._pod
+        meta, spec = self._pod["metadata"], self._pod["spec"]
+        number = str(index)
+        metadata = {
+            **meta,
+            "generateName": f"{self._name}-{number}-",
+            "labels": {**meta["labels"], INDEX: number},
+            "annotations": {**meta["annotations"], INDEX: number, **self._failures(index, tally)},
+        }
+        return {**self._pod, "metadata": metadata, "spec": {**spec, "hostname": f"{self._name}-{number}"[:63]}}
+
+    def _failures(self, index: int, tally: Tally) -> dict[str, str]:
+        """How often the index has failed, which each pod tells its replacement."""
+        spec = self._job["spec"]
+        if spec.get("backoffLimitPerIndex") is None:
+            return {}
+        before = tally.waiting.get(index)
+        if before is None:
+            return {INDEX_FAILURES: "0"}
+        spared = match_policy(spec.get("podFailurePolicy"), before)[0] == "Ignore"
+        found = {INDEX_FAILURES: str(count_of(before, INDEX_FAILURES) + (not spared))}
+        ignored = count_of(before, INDEX_IGNORED) + spared
+        return {**found, INDEX_IGNORED: str(ignored)} if ignored else found
+
+
+def news(pod: Json) -> tuple[Any, ...]:
+    """What a Job wants to know of a pod: it looks again when this changes, and not for every condition."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    restarts = [int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ()]
+    return meta["uid"], phase(pod), ready(pod), deleting(pod), TRACKING in (meta.get("finalizers") or ()), sum(restarts)

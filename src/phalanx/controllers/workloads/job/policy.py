@@ -1,0 +1,126 @@
+"""When a Job is over: deadlines, back-off limits, pod failure policies, failed indexes, success policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.controllers.workloads.job.indexes import parse_indexes
+
+if TYPE_CHECKING:
+    from phalanx.controllers.workloads.job.tally import Tally
+
+Json = dict[str, Any]
+
+_REACHED = "Reached expected number of succeeded pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    type: str  # Complete or Failed
+    reason: str
+    message: str
+
+
+def judge(job: Json, tally: Tally, now: float) -> Verdict | None:
+    """How the Job ends now, or None when it goes on."""
+    return _decided(job) or _failed(job, tally, now) or _succeeded(job, tally)
+
+
+def _decided(job: Json) -> Verdict | None:
+    """Once said, it stays: pods that end later change nothing."""
+    for entry in (job.get("status") or {}).get("conditions") or ():
+        if entry["status"] == "True" and entry["type"] in ("FailureTarget", "SuccessCriteriaMet"):
+            type_ = "Failed" if entry["type"] == "FailureTarget" else "Complete"
+            return Verdict(type_, entry.get("reason", ""), entry.get("message", ""))
+    return None
+
+
+def _failed(job: Json, tally: Tally, now: float) -> Verdict | None:
+    spec = job["spec"]
+    if tally.fail_job:
+        return Verdict("Failed", "PodFailurePolicy", tally.fail_job)
+    limit = int(spec.get("backoffLimit", 6))
+    if tally.failed > limit:
+        return Verdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    if spec["template"].get("spec", {}).get("restartPolicy") == "OnFailure":
+        restarts = sum(
+            int(container.get("restartCount") or 0)
+            for pod in tally.active
+            for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        )
+        if restarts >= limit if limit else restarts > 0:
+            return Verdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    start = (job.get("status") or {}).get("startTime")
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and start and not spec.get("suspend") and now - parse_rfc3339(start) >= int(deadline):
+        return Verdict("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+    if tally.failed_indexes:
+        most = spec.get("maxFailedIndexes")
+        if most is not None and len(tally.failed_indexes) > int(most):
+            text = "Job has exceeded the specified maximal number of failed indexes"
+            return Verdict("Failed", "MaxFailedIndexesExceeded", text)
+        if len(tally.failed_indexes | tally.completed_indexes) >= int(spec.get("completions") or 0):
+            return Verdict("Failed", "FailedIndexes", "Job has failed indexes")
+    return None
+
+
+def _succeeded(job: Json, tally: Tally) -> Verdict | None:
+    spec = job["spec"]
+    for number, rule in enumerate((spec.get("successPolicy") or {}).get("rules") or ()):
+        if _rule_met(rule, tally.completed_indexes):
+            return Verdict("Complete", "SuccessPolicy", f"Matched rules at index {number}")
+    completions = spec.get("completions")
+    if completions is None:
+        idle = not tally.active and not tally.terminating
+        return Verdict("Complete", "CompletionsReached", _REACHED) if tally.succeeded and idle else None
+    return Verdict("Complete", "CompletionsReached", _REACHED) if tally.succeeded >= int(completions) else None
+
+
+def _rule_met(rule: Json, completed: set[int]) -> bool:
+    wanted = parse_indexes(rule["succeededIndexes"]) if rule.get("succeededIndexes") else None
+    among = completed if wanted is None else completed & wanted
+    count = rule.get("succeededCount")
+    if count is not None:
+        return len(among) >= int(count)
+    return wanted is not None and wanted <= completed
+
+
+def match_policy(policy: Json | None, pod: Json) -> tuple[str, str]:
+    """(action, message) of the first rule that matches a failed pod; ("Count", "") when none does."""
+    meta = pod["metadata"]
+    for number, rule in enumerate((policy or {}).get("rules") or ()):
+        codes = rule.get("onExitCodes")
+        if codes is not None:
+            hit = _exit_code_hit(codes, pod)
+            if hit is not None:
+                container, code = hit
+                text = (
+                    f"Container {container} for pod {meta['namespace']}/{meta['name']} failed with exit code {code} "
+                    f"matching {rule['action']} rule at index {number}"
+                )
+                return str(rule["action"]), text
+        for pattern in rule.get("onPodConditions") or ():
+            for entry in (pod.get("status") or {}).get("conditions") or ():
+                if entry["type"] == pattern["type"] and entry["status"] == pattern.get("status", "True"):
+                    text = (
+                        f"Pod {meta['namespace']}/{meta['name']} has condition {entry['type']} matching "
+                        f"{rule['action']} rule at index {number}"
+                    )
+                    return str(rule["action"]), text
+    return "Count", ""
+
+
+def _exit_code_hit(codes: Json, pod: Json) -> tuple[str, int] | None:
+    status = pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        if codes.get("containerName") and codes["containerName"] != container["name"]:
+            continue
+        terminated = (container.get("state") or {}).get("terminated")
+        if not terminated or not terminated.get("exitCode"):
+            continue
+        inside = terminated["exitCode"] in codes["values"]
+        if inside == (codes.get("operator") == "In"):
+            return str(container["name"]), int(terminated["exitCode"])
+    return None

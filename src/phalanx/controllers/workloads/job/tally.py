@@ -1,0 +1,206 @@
+"""Counting the pods of a Job: once each, whatever is deleted and whenever we crash.
+
+Pods carry a finalizer until they are counted. A finished pod's uid first goes into `status.uncountedTerminatedPods`,
+then the finalizer is taken off, then the uid becomes a number in `succeeded` or `failed`. Successes of Indexed Jobs
+need no such list: the set of completed indexes says the same thing twice without harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.pods import active, finished, phase
+from phalanx.controllers.workloads.job.indexes import format_indexes, parse_indexes
+from phalanx.controllers.workloads.job.policy import match_policy
+
+Json = dict[str, Any]
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
+
+
+@dataclass(slots=True)
+class Tally:
+    active: list[Json] = field(default_factory=list)
+    terminating: list[Json] = field(default_factory=list)
+    release: list[Json] = field(default_factory=list)  # counted once the status is written: finalizer may go
+    fresh_failures: list[Json] = field(default_factory=list)  # seen for the first time
+    fresh_successes: int = 0
+    waiting: dict[int, Json] = field(default_factory=dict)  # failed pod of an index that awaits its replacement
+    counted_succeeded: int = 0
+    counted_failed: int = 0
+    uncounted_succeeded: list[str] = field(default_factory=list)  # uids
+    uncounted_failed: list[str] = field(default_factory=list)
+    completed_indexes: set[int] = field(default_factory=set)
+    failed_indexes: set[int] = field(default_factory=set)
+    fail_job: str = ""  # message of the pod failure policy's rule that ends the Job
+    indexed: bool = False
+
+    @property
+    def succeeded(self) -> int:
+        return len(self.completed_indexes) if self.indexed else self.counted_succeeded + len(self.uncounted_succeeded)
+
+    @property
+    def failed(self) -> int:
+        return self.counted_failed + len(self.uncounted_failed)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every finished pod is a number by now."""
+        return not self.uncounted_succeeded and not self.uncounted_failed
+
+    def status(self) -> Json:
+        uncounted: Json = {}
+        if self.uncounted_succeeded:
+            uncounted["succeeded"] = self.uncounted_succeeded
+        if self.uncounted_failed:
+            uncounted["failed"] = self.uncounted_failed
+        return {
+            "terminating": len(self.terminating),
+            "succeeded": (len(self.completed_indexes) if self.indexed else self.counted_succeeded) or None,
+            "failed": self.counted_failed or None,
+            "completedIndexes": format_indexes(self.completed_indexes) or None if self.indexed else None,
+            "failedIndexes": format_indexes(self.failed_indexes) or None,
+            "uncountedTerminatedPods": uncounted,
+        }
+
+
+def tally_of(job: Json, pods: list[Json]) -> Tally:
+    spec, status = job["spec"], job.get("status") or {}
+    indexed = is_indexed(job)
+    completions = int(spec.get("completions") or 0)
+    tally = Tally(
+        counted_succeeded=int(status.get("succeeded") or 0),
+        counted_failed=int(status.get("failed") or 0),
+        indexed=indexed,
+    )
+    if indexed:
+        tally.completed_indexes = {i for i in parse_indexes(status.get("completedIndexes", "")) if i < completions}
+        tally.failed_indexes = {i for i in parse_indexes(status.get("failedIndexes", "")) if i < completions}
+    _settle(tally, status, pods)
+    known = {*tally.uncounted_succeeded, *tally.uncounted_failed}
+    only_failed = spec.get("podReplacementPolicy") == "Failed"
+    ended = []
+    for pod in pods:
+        if active(pod):
+            tally.active.append(pod)
+            continue
+        if deleting(pod) and not finished(pod):
+            tally.terminating.append(pod)
+            if only_failed:
+                continue  # counts as failed only when it really has
+        if TRACKING not in (pod["metadata"].get("finalizers") or ()):
+            continue  # counted before, or removed by us and not to be counted
+        if pod["metadata"]["uid"] in known:
+            tally.release.append(pod)
+        else:
+            ended.append(pod)
+    for pod in ended:
+        if phase(pod) == "Succeeded":
+            _success(tally, pod, completions)
+        else:
+            _failure(tally, job, pod, pods, completions)
+    return tally
+
+
+def _settle(tally: Tally, status: Json, pods: list[Json]) -> None:
+    """Uids whose pods have lost the finalizer become numbers."""
+    uncounted = status.get("uncountedTerminatedPods") or {}
+    held = {pod["metadata"]["uid"] for pod in pods if TRACKING in (pod["metadata"].get("finalizers") or ())}
+    for uid in uncounted.get("succeeded") or ():
+        if uid in held:
+            tally.uncounted_succeeded.append(uid)
+        else:
+            tally.counted_succeeded += 1
+    for uid in uncounted.get("failed") or ():
+        if uid in held:
+            tally.uncounted_failed.append(uid)
+        else:
+            tally.counted_failed += 1
+
+
+def _success(tally: Tally, pod: Json, completions: int) -> None:
+    tally.release.append(pod)
+    tally.fresh_successes += 1
+    if not tally.indexed:
+        tally.uncounted_succeeded.append(pod["metadata"]["uid"])
+        return
+    index = index_of(pod)
+    if index is not None and index < completions:
+        tally.completed_indexes.add(index)
+
+
+def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: int) -> None:
+    action, message = match_policy(job["spec"].get("podFailurePolicy"), pod)
+    if action == "FailJob" and not tally.fail_job:
+        tally.fail_job = message
+    limit, index = job["spec"].get("backoffLimitPerIndex"), index_of(pod)
+    open_ = index is not None and index < completions and index not in tally.completed_indexes | tally.failed_indexes
+    if limit is not None and index is not None and open_:
+        failures = count_of(pod, INDEX_FAILURES) + (action != "Ignore")
+        if action == "FailIndex" or (action != "Ignore" and failures > int(limit)):
+            tally.failed_indexes.add(index)
+        elif not any(index_of(other) == index and _attempt(other) > _attempt(pod) for other in pods):
+            # It tells its replacement how often the index has failed, and must stay until then.
+            tally.waiting[index] = pod
+            return
+    tally.release.append(pod)
+    if action == "Ignore":
+        return
+    tally.uncounted_failed.append(pod["metadata"]["uid"])
+    tally.fresh_failures.append(pod)
+
+
+def is_indexed(job: Json) -> bool:
+    return bool(job["spec"].get("completionMode") == "Indexed")
+
+
+def index_of(pod: Json) -> int | None:
+    text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
+    return int(text) if text.isdecimal() else None
+
+
+def count_of(pod: Json, annotation: str) -> int:
+    text = (pod["metadata"].get("annotations") or {}).get(annotation, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _attempt(pod: Json) -> int:
+    return count_of(pod, INDEX_FAILURES) + count_of(pod, INDEX_IGNORED)
+
+
+def surplus(job: Json, tally: Tally, wanted: int, rank: Any) -> list[Json]:
+    """Active pods beyond what is wanted, first to go first."""
+    if not tally.indexed:
+        return sorted(tally.active, key=rank)[: max(0, len(tally.active) - wanted)]
+    completions = int(job["spec"].get("completions") or 0)
+    taken = set(tally.completed_indexes | tally.failed_indexes)
+    kept, extra = [], []
+    for pod in sorted(tally.active, key=rank, reverse=True):
+        index = index_of(pod)
+        if index is None or index >= completions or index in taken:
+            extra.append(pod)
+        else:
+            taken.add(index)
+            kept.append(pod)
+    # Lower indexes stay: a smaller gang is the first part of the larger one.
+    kept.sort(key=lambda pod: index_of(pod) or 0)
+    return extra + kept[wanted:][::-1]
+
+
+def free_indexes(job: Json, tally: Tally, count: int) -> list[int]:
+    """The lowest indexes that nobody works on."""
+    only_failed = job["spec"].get("podReplacementPolicy") == "Failed"
+    busy = {index_of(pod) for pod in [*tally.active, *(tally.terminating if only_failed else ())]}
+    busy |= tally.completed_indexes | tally.failed_indexes
+    found: list[int] = []
+    for index in range(int(job["spec"].get("completions") or 0)):
+        if len(found) == count:
+            break
+        if index not in busy:
+            found.append(index)
+    return found

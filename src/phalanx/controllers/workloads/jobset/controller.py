@@ -1,0 +1,330 @@
+"""JobSet: creates its Jobs in their order, groups their pods, restarts them together, and says how it went.
+
+One status write ends each look; whatever a crash leaves undone is found missing by the next look.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.base.client import Resource
+from phalanx.base.clock import Clock
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Refused
+from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.status import conditions_of, write_status
+from phalanx.controllers.runtime.together import together
+from phalanx.controllers.workloads.job.controller import same_wishes
+from phalanx.controllers.workloads.jobset import policy as policy
+from phalanx.controllers.workloads.jobset.gang_config import check_links, uses_gang_config, workload_name
+from phalanx.controllers.workloads.jobset.grouping import group_job_set
+from phalanx.controllers.workloads.jobset.jobs import (
+    JOB_INDEX,
+    build,
+    claims,
+    link_of,
+    replicas_of,
+    service,
+    steering,
+    with_host_names,
+)
+from phalanx.controllers.workloads.jobset.look import Look
+from phalanx.controllers.workloads.jobset.shape import job_name, shape_of
+from phalanx.controllers.workloads.jobset.status import children_of, counters
+
+NAME = "jobset-controller"
+MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
+GROUPED = "WorkloadSchedulingReady"
+GATHERING = 0.1  # seconds in which changes of Jobs are gathered into one look
+RETRY = 10.0  # seconds after which a name that somebody else has is tried again
+
+
+class JobSetController(Controller):
+    name = "jobset"
+    workers = 16
+
+    def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None = None) -> None:
+        """groups None: pods are not grouped (gate GenericWorkload off)."""
+        super().__init__()
+        self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
+        self._sets = caches.of(r.JOB_SETS, optional=True)
+        self._jobs = caches.of(r.JOBS)
+        self._services = caches.of(r.SERVICES)
+        self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
+        self._jobs.index("controller", index_by_controller)
+        self._sets.on_change(self._set_changed)
+        self._jobs.on_change(self._job_changed)
+        self._services.on_change(self._service_changed)
+        if groups is not None:
+            groups.feed("JobSet", self.queue)
+            groups.workloads.on_change(self._workload_changed)
+
+    def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None or old is None or not new.get("status") or not same_wishes(new, old):
+            self.queue.add(key)  # and not for our own status, come back
+
+    def _service_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None:
+            self._job_changed(key, new, old)
+
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and old is not None and same_wishes(new, old) and new.get("status") == old.get("status"):
+            return
+        for obj in (new, old):
+            reference = controller_of(obj) if obj is not None else None
+            if reference is not None and reference["kind"] == "JobSet":
+                self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
+
+    def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A Workload made by hand may be what a JobSet waits for."""
+        about = ((new or old or {}).get("spec") or {}).get("controllerRef")
+        if about and about["kind"] == "JobSet":
+            self.queue.add(Key(key.namespace, about["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        jobset = self._sets.get(*key)
+        if jobset is None or deleting(jobset) or jobset["spec"].get("managedBy", MANAGED_BY) != MANAGED_BY:
+            return
+        children = children_of(jobset, self._jobs.by_index("controller", jobset["metadata"]["uid"]))
+        status = {**(jobset.get("status") or {}), "conditions": conditions_of(jobset)}
+        status["replicatedJobsStatus"] = counters(jobset, children)
+        look = Look(jobset, children, status, self._clock)
+        if look.finished:
+            await self._delete_jobs(children.active)
+            if self._groups is not None:
+                await self._groups.remove(jobset)
+            await self._expire(look)
+        else:
+            await self._advance(look)
+            if look.finished:
+                self.queue.add(key)  # to clean up
+        await write_status(self._sets, jobset, status)
+        for type_, reason, note in look.news:
+            (self._events.normal if type_ == "Normal" else self._events.warning)(jobset, NAME, reason, note)
+
+    async def _advance(self, look: Look) -> None:
+        jobset, children = look.jobset, look.children
+        await self._delete_jobs(children.previous)
+        look.note_ready()
+        if children.failed:
+            self._react(look)
+            return
+        if children.successful and policy.success(jobset, children.successful):
+            look.finish("Completed", "AllJobsCompleted", "jobset completed successfully")
+            return
+        try:
+            grouping = await self._group(look)
+        except (Refused, Invalid, Forbidden) as problem:
+            look.refuse(problem if isinstance(problem, Refused) else Refused(str(problem), "GroupCreationFailed"))
+            self.queue.add_after(look.key, RETRY)
+            if jobset["spec"].get("suspend"):
+                await self._suspend_or_resume(look, Grouping())  # to stop is always possible
+            return
+        await self._serve(look)
+        if grouping is not None:
+            await self._create_jobs(look, grouping)
+            await self._suspend_or_resume(look, grouping)
+
+    # ---- groups
+
+    async def _group(self, look: Look) -> Grouping | None:
+        """The grouping whose objects exist by now; None while they cannot be made yet."""
+        if self._groups is None:
+            return Grouping()
+        jobset = look.jobset
+        meta = jobset["metadata"]
+        shape = shape_of(jobset)
+        named: set[str] = {str(part.pod_spec["workloadRef"]["name"]) for part in shape.parts if part.names_workload}
+        if uses_gang_config(jobset):
+            named.add(workload_name(shape.name))
+        by_hand = [found for name in sorted(named) if (found := self._groups.workloads.get(meta["namespace"], name))]
+        check_links(shape, by_hand)
+        grouping = group_job_set(jobset, by_hand)
+        for workload in self._groups.for_owner(jobset):
+            if workload in by_hand and grouping.workload is None:
+                await self._groups.adopt(jobset, workload)
+        # KEP-969 deletes the objects of a suspended set; KEP-1068's Workload is there as early as possible.
+        if jobset["spec"].get("suspend") and not uses_gang_config(jobset):
+            await self._groups.remove(jobset)
+            return grouping
+        idle = all(job["spec"].get("suspend") for job in look.children.active)
+        state = await self._groups.ensure(jobset, grouping, NAME, idle=idle)
+        if grouping:
+            look.grouped()
+        if state is State.LEAVING and idle:
+            await self._groups.remove(jobset)  # what is left of an earlier run, down to the last of its pods
+            return None
+        return None if state is State.REPLACING else grouping
+
+    # ---- children
+
+    async def _serve(self, look: Look) -> None:
+        jobset = look.jobset
+        if with_host_names(jobset):
+            await self._ensure(self._services, service(jobset))
+        for claim in claims(jobset):
+            await self._ensure(self._claims, claim)
+
+    async def _ensure(self, cache: Cache, body: Json) -> None:
+        meta = body["metadata"]
+        if cache.get(meta["namespace"], meta["name"]) is not None:
+            return
+        try:
+            answer = await self._client.create(cache.resource, body, meta["namespace"])
+            cache.remember(msgspec.json.decode(answer))
+        except AlreadyExists:
+            return
+
+    async def _create_jobs(self, look: Look, grouping: Grouping) -> None:
+        jobset, children = look.jobset, look.children
+        failure = jobset["spec"].get("failurePolicy") or {}
+        if failure.get("restartStrategy") == "BlockingRecreate" and children.previous:
+            return
+        there = children.names
+        made: list[Json] = []
+        for item in look.turns():
+            bodies = [
+                self._body(look, item, index, grouping)
+                for index in range(replicas_of(item))
+                if job_name(jobset["metadata"]["name"], item["name"], index) not in there
+            ]
+            made += [job for job in await together(self._create_job(look, body) for body in bodies) if job]
+        children.active += made
+        if made:
+            look.status["replicatedJobsStatus"] = counters(jobset, children)
+
+    def _body(self, look: Look, item: Json, index: int, grouping: Grouping) -> Json:
+        name = job_name(look.jobset["metadata"]["name"], item["name"], index)
+        link = grouping.links.get(name)
+        return build(
+            look.jobset,
+            item,
+            index,
+            look.attempt,
+            job_attempt=look.job_attempt(item["name"], index),
+            link=link,
+            own_domain=link is not None and _bound(grouping, link.pod_group, look.exclusive(item)),
+        )
+
+    async def _create_job(self, look: Look, body: Json) -> Json | None:
+        meta = body["metadata"]
+        known = self._jobs.get(meta["namespace"], meta["name"])
+        if known is None:
+            try:
+                made: Json = msgspec.json.decode(await self._client.create(r.JOBS, body, meta["namespace"]))
+                self._jobs.remember(made)
+                return made
+            except (Invalid, Forbidden) as problem:
+                text = f"Job {meta['name']} cannot be created: {problem}"
+                self._events.warning(look.jobset, NAME, "JobCreationFailed", text)
+                raise
+            except AlreadyExists:
+                known = msgspec.json.decode(await self._client.get(r.JOBS, meta["name"], meta["namespace"]))
+        if controlled_by(known, look.jobset["metadata"]["uid"]):
+            return None
+        owner = controller_of(known)
+        if not deleting(known) and (owner is None or owner["name"] != look.jobset["metadata"]["name"]):
+            text = f"Job {meta['name']} already exists and is not part of this JobSet; delete it or rename the JobSet"
+            look.news.append(("Warning", "JobCreationFailed", text))
+        self.queue.add_after(look.key, RETRY)
+        return None
+
+    async def _suspend_or_resume(self, look: Look, grouping: Grouping) -> None:
+        jobset = look.jobset
+        if jobset["spec"].get("suspend"):
+            running = [job for job in look.children.active if not job["spec"].get("suspend")]
+            await together(self._patch_job(job, {"spec": {"suspend": True}}) for job in running)
+            look.condition("Suspended", "True", "SuspendedJobs", "jobset is suspended", news=True)
+            return
+        for item in look.turns():
+            for job in look.children.of(item["name"]):
+                await self._bring_up_to_date(look, item, job, grouping)
+        if look.known("Suspended") == "True":
+            look.condition("Suspended", "False", "ResumeJobs", "jobset is resumed", news=True)
+        look.note_order()
+
+    async def _bring_up_to_date(self, look: Look, item: Json, job: Json, grouping: Grouping) -> None:
+        """Resume a suspended Job as its JobSet is now; follow the size of one that runs."""
+        if deleting(job):
+            return
+        if job["spec"].get("suspend"):
+            index = int((job["metadata"].get("labels") or {}).get(JOB_INDEX) or 0)
+            wanted = self._body(look, item, index, grouping)
+            if link_of(job) != link_of(wanted):
+                await self._delete_jobs([job])  # a pod template's group cannot change; nothing runs, so make it anew
+                return
+            patch = steering(job, wanted)
+            if patch is not None:
+                job = await self._patch_job(job, patch)
+            await self._patch_job(job, {"spec": {"suspend": False}})
+            return
+        sizes = {key: item["template"]["spec"].get(key) for key in ("parallelism", "completions")}
+        if any(value is not None and value != job["spec"].get(key) for key, value in sizes.items()):
+            await self._patch_job(job, {"spec": sizes})
+
+    async def _patch_job(self, job: Json, patch: Json) -> Json:
+        meta = job["metadata"]
+        try:
+            answer: Json = msgspec.json.decode(await self._client.patch(r.JOBS, meta["name"], patch, meta["namespace"]))
+        except NotFound:
+            return job
+        self._jobs.remember(answer)
+        return answer
+
+    async def _delete_jobs(self, jobs: list[Json]) -> None:
+        leaving = [job for job in jobs if not deleting(job)]
+        await together(self._delete(r.JOBS, job) for job in leaving)
+
+    async def _delete(self, resource: Resource, obj: Json) -> None:
+        meta = obj["metadata"]
+        try:
+            await self._client.delete(
+                resource, meta["name"], meta["namespace"], propagation="Foreground", uid=meta["uid"]
+            )
+        except NotFound:
+            return
+
+    # ---- ends
+
+    def _react(self, look: Look) -> None:
+        found = policy.reaction(look.jobset, look.children.failed)
+        failure, name = look.jobset["spec"].get("failurePolicy") or {}, found.job["metadata"]["name"]
+        if found.action == policy.FAIL:
+            text = f"jobset failed due to one or more job failures (first failed job: {name})"
+            look.finish("Failed", "FailedJobs" if not found.rule else "FailJobSetFailurePolicyAction", text)
+            return
+        free = found.action in (policy.RESTART_FREE, policy.RESTART_JOB_FREE)
+        if not free and look.restarts_counted() >= int(failure.get("maxRestarts") or 0):
+            text = f"jobset failed due to reaching max number of restarts (first failed job: {name})"
+            look.finish("Failed", "ReachedMaxRestarts", text)
+            return
+        if found.action in (policy.RESTART_JOB, policy.RESTART_JOB_FREE):
+            look.restart_job(found.job, counts=not free)
+        else:
+            look.restart(counts=not free)
+        reason = f"FailurePolicy_{found.rule}" if found.rule else "DefaultFailurePolicy"
+        look.condition("RestartingJobSet", "True", reason, f"restarting jobset (first failed job: {name})", news=True)
+        self.queue.add_after(look.key, GATHERING)
+
+    async def _expire(self, look: Look) -> None:
+        ttl = look.jobset["spec"].get("ttlSecondsAfterFinished")
+        if ttl is None:
+            return
+        left = look.ended_at + int(ttl) - self._clock.now()
+        if left > 0:
+            self.queue.add_after(look.key, left + 0.05)
+            return
+        await self._delete(r.JOB_SETS, look.jobset)
+
+
+def _bound(grouping: Grouping, group: str, key: str) -> bool:
+    """Whether a group keeps its pods inside one domain of a topology key."""
+    for obj in grouping.groups:
+        if obj["metadata"]["name"] == group:
+            topology = (obj["spec"].get("schedulingConstraints") or {}).get("topology") or ()
+            return any(entry["key"] == key for entry in topology)
+    return False

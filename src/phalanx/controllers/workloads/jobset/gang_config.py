@@ -1,0 +1,133 @@
+"""JobSet gangs as KEP-1068 writes them: `gangConfig`, one KEP-4671 Workload, pods with `workloadRef`.
+
+Its replicas of a gang become replica keys: the index of the Job, counted from 0. A Workload of the expected name that
+the author made is used as it is, and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.controllers.grouping.core import (
+    ADOPTED,
+    MAX_TEMPLATES,
+    Grouping,
+    Json,
+    Link,
+    Refused,
+)
+from phalanx.controllers.grouping.first_version import first_workload
+from phalanx.controllers.grouping.names import fitting
+from phalanx.controllers.grouping.parts import gang
+from phalanx.controllers.workloads.jobset.shape import Shape
+
+OFF, GANG, REPLICATED = "Off", "Gang", "ReplicatedGang"
+
+
+def _mode(holder: Json) -> str:
+    return str((holder.get("gangConfig") or {}).get("gangMode") or OFF)
+
+
+def uses_gang_config(jobset: Json) -> bool:
+    spec = jobset["spec"]
+    return _mode(spec) != OFF or any(_mode(item) != OFF for item in spec.get("replicatedJobs") or ())
+
+
+def workload_name(jobset: str) -> str:
+    return f"w-{jobset}"[:253]
+
+
+def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Grouping:
+    links, counts = _groups(jobset, shape)
+    if not counts:
+        return Grouping()
+    if len(counts) > MAX_TEMPLATES:
+        raise Refused(
+            f"gangConfig asks for {len(counts)} groups and a Workload holds {MAX_TEMPLATES}; use one gang for the "
+            f"whole JobSet (spec.gangConfig), or spec.scheduling.replicatedJobs with several targets in one entry",
+            "TooManyGroups",
+        )
+    name = workload_name(shape.name)
+    by_hand = next((found for found in related if _is_by_hand(found, name, jobset)), None)
+    if by_hand is not None:
+        check_fit(by_hand, {link.group: counts[link.group] for link in links.values()})
+        return Grouping(links=links)
+    workload = first_workload(jobset, name, {group: gang(count) for group, count in counts.items()})
+    return Grouping(workload=workload, links=links)
+
+
+def _groups(jobset: Json, shape: Shape) -> tuple[dict[str, Link], dict[str, int]]:
+    """Links by Job, and the size of every group by name."""
+    spec = jobset["spec"]
+    whole = _mode(spec)
+    modes = {item["name"]: _mode(item) for item in spec.get("replicatedJobs") or ()}
+    if whole not in (OFF, GANG):
+        raise Refused(f"spec.gangConfig.gangMode {whole!r} is not one of Gang, Off")
+    for name, mode in modes.items():
+        if mode not in (OFF, GANG, REPLICATED):
+            raise Refused(f"gangMode {mode!r} of replicatedJob {name} is not one of Gang, Off, ReplicatedGang")
+        if mode != OFF and whole != OFF:
+            raise Refused(
+                f"gangMode is set on the JobSet and on replicatedJob {name}; keep one of them and set the other to Off"
+            )
+    links: dict[str, Link] = {}
+    counts: dict[str, int] = {}
+    workload = workload_name(shape.name)
+    for part in shape.parts:
+        mode = whole if whole != OFF else modes[part.name]
+        if mode == OFF or part.linked or not part.pods:
+            continue
+        # Parts that start one after another cannot wait for each other: each is a gang of its own.
+        together = whole != OFF and not shape.sequenced
+        group = fitting(f"pg-{shape.name if together else part.name}")
+        counts[group] = counts.get(group, 0) + (part.size if mode == REPLICATED else part.pods)
+        for index, job in enumerate(shape.jobs(part)):
+            key = str(index) if mode == REPLICATED else ""
+            links[job] = Link(workload=workload, group=group, replica_key=key)
+    return links, counts
+
+
+def _is_by_hand(workload: Json, name: str, jobset: Json) -> bool:
+    meta = workload["metadata"]
+    if meta["name"] != name:
+        return False
+    owner = next((ref for ref in meta.get("ownerReferences") or () if ref.get("controller")), None)
+    if owner is None:
+        return True
+    # Adopted before: ours to delete, still its author's to say.
+    return bool(
+        owner.get("uid") == jobset["metadata"].get("uid") and (meta.get("annotations") or {}).get(ADOPTED) == "true"
+    )
+
+
+def check_links(shape: Shape, workloads: Sequence[Json]) -> None:
+    """The same for pod templates that name a group of a Workload themselves."""
+    counts: dict[str, dict[str, int]] = {}
+    for part in shape.parts:
+        named = part.pod_spec.get("workloadRef")
+        if named is not None and not named.get("podGroupReplicaKey"):
+            groups = counts.setdefault(named["name"], {})
+            groups[named["podGroup"]] = groups.get(named["podGroup"], 0) + part.pods
+    for workload in workloads:
+        if workload["metadata"]["name"] in counts:
+            check_fit(workload, counts[workload["metadata"]["name"]])
+
+
+def check_fit(workload: Json, counts: dict[str, int]) -> None:
+    """A Workload made by hand must have the groups that pods will name, and not want more pods than there are."""
+    name = workload["metadata"]["name"]
+    groups = {t["name"]: t.get("schedulingPolicy") or {} for t in workload["spec"].get("podGroupTemplates") or ()}
+    groups |= {g["name"]: g.get("policy") or {} for g in workload["spec"].get("podGroups") or ()}
+    for group, pods in counts.items():
+        if group not in groups:
+            raise Refused(
+                f"Workload {name} has no group {group!r}; add it, or delete the Workload to have it made for you",
+                "WorkloadDoesNotFit",
+            )
+        wanted = int((groups[group].get("gang") or {}).get("minCount") or 0)
+        if wanted > pods:
+            raise Refused(
+                f"group {group!r} of Workload {name} wants {wanted} pods and will only ever have {pods}; "
+                f"lower its minCount",
+                "WorkloadDoesNotFit",
+            )

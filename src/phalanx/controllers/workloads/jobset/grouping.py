@@ -1,0 +1,55 @@
+"""JobSet: which of the ways to ask for groups its author chose, and the groups that follow.
+
+Parts are child Jobs, named as the Jobs are. In this order:
+
+1. pod templates that name a group themselves are left alone, whatever else is said;
+2. `gangConfig` (KEP-1068): Workload `w-<jobset>` of KEP-4671, pods with `workloadRef`;
+3. `spec.scheduling` (KEP-969): Workload and PodGroups of Kubernetes 1.37;
+4. the annotation `scheduling.phalanx.dev/group-tree`: CompositePodGroups down to the Jobs;
+5. the annotation `scheduling.phalanx.dev/gang: "true"`: as `spec.scheduling: {schedulingPolicy: {gang: {}}}`;
+6. the annotation `alpha.jobset.sigs.k8s.io/exclusive-topology`: a gang for each Job, inside one domain;
+7. otherwise nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.controllers.grouping.core import Grouping, Json, Refused
+from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.workloads.jobset.gang_config import by_gang_config, uses_gang_config
+from phalanx.controllers.workloads.jobset.scheduling import by_scheduling
+from phalanx.controllers.workloads.jobset.shape import shape_of
+from phalanx.controllers.workloads.jobset.tree import TREE, by_tree
+
+
+def group_job_set(jobset: Json, related: Sequence[Json] = ()) -> Grouping:
+    """`related`: Workloads of the namespace, among which one that the author made by hand is respected."""
+    shape = shape_of(jobset)
+    scheduling = jobset["spec"].get("scheduling")
+    annotations = jobset["metadata"].get("annotations") or {}
+    asked = wishes(annotations)
+    tree = TREE in annotations
+    if uses_gang_config(jobset):
+        if tree or scheduling is not None:
+            other = "spec.scheduling" if scheduling is not None else f"the annotation {TREE}"
+            raise Refused(f"gangConfig and {other} cannot be used together; remove one of them")
+        return by_gang_config(jobset, shape, related)
+    if scheduling is not None:
+        if tree:
+            raise Refused(f"spec.scheduling and the annotation {TREE} cannot be used together; remove one of them")
+        return by_scheduling(jobset, shape, scheduling)
+    if tree:
+        return by_tree(jobset, shape)
+    if asked.gang:
+        whole: Json = {"gang": {"minCount": asked.min_count} if asked.min_count else {}}
+        level: Json = {
+            "schedulingPolicy": whole,
+            "schedulingConstraints": asked.constraints,
+            "disruptionMode": asked.mode,
+        }
+        return by_scheduling(jobset, shape, {key: value for key, value in level.items() if value is not None})
+    if asked.gang is None and any(part.exclusive for part in shape.parts):
+        entries = [{"targetReplicatedJobs": [part.name], "job": {}} for part in shape.parts]
+        return by_scheduling(jobset, shape, {"replicatedJobs": entries})
+    return Grouping()

@@ -1,0 +1,69 @@
+"""The descriptor of JobSets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.workloads.jobset.gang_config import uses_gang_config, workload_name
+from phalanx.controllers.workloads.jobset.grouping import group_job_set
+from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, shape_of
+from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import Place, PodView
+
+JOB_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
+REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
+
+
+def _items(jobset: Json) -> list[Json]:
+    return list((jobset.get("spec") or {}).get("replicatedJobs") or ())
+
+
+def _pods(jobset: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    shape = shape_of(jobset)
+    items = {item["name"]: item for item in _items(jobset)}
+    for part in shape.parts:
+        template = items[part.name]["template"]["spec"]["template"]
+        for job in shape.jobs(part):
+            yield from numbered(job, template, part.size, found.links.get(job))
+
+
+def _templates(jobset: Json) -> Iterator[Json]:
+    for item in _items(jobset):
+        template = ((item.get("template") or {}).get("spec") or {}).get("template")
+        if template is not None:
+            yield template
+
+
+def _place(pod: PodView) -> Place | None:
+    job, name = pod.made_by(r.JOBS.kind), pod.labels.get(JOB_SET_NAME)
+    return Place(r.JOB_SETS.kind, name, (job,)) if job and name else None
+
+
+def _asks(jobset: Json) -> bool:
+    holders = [jobset, *(item.get("template") or {} for item in _items(jobset))]
+    return uses_gang_config(jobset) or any(
+        EXCLUSIVE in ((holder.get("metadata") or {}).get("annotations") or {}) for holder in holders
+    )
+
+
+def _run(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.jobset.controller import JobSetController
+
+    return [JobSetController(local.caches, local.clock, local.events, local.groups)]
+
+
+JOB_SET = WorkloadKind(
+    resource=r.JOB_SETS,
+    group=group_job_set,
+    pods=_pods,
+    templates=_templates,
+    place=_place,
+    asks=_asks,
+    aliases=("js",),
+    ends=("Completed", "Failed"),
+    workload_name=workload_name,
+    run=_run,
+)

@@ -1,0 +1,73 @@
+"""When a JobSet has succeeded, failed, or starts over."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.controllers.workloads.job.controller import finish_time, outcome
+from phalanx.controllers.workloads.jobset.jobs import PART, replicas_of
+
+Json = dict[str, Any]
+
+FAIL = "FailJobSet"
+RESTART, RESTART_FREE = "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"
+RESTART_JOB, RESTART_JOB_FREE = "RestartJob", "RestartJobAndIgnoreMaxRestarts"
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    action: str
+    job: Json  # the failed Job it is about
+    rule: str = ""  # name of the rule; "" for the default
+
+
+def success(jobset: Json, successful: list[Json]) -> bool:
+    policy = jobset["spec"].get("successPolicy") or {}
+    targets = set(policy.get("targetReplicatedJobs") or ())
+    items = [item for item in jobset["spec"]["replicatedJobs"] if not targets or item["name"] in targets]
+    names = {item["name"] for item in items}
+    done = sum(1 for job in successful if _part(job) in names)
+    if policy.get("operator") == "Any":
+        return done >= 1
+    return done >= sum(map(replicas_of, items))
+
+
+def first_failed(failed: list[Json]) -> Json:
+    return min(failed, key=lambda job: (finish_time(job) or 0.0, job["metadata"]["name"]))
+
+
+def reaction(jobset: Json, failed: list[Json]) -> Reaction:
+    """The first rule that matches some failed Job; without a policy the set fails with its first Job."""
+    policy = jobset["spec"].get("failurePolicy")
+    if policy is None:
+        return Reaction(FAIL, first_failed(failed))
+    for rule in policy.get("rules") or ():
+        matching = [job for job in failed if _matches(rule, job)]
+        if matching:
+            return Reaction(rule["action"], first_failed(matching), rule.get("name") or "")
+    return Reaction(RESTART, first_failed(failed))
+
+
+def _matches(rule: Json, job: Json) -> bool:
+    targets = rule.get("targetReplicatedJobs") or ()
+    if targets and _part(job) not in targets:
+        return False
+    entry = outcome(job) or {}
+    reasons = rule.get("onJobFailureReasons") or ()
+    if reasons and entry.get("reason") not in reasons:
+        return False
+    patterns = rule.get("onJobFailureMessagePatterns") or ()
+    return not patterns or any(_search(pattern, entry.get("message") or "") for pattern in patterns)
+
+
+def _search(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return False  # RE2 knows a few things that Python does not; such a rule never matches
+
+
+def _part(job: Json) -> str:
+    return str((job["metadata"].get("labels") or {}).get(PART) or "")

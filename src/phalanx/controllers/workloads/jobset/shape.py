@@ -1,0 +1,91 @@
+"""The numbers of a JobSet that grouping needs: how many Jobs of how many pods, and whether they start in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.controllers.grouping.core import MAX_INT32, Json, Refused, namespace_of
+from phalanx.controllers.workloads.job.grouping import size_of
+
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One ReplicatedJob."""
+
+    name: str
+    replicas: int
+    size: int  # pods of one Job that run together
+    priority_class: str
+    exclusive: str  # topology key each Job has a domain of, for itself alone
+    annotations: Json  # of the Job template
+    pod_spec: Json
+    depends_on: tuple[str, ...]
+
+    @property
+    def pods(self) -> int:
+        return min(self.replicas * self.size, MAX_INT32)
+
+    @property
+    def names_workload(self) -> bool:
+        return self.pod_spec.get("workloadRef") is not None
+
+    @property
+    def linked(self) -> bool:
+        """Whether the author put the pods into a group by hand."""
+        return self.pod_spec.get("schedulingGroup") is not None or self.pod_spec.get("workloadRef") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    name: str
+    namespace: str
+    parts: tuple[Part, ...]
+    sequenced: bool  # ReplicatedJobs start one after another, so that no gang can hold them all
+
+    def part(self, name: str) -> Part:
+        for part in self.parts:
+            if part.name == name:
+                return part
+        known = ", ".join(part.name for part in self.parts)
+        raise Refused(f"there is no replicatedJob {name!r}; there are {known or 'none'}")
+
+    def jobs(self, part: Part) -> list[str]:
+        return [job_name(self.name, part.name, index) for index in range(part.replicas)]
+
+
+def job_name(jobset: str, part: str, index: int) -> str:
+    return f"{jobset}-{part}-{index}"
+
+
+def sequenced(spec: Json) -> bool:
+    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    return in_order or any(item.get("dependsOn") for item in spec.get("replicatedJobs") or ())
+
+
+def shape_of(jobset: Json) -> Shape:
+    meta, spec = jobset["metadata"], jobset["spec"]
+    whole = (meta.get("annotations") or {}).get(EXCLUSIVE) or ""
+    parts = []
+    for item in spec.get("replicatedJobs") or ():
+        template = item.get("template") or {}
+        job_spec = template.get("spec") or {}
+        annotations = (template.get("metadata") or {}).get("annotations") or {}
+        pod_spec = (job_spec.get("template") or {}).get("spec") or {}
+        replicas = item.get("replicas")
+        parts.append(
+            Part(
+                name=item["name"],
+                replicas=1 if replicas is None else int(replicas),
+                size=size_of(job_spec),
+                priority_class=pod_spec.get("priorityClassName") or "",
+                exclusive=str(annotations.get(EXCLUSIVE) or whole),
+                annotations=annotations,
+                pod_spec=pod_spec,
+                depends_on=tuple(entry["name"] for entry in item.get("dependsOn") or ()),
+            )
+        )
+        if parts[-1].replicas < 0 or parts[-1].size < 0:
+            raise Refused(f"replicatedJob {item['name']}: replicas, parallelism and completions must not be negative")
+    return Shape(meta["name"], namespace_of(jobset), tuple(parts), sequenced(spec))

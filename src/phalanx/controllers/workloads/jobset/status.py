@@ -1,0 +1,95 @@
+"""The child Jobs of a JobSet as its status sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.controllers.workloads.job.controller import outcome
+from phalanx.controllers.workloads.job.grouping import size_of
+from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_INDEX, PART, replicas_of
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Children:
+    active: list[Json] = field(default_factory=list)
+    successful: list[Json] = field(default_factory=list)
+    failed: list[Json] = field(default_factory=list)
+    previous: list[Json] = field(default_factory=list)  # of an earlier attempt: to be deleted
+
+    @property
+    def names(self) -> set[str]:
+        every = [*self.active, *self.successful, *self.failed, *self.previous]
+        return {job["metadata"]["name"] for job in every}
+
+    def of(self, part: str) -> list[Json]:
+        return [job for job in self.active if _label(job, PART) == part]
+
+
+def children_of(jobset: Json, jobs: list[Json]) -> Children:
+    status = jobset.get("status") or {}
+    attempt = int(status.get("restarts") or 0)
+    single = {entry["name"]: entry.get("jobRestarts") or [] for entry in status.get("replicatedJobsStatus") or ()}
+    found = Children()
+    for job in jobs:
+        restarts, index = single.get(_label(job, PART)) or [], int(_label(job, JOB_INDEX) or 0)
+        own = restarts[index] if index < len(restarts) else 0
+        if int(_label(job, ATTEMPT) or 0) < attempt or int(_label(job, JOB_ATTEMPT) or 0) < own:
+            found.previous.append(job)
+            continue
+        entry = outcome(job)
+        if entry is None:
+            found.active.append(job)
+        else:
+            (found.successful if entry["type"] == "Complete" else found.failed).append(job)
+    return found
+
+
+def counters(jobset: Json, children: Children) -> list[Json]:
+    """replicatedJobsStatus."""
+    before = {e["name"]: e for e in (jobset.get("status") or {}).get("replicatedJobsStatus") or ()}
+    found = []
+    for item in jobset["spec"]["replicatedJobs"]:
+        name = item["name"]
+        active = children.of(name)
+        entry: Json = {
+            "name": name,
+            "ready": sum(map(_is_ready, active)),
+            "succeeded": sum(_label(job, PART) == name for job in children.successful),
+            "failed": sum(_label(job, PART) == name for job in children.failed),
+            "active": sum(int((job.get("status") or {}).get("active") or 0) > 0 for job in active),
+            "suspended": sum(bool(job["spec"].get("suspend")) for job in active),
+        }
+        for field_ in ("jobRestarts", "jobRestartsCountTowardsMax"):
+            if field_ in before.get(name, {}):
+                entry[field_] = before[name][field_]
+        found.append(entry)
+    return found
+
+
+def _is_ready(job: Json) -> bool:
+    status = job.get("status") or {}
+    done = int(status.get("succeeded") or 0) + int(status.get("ready") or 0)
+    return not job["spec"].get("suspend") and done >= size_of(job["spec"])
+
+
+def started(item: Json, entry: Json) -> bool:
+    return bool(replicas_of(item) == entry["failed"] + entry["ready"] + entry["succeeded"])
+
+
+def waits(item: Json, items: dict[str, Json], entries: dict[str, Json]) -> bool:
+    """Whether something that this ReplicatedJob depends on is not there yet."""
+    for dependency in item.get("dependsOn") or ():
+        other, entry = items[dependency["name"]], entries[dependency["name"]]
+        if dependency["status"] == "Complete":
+            if replicas_of(other) != entry["succeeded"]:
+                return True
+        elif not started(other, entry):
+            return True
+    return False
+
+
+def _label(job: Json, key: str) -> str:
+    return str((job["metadata"].get("labels") or {}).get(key) or "")

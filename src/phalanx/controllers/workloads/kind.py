@@ -1,0 +1,126 @@
+"""The descriptor of a kind of workload: everything that the rest of Phalanx has to know of it.
+
+Cluster mode, the linking webhook, what-if, the command line, disruption budgets and the test of the RBAC rules iterate
+the registry of these; nothing outside a kind's folder names the kind. A new kind is a folder with a `kind.py` and one
+entry in `registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from phalanx.base.client import Resource
+from phalanx.base.clock import Clock
+from phalanx.controllers.grouping.core import Grouper, Grouping, Json, Link
+from phalanx.controllers.runtime.controller import Caches, Controller
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.model.gates import Gates
+
+Admit = Callable[[Json, Json], Awaitable[None]]  # (pod that is about to be made, its maker); raises to hold it back
+
+
+class PodToCome(NamedTuple):
+    """A pod that a workload will have, before it exists."""
+
+    name: str
+    template: Json
+    link: Link | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """A kind whose groups are named after replicas of a revision, which in a cluster only its parts and pods tell."""
+
+    made_of: Resource  # the object of the workload's own name that says how many replicas there are
+    present: Callable[[Json, Json | None, Iterable[PodView]], list[str]]  # (workload, that object, its pods) -> parts
+    group: Callable[[Json, Sequence[str], Sequence[Json]], Grouping]  # of these parts; last: related objects
+
+
+@dataclass(slots=True)
+class Local:
+    """What the reconcilers of a local cluster are made from."""
+
+    caches: Caches
+    clock: Clock
+    events: Events
+    groups: Groups | None  # None: the API has no groups
+    gates: Gates
+    admission: list[Admit] = field(default_factory=list)  # asked, in order, for every pod of a set
+
+
+def _nothing(workload: Json) -> bool:
+    return False
+
+
+def _nobody(workload: Json) -> tuple[str, str]:
+    return ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadKind:
+    resource: Resource
+    # -- groups, links, templates: pure functions of the object
+    group: Grouper
+    pods: Callable[[Json, Sequence[Json], Grouping], Iterator[PodToCome]]  # (workload, related objects, its groups)
+    templates: Callable[[Json], Iterable[Json]]  # the pod templates written in it
+    place: Callable[[PodView], Place | None]  # whether a pod may be part of such a workload
+    asks: Callable[[Json], bool] = _nothing  # asks for groups in words of its own, beside the annotations of all kinds
+    # -- words
+    aliases: tuple[str, ...] = ()  # short names on the command line
+    ends: tuple[str, ...] = ()  # conditions that say it is over for good
+    scaled: bool = False  # spec.replicas is the number of its pods
+    # -- beside the controllers of a real cluster
+    followed: bool = True  # its groups are made there; False: those of what it makes are
+    certain: bool = True  # where a pod has a place in such a workload, the workload exists
+    reads: tuple[Resource, ...] = ()  # other objects its groups depend on
+    refers: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
+    workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have made for it
+    replicated: Replicated | None = None
+    # -- in a local cluster: its reconcilers. Imported when called, since the command line reads descriptors, too.
+    run: Callable[[Local], Iterable[Controller]] | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.resource.group, self.resource.kind
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """On the command line."""
+        return (self.resource.kind.lower(), self.resource.plural, *self.aliases)
+
+    @property
+    def rights(self) -> tuple[tuple[str, Resource], ...]:
+        """What our controllers must be allowed to do beside a real cluster's: (verb, resource); nothing is written."""
+        found = [(verb, resource) for resource in (self.resource, *self.reads) for verb in ("list", "watch")]
+        return tuple(found) if self.followed else ()
+
+
+def numbered(base: str, template: Json, count: int, link: Link | None) -> Iterator[PodToCome]:
+    """So many pods alike: `<base>-0`, `<base>-1`, …"""
+    return (PodToCome(f"{base}-{number}", template, link) for number in range(count))
+
+
+def owned_by(kind: str) -> Callable[[PodView], Place | None]:
+    """The place of pods that such a workload makes itself, all in one part."""
+
+    def place(pod: PodView) -> Place | None:
+        name = pod.made_by(kind)
+        return Place(kind, name, ("",)) if name else None
+
+    return place
+
+
+def its_template(workload: Json) -> Iterator[Json]:
+    """Of kinds with one pod template in `spec.template`."""
+    template = (workload.get("spec") or {}).get("template")
+    if isinstance(template, dict):
+        yield template
+
+
+def replicas_of(workload: Json) -> int:
+    replicas = workload["spec"].get("replicas")
+    return 1 if replicas is None else int(replicas)

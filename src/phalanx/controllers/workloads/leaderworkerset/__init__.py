@@ -1,0 +1,1 @@
+"""LeaderWorkerSet (leaderworkerset.x-k8s.io/v1)."""

@@ -1,0 +1,376 @@
+"""LeaderWorkerSet: replicated groups of a leader and its workers, scaled, rolled and restarted as units.
+
+A StatefulSet makes the leaders; for each leader another one, owned by it, makes its workers. Groups (KEP-407) exist
+before the StatefulSet may make a pod of theirs, surge included: `admit` is asked for every pod and refuses it until
+then. Scaling down, rolling and restarting happen by removing leaders; everything else follows from ownership.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from phalanx.base.client import Resource
+from phalanx.base.clock import Clock
+from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.providers import create_pod_group_if_not_exists, provider_of
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
+from phalanx.controllers.runtime.pods import ready
+from phalanx.controllers.runtime.revisions import Revisions
+from phalanx.controllers.runtime.status import write_status
+from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
+from phalanx.controllers.workloads.leaderworkerset import names as n
+from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_leader, is_ours
+from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
+from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState, Leaders, allowed_of, next_step
+from phalanx.controllers.workloads.leaderworkerset.sets import (
+    at_revision,
+    leader_set,
+    revision_data,
+    service,
+    unique_subdomains,
+    worker_set,
+)
+from phalanx.controllers.workloads.leaderworkerset.status import rolled_out, status_of
+
+_NATIVE = "native"
+REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself being changed
+
+
+@dataclass(slots=True)
+class Look:
+    """What one reconcile sees: leaders by index, and the set as it was at each revision."""
+
+    lws: Json
+    revision: str
+    then: dict[str, Json]
+    leaders: dict[int, Json]
+    leader_set: Json | None
+    allowed: Allowed
+    states: list[GroupState]
+
+
+class LeaderWorkerSetController(Controller):
+    name = "leaderworkerset"
+
+    def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None) -> None:
+        super().__init__()
+        self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
+        self._owners = caches.of(r.LEADER_WORKER_SETS, optional=True)
+        self._sets = caches.of(r.STATEFUL_SETS)
+        self._pods = caches.of(r.PODS)
+        self._nodes = caches.of(r.NODES)
+        self._services = caches.of(r.SERVICES)
+        self._revisions = Revisions(
+            caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
+        )
+        self._pods.index("lws", _index_by_owner)
+        self._owners.on_change(lambda key, new, old: self.queue.add(key))
+        for cache in (self._sets, self._pods):
+            cache.on_change(self._part_changed)
+        if groups is not None:
+            groups.feed("LeaderWorkerSet", self.queue)
+
+    def _part_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for obj in (new, old):
+            if obj is not None and n.label(obj, n.NAME):
+                self.queue.add(Key(key.namespace, n.label(obj, n.NAME)))
+
+    # ---- looking
+
+    async def reconcile(self, key: Key) -> None:
+        lws = self._owners.get(*key)
+        if lws is None or deleting(lws):
+            return  # everything goes with its owner
+        look = await self._look(lws)
+        partition, replicas = next_step(look.allowed, self._present(look), look.revision, look.states)
+        scheduling: tuple[str, str, str] | None = None
+        try:
+            provider = provider_of(lws)
+            grouped = grouping.asked(lws) and (self._groups is not None or provider.name != _NATIVE)
+            if grouped:
+                scheduling = ("True", "GroupsReady", "Every replica has its group")
+            elif grouping.asked(lws):
+                scheduling = ("False", "APINotAvailable", "Groups need the feature gate GenericWorkload")
+            go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == _NATIVE)
+            if go_on:
+                await self._arrange(look, partition, replicas, grouped)
+        except Refused as refusal:
+            scheduling = ("False", refusal.reason, refusal.message)
+            self._events.warning(lws, self.name, refusal.reason, refusal.message)
+            self.queue.add_after(key, REFUSED_AGAIN)
+        await self._finish(look, scheduling)
+
+    async def _look(self, lws: Json) -> Look:
+        meta = lws["metadata"]
+        present = await self._revisions.present(lws, revision_data(lws), {n.NAME: meta["name"]})
+        revision = n.label(present, n.REVISION)
+        then = {n.label(rev, n.REVISION): at_revision(lws, rev) for rev in self._revisions.of(lws)}
+        then[revision] = lws
+        found = self._sets.get(meta["namespace"], meta["name"])
+        if found is not None and not controlled_by(found, meta["uid"]):
+            note = f"StatefulSet {meta['name']} belongs to somebody else; delete or rename it"
+            self._events.warning(lws, self.name, "NameConflict", note)
+            raise Conflict(note)
+        leaders = {}
+        for pod in self._pods.by_index("lws", f"{meta['namespace']}/{meta['name']}"):
+            if found is not None and is_leader(pod) and controlled_by(pod, found["metadata"]["uid"]):
+                leaders[int(pod["metadata"]["name"].rpartition("-")[2])] = pod
+        look = Look(lws, revision, then, leaders, found, allowed_of(lws), [])
+        highest = max([look.allowed.replicas, *(index + 1 for index in leaders)])
+        look.states = [self._state(look, index) for index in range(highest)]
+        return look
+
+    def _state(self, look: Look, index: int) -> GroupState:
+        leader = look.leaders.get(index)
+        if leader is None or deleting(leader):
+            return GroupState()
+        revision = n.label(leader, n.REVISION)
+        workers = self._workers_of(leader)
+        alone = n.size_of(look.then.get(revision, look.lws)) == 1
+        return GroupState(
+            ready=ready(leader) and (alone or (workers is not None and _complete(workers))),
+            updated=revision == look.revision,
+        )
+
+    def _workers_of(self, leader: Json) -> Json | None:
+        meta = leader["metadata"]
+        found = self._sets.get(meta["namespace"], meta["name"])
+        return found if found is not None and controlled_by(found, meta["uid"]) else None
+
+    def _present(self, look: Look) -> Leaders | None:
+        if look.leader_set is None:
+            return None
+        spec = look.leader_set["spec"]
+        rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
+        return Leaders(
+            replicas=int(spec.get("replicas", 1)),
+            partition=int(rolling.get("partition") or 0),
+            revision=n.label(look.leader_set, n.REVISION),
+            told=int(n.annotation(look.leader_set, n.REPLICAS) or look.allowed.replicas),
+        )
+
+    # ---- groups
+
+    async def _make_groups(self, look: Look, partition: int, replicas: int, wanted: bool) -> bool:
+        """Groups of every pod that exists or may be made next; False: look again when something is gone."""
+        if self._groups is None:
+            return True
+        if not wanted:
+            if self._groups.owned(look.lws):
+                await self._groups.remove(look.lws)
+            return True
+        pairs = {(index, n.label(leader, n.REVISION)) for index, leader in look.leaders.items()}
+        earlier = n.label(look.leader_set, n.REVISION) if look.leader_set is not None else look.revision
+        for index in range(replicas):
+            # Below the partition a lost leader comes back as it was, above it with the present template.
+            pairs |= {(index, look.revision)} if index >= partition else self._below(look, index, earlier)
+        known = [(index, revision, look.then[revision]) for index, revision in pairs if revision in look.then]
+        found = grouping.grouping(look.lws, known)
+        return await self._groups.ensure(look.lws, found, self.name) is not State.REPLACING
+
+    def _below(self, look: Look, index: int, earlier: str) -> set[tuple[int, str]]:
+        current = (look.leader_set or {}).get("status", {}).get("currentRevision")
+        owner = look.leader_set["metadata"]["uid"] if look.leader_set is not None else ""
+        for revision in self._revisions.cache.by_index("controller", owner):
+            if revision["metadata"]["name"] == current:
+                template = revision["data"]["spec"]["template"]
+                return {(index, (template["metadata"].get("labels") or {}).get(n.REVISION, earlier))}
+        return {(index, earlier)}
+
+    # ---- pods, asked for by the StatefulSet controller
+
+    async def admit(self, pod: Json, owner: Json) -> None:
+        """Complete a pod of ours; raises Conflict while its group does not exist."""
+        if not is_ours(pod):
+            return
+        namespace = owner["metadata"]["namespace"]
+        complete_pod(pod, namespace)
+        if not is_leader(pod):
+            self._check_leader(owner)
+        if not n.annotation(pod, n.GROUPED):
+            return
+        lws = self._owners.get(namespace, n.label(pod, n.NAME))
+        if lws is None:
+            raise Conflict(f"LeaderWorkerSet {n.label(pod, n.NAME)} is not known yet")
+        revision, index = n.label(pod, n.REVISION), int(n.label(pod, n.GROUP_INDEX))
+        found = next((rev for rev in self._revisions.of(lws) if n.label(rev, n.REVISION) == revision), None)
+        then = at_revision(lws, found) if found is not None else lws
+        provider = provider_of(lws)
+        if provider.name != _NATIVE:
+            part = "leader" if is_leader(pod) else "worker"
+            provider.inject_pod_group_metadata(pod, grouping.replica_of(then, index, revision, {}), part)
+            return
+        links = grouping.grouping(lws, [(index, revision, then)]).links
+        link = next((links[part] for part in grouping.part_of(pod) if part in links), None)
+        if link is None:
+            return
+        if link.pod_group and not self._has_group(namespace, link.pod_group, staying=is_leader(pod)):
+            raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
+        link.put_on(pod["spec"])
+
+    def _check_leader(self, workers: Json) -> None:
+        """Workers of a leader that is going would only be made to be removed, in a group that may be gone by then."""
+        reference = controller_of(workers) or {}
+        leader = self._pods.get(workers["metadata"]["namespace"], str(reference.get("name")))
+        if leader is None or deleting(leader) or leader["metadata"]["uid"] != reference.get("uid"):
+            raise Conflict(f"the leader of StatefulSet {workers['metadata']['name']} is gone")
+
+    def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
+        """A group that is being deleted stays as long as a leader refers to it, so its workers may still join."""
+        found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
+        return found is not None and not (staying and deleting(found))
+
+    # ---- arranging
+
+    async def _arrange(self, look: Look, partition: int, replicas: int, grouped: bool) -> None:
+        lws, meta = look.lws, look.lws["metadata"]
+        if not unique_subdomains(lws):
+            owner = controller_reference(lws, r.LEADER_WORKER_SETS)
+            await self._service(service(meta["name"], meta["namespace"], {n.NAME: meta["name"]}, owner))
+        wanted = leader_set(lws, look.revision, partition, replicas, look.allowed.surge, grouped=grouped)
+        look.leader_set = await self._apply_leaders(look.leader_set, wanted)
+        for index in sorted(look.leaders):
+            await self._arrange_group(look, index, look.leaders[index], grouped)
+
+    async def _apply_leaders(self, known: Json | None, wanted: Json) -> Json:
+        meta = wanted["metadata"]
+        if known is None:
+            return self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
+        fields = ("replicas", "template", "updateStrategy")
+        template = {**wanted["spec"]["template"]}
+        same = (
+            known["spec"].get("replicas") == wanted["spec"]["replicas"]
+            and known["spec"].get("updateStrategy") == wanted["spec"]["updateStrategy"]
+            and n.label(known, n.REVISION) == meta["labels"][n.REVISION]
+            and meta["labels"].items() <= (known["metadata"].get("labels") or {}).items()
+            and meta["annotations"].items() <= (known["metadata"].get("annotations") or {}).items()
+            and _same_metadata(known["spec"]["template"], template)
+        )
+        if same:
+            return known
+        body = {
+            **known,
+            "metadata": {
+                **known["metadata"],
+                "labels": {**(known["metadata"].get("labels") or {}), **meta["labels"]},
+                "annotations": {**(known["metadata"].get("annotations") or {}), **meta["annotations"]},
+            },
+            "spec": {**known["spec"], **{field: wanted["spec"][field] for field in fields}},
+        }
+        return self._taken(await self._client.update(r.STATEFUL_SETS, meta["name"], body, meta["namespace"]))
+
+    def _taken(self, answer: bytes) -> Json:
+        found: Json = msgspec.json.decode(answer)
+        self._sets.remember(found)
+        return found
+
+    async def _arrange_group(self, look: Look, index: int, leader: Json, grouped: bool) -> None:
+        lws, meta, name = look.lws, look.lws["metadata"], leader["metadata"]["name"]
+        revision = n.label(leader, n.REVISION)
+        then = look.then.get(revision)
+        workers = self._workers_of(leader)
+        if then is None or deleting(leader):
+            return
+        culprit = must_recreate(then, leader, self._pods_of(workers))
+        if culprit is not None:
+            # The uid tells this time from the next: news that is equal is told once.
+            which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"
+            note = f"Recreating group {index} ({which}): pod {culprit['metadata']['name']} was lost or restarted"
+            self._events.normal(lws, self.name, "RecreateGroup", note)
+            await self._delete(leader)
+            return
+        owner = controller_reference(leader, r.PODS)
+        if unique_subdomains(then):
+            selector = {n.NAME: meta["name"], n.GROUP_INDEX: str(index)}
+            await self._service(service(name, meta["namespace"], selector, owner))
+        provider = provider_of(lws)
+        if grouped and provider.name != _NATIVE:
+            await create_pod_group_if_not_exists(
+                self._client, provider, grouping.replica_of(then, index, revision, owner)
+            )
+        if n.size_of(then) == 1 or workers is not None:
+            return
+        if grouping.leader_first(lws) and not ready(leader):
+            return
+        selector_of_node = None
+        topology = n.annotation(lws, n.EXCLUSIVE)
+        if topology and not grouped:
+            node = self._nodes.get("", (leader.get("spec") or {}).get("nodeName") or "")
+            if node is None:
+                return  # workers go where their leader is
+            selector_of_node = {topology: (node["metadata"].get("labels") or {}).get(topology, "")}
+        await self._make_workers(
+            look, leader, worker_set(then, leader, grouped=grouped, node_selector=selector_of_node)
+        )
+
+    async def _make_workers(self, look: Look, leader: Json, wanted: Json) -> None:
+        meta = wanted["metadata"]
+        try:
+            self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
+        except AlreadyExists:
+            found = self._sets.get(meta["namespace"], meta["name"])
+            if found is not None and (controller_of(found) or {}).get("kind") != "Pod":
+                note = f"StatefulSet {meta['name']} belongs to somebody else; delete or rename it"
+                self._events.warning(look.lws, self.name, "NameConflict", note)
+            # Otherwise: of the leader before this one, on its way out; its going wakes us.
+
+    def _pods_of(self, workers: Json | None) -> list[Json]:
+        return self._pods.by_index("controller", workers["metadata"]["uid"]) if workers is not None else []
+
+    async def _service(self, wanted: Json) -> None:
+        meta = wanted["metadata"]
+        if self._services.get(meta["namespace"], meta["name"]) is not None:
+            return
+        resource: Resource = r.SERVICES
+        try:
+            answer = await self._client.create(resource, wanted, meta["namespace"])
+        except AlreadyExists:
+            return
+        self._services.remember(msgspec.json.decode(answer))
+
+    async def _delete(self, leader: Json) -> None:
+        """Foreground: a new leader comes only when all pods of the old group are gone."""
+        meta = leader["metadata"]
+        try:
+            await self._client.delete(
+                r.PODS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Foreground"
+            )
+        except (NotFound, Conflict):
+            return
+
+    async def _finish(self, look: Look, scheduling: tuple[str, str, str] | None) -> None:
+        lws = self._owners.get(look.lws["metadata"]["namespace"], look.lws["metadata"]["name"]) or look.lws
+        existing = sum(not deleting(leader) for leader in look.leaders.values())
+        status = status_of(look.lws, look.allowed, look.states, existing, scheduling, self._clock)
+        await write_status(self._owners, lws, status)
+        if rolled_out(look.allowed, look.states):
+            used = {n.label(leader, n.REVISION) for leader in look.leaders.values()} | {look.revision}
+            live = {rev["metadata"]["name"] for rev in self._revisions.of(lws) if n.label(rev, n.REVISION) in used}
+            await self._revisions.trim(lws, live, 0)
+
+
+def _index_by_owner(pod: Json) -> list[str]:
+    name = n.label(pod, n.NAME)
+    return [f"{pod['metadata']['namespace']}/{name}"] if name else []
+
+
+def _complete(workers: Json) -> bool:
+    status, spec = workers.get("status") or {}, workers["spec"]
+    return bool(
+        status.get("observedGeneration") == workers["metadata"].get("generation")
+        and status.get("availableReplicas", 0) == spec.get("replicas", 1)
+        and status.get("currentRevision") == status.get("updateRevision")
+    )
+
+
+def _same_metadata(known: Json, wanted: Json) -> bool:
+    """Specs are equal when the revision label is; labels and annotations may change without one."""
+    here, there = known.get("metadata") or {}, wanted["metadata"]
+    return all((here.get(field) or {}) == (there.get(field) or {}) for field in ("labels", "annotations"))

@@ -1,0 +1,218 @@
+"""LeaderWorkerSet: a group per replica (KEP-407), before any of its pods exists.
+
+Asked for with `spec.scheduling` (`{}` is a gang of the whole replica) or the annotation
+`scheduling.phalanx.dev/gang: "true"`; without either nothing is made. Parts are replica indexes as text, "0", "1", …;
+with subgroups of their own topology "0/leader", "0/0", "0/1", ….
+
+* LeaderCreated: minCount is the size of the replica.
+* LeaderReady: minCount is 1, since workers come only after their leader is ready; what the whole replica needs is in an
+  annotation, so that the scheduler does not start a leader in vain.
+* exclusive-topology becomes the topology of the group; subgroup-exclusive-topology makes the replica a
+  CompositePodGroup of one PodGroup per subgroup.
+* `scheduling.phalanx.dev/api: v1alpha1` asks for the first Workload version instead: one pod group in the Workload,
+  one replica key per replica, no group objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from phalanx.controllers.grouping.core import (
+    GROUP_TEMPLATE,
+    PARENT_COMPOSITE,
+    Grouping,
+    Json,
+    Link,
+    Refused,
+    namespace_of,
+)
+from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
+from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
+from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.providers.contract import Part, Replica
+from phalanx.controllers.providers.native import MIN_RESOURCES, min_resources
+from phalanx.controllers.runtime.hashing import hash_of
+from phalanx.controllers.workloads.leaderworkerset import names as n
+
+TEMPLATE = "replica"
+
+
+def asked(lws: Json) -> bool:
+    """Whether the author wants groups. Pods that name a group themselves are left alone."""
+    wish = wishes(lws["metadata"].get("annotations"))
+    if wish.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
+        return False
+    if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
+        return False
+    return lws["spec"].get("scheduling") is not None or wish.gang is True
+
+
+def names_group(template: Json) -> bool:
+    spec = template.get("spec") or {}
+    return spec.get("schedulingGroup") is not None or spec.get("workloadRef") is not None
+
+
+def leader_first(lws: Json) -> bool:
+    return bool(lws["spec"].get("startupPolicy") == "LeaderReady")
+
+
+def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
+    """All replicas, at one revision; without a cluster the revision is a hash of the template."""
+    revision = hash_of({"spec": lws["spec"]["leaderWorkerTemplate"]})
+    return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))])
+
+
+def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grouping:
+    """Of so many replicas: (index, revision, the LeaderWorkerSet as it was then)."""
+    if not asked(lws):
+        return Grouping()
+    _check(lws)
+    if n.annotation(lws, API) == "v1alpha1":
+        return _first_version(lws, replicas)
+    template = _template(lws)
+    name = lws["metadata"]["name"]
+    delegated = n.annotation(lws, GROUP_TEMPLATE)
+    found = Grouping(workload=None if delegated else workload(lws, name, [template]))
+    for index, revision, then in sorted(replicas, key=lambda replica: replica[:2]):
+        _add_replica(found, lws, index, revision, _template(then))
+    return found
+
+
+def _add_replica(found: Grouping, lws: Json, index: int, revision: str, template: Leaf | Node) -> None:
+    name = n.group_name(lws, index, revision)
+    parent = n.annotation(lws, PARENT_COMPOSITE)
+    owner_workload = lws["metadata"]["name"]
+    labels = {n.NAME: lws["metadata"]["name"], n.GROUP_INDEX: str(index), n.REVISION: revision}
+    part = f"{index}@{revision}"
+    if isinstance(template, Leaf):
+        group = pod_group(lws, name, owner_workload, template, parent=parent, labels=labels)
+        if leader_first(lws):
+            group["metadata"]["annotations"] = {MIN_RESOURCES: min_resources(replica_of(lws, index, revision, {}))}
+        found.groups.append(group)
+        found.links[part] = Link(pod_group=name, template=template.name, parent=parent)
+        return
+    found.composites.append(composite(lws, name, owner_workload, template, parent=parent, labels=labels))
+    for subgroup, leaf in _subgroups(lws, template):
+        leaf_name = f"{name}-{subgroup}"
+        found.groups.append(pod_group(lws, leaf_name, owner_workload, leaf, parent=name, labels=labels))
+        found.links[f"{part}/{subgroup}"] = Link(pod_group=leaf_name, template=leaf.name, parent=name)
+
+
+def part_of(pod: Json) -> list[str]:
+    """Keys under which the link of a pod may be found, the finest first."""
+    replica = f"{n.label(pod, n.GROUP_INDEX)}@{n.label(pod, n.REVISION)}"
+    subgroup = n.label(pod, n.SUBGROUP_INDEX) or "leader"
+    return [f"{replica}/{subgroup}", replica]
+
+
+def replica_of(lws: Json, index: int, revision: str, owner: Json) -> Replica:
+    """What providers need to know; `lws` as it was at that revision."""
+    size = n.size_of(lws)
+    leader, worker = n.leader_template(lws), n.worker_template(lws)
+    return Replica(
+        name=n.group_name(lws, index, revision),
+        namespace=namespace_of(lws),
+        owner=owner,
+        min_member=1 if leader_first(lws) else size,
+        parts=[Part("leader", 1, leader.get("spec") or {}), Part("worker", size - 1, worker.get("spec") or {})],
+        labels={n.NAME: lws["metadata"]["name"], n.GROUP_INDEX: str(index), n.REVISION: revision},
+        annotations=lws["metadata"].get("annotations") or {},
+        priority_class=(leader.get("spec") or {}).get("priorityClassName") or "",
+    )
+
+
+# -- templates -------------------------------------------------------------------------------------------------------
+
+
+def _template(lws: Json) -> Leaf | Node:
+    wanted: Json = lws["spec"].get("scheduling") or {}
+    wish = wishes(lws["metadata"].get("annotations"))
+    size = n.size_of(lws)
+    policy: Json = wanted.get("schedulingPolicy") or {}
+    count = (policy.get("gang") or {}).get("minCount") or wish.min_count or size
+    chosen = BASIC if policy.get("basic") is not None else gang(1 if leader_first(lws) else int(count))
+    exclusive = n.annotation(lws, n.EXCLUSIVE) or wish.topology
+    constraints = wanted.get("schedulingConstraints") or ({"topology": [{"key": exclusive}]} if exclusive else None)
+    disruption = wanted.get("disruptionMode") or wish.mode
+    priority = (n.leader_template(lws).get("spec") or {}).get("priorityClassName") or ""
+    claims = wanted.get("resourceClaims") or ()
+    inner = subgroup_topology(lws)
+    if not inner or leader_first(lws) or "basic" in chosen:
+        return Leaf(TEMPLATE, chosen, constraints, disruption, claims, priority)
+    sizes = subgroup_sizes(lws)
+    leaves = [
+        Leaf(
+            _leaf_name(count, part == "leader"),
+            gang(count),
+            None if part == "leader" else {"topology": [{"key": inner}]},
+            disruption,
+            claims,
+            priority,
+        )
+        for part, count in sizes.items()
+    ]
+    distinct = list({leaf.name: leaf for leaf in leaves}.values())
+    return Node(TEMPLATE, gang_of_groups(len(sizes)), distinct, constraints, disruption, priority)
+
+
+def subgroup_topology(lws: Json) -> str:
+    if not (lws["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}).get("subGroupSize"):
+        return ""
+    wish = wishes(lws["metadata"].get("annotations"), "subgroup-")
+    return n.annotation(lws, n.SUBGROUP_EXCLUSIVE) or wish.topology
+
+
+def subgroup_sizes(lws: Json) -> dict[str, int]:
+    """Pods in each subgroup; "leader" when the leader belongs to none."""
+    policy = lws["spec"]["leaderWorkerTemplate"]["subGroupPolicy"]
+    size, part = n.size_of(lws), int(policy["subGroupSize"])
+    counts: Counter[str] = Counter()
+    excluded = policy.get("subGroupPolicyType") == "LeaderExcluded"
+    counts["leader" if excluded else "0"] += 1
+    for index in range(1, size):
+        counts[str(n.subgroup_index(size, part, index))] += 1
+    return dict(counts)
+
+
+def _subgroups(lws: Json, template: Node) -> Iterable[tuple[str, Leaf]]:
+    leaves = {leaf.name: leaf for leaf in template.children if isinstance(leaf, Leaf)}
+    for part, count in subgroup_sizes(lws).items():
+        yield part, leaves[_leaf_name(count, part == "leader")]
+
+
+def _leaf_name(count: int, leader: bool) -> str:
+    return "leader" if leader else f"subgroup-of-{count}"
+
+
+def _first_version(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grouping:
+    """KEP-4671 as the API design paper has it: the Workload holds the policy, pods name it and their replica."""
+    name = f"w-{lws['metadata']['name']}"
+    count = 1 if leader_first(lws) else n.size_of(lws)
+    body = first_workload(lws, name, {ONLY_GROUP: gang(count)})
+    links = {
+        f"{index}@{revision}": Link(workload=name, group=ONLY_GROUP, replica_key=str(index))
+        for index, revision, _ in replicas
+    }
+    return Grouping(workload=body, links=links)
+
+
+def _check(lws: Json) -> None:
+    """What would wait for ever, said before anything is made."""
+    size = n.size_of(lws)
+    wanted: Json = lws["spec"].get("scheduling") or {}
+    count = ((wanted.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
+    wish = wishes(lws["metadata"].get("annotations"))
+    for asked_for in (count, wish.min_count):
+        if asked_for is not None and int(asked_for) > size:
+            raise Refused(f"a gang of {asked_for} pods can never form in replicas of size {size}; lower minCount")
+    leader, worker = (
+        (template.get("spec") or {}).get("priorityClassName") or ""
+        for template in (n.leader_template(lws), n.worker_template(lws))
+    )
+    if leader != worker:
+        raise Refused(
+            f"leader and workers of one group need the same priorityClassName, found {leader!r} and {worker!r}"
+        )
+    if n.annotation(lws, API) not in ("", "v1alpha1", "v1beta1"):
+        raise Refused(f"annotation {API}: {n.annotation(lws, API)!r} is not one of v1alpha1, v1beta1")

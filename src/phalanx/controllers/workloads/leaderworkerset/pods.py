@@ -1,0 +1,114 @@
+"""What the pod webhook of LeaderWorkerSet puts onto leaders and workers: labels, environment, affinity.
+
+Pure: works on any pod that its StatefulSet made, whichever controller calls it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.controllers.workloads.leaderworkerset.names import (
+    EXCLUSIVE,
+    GROUP_INDEX,
+    GROUP_KEY,
+    GROUPED,
+    LEADER_NAME,
+    NAME,
+    SIZE,
+    SUBDOMAIN_POLICY,
+    SUBGROUP_EXCLUSIVE,
+    SUBGROUP_INDEX,
+    SUBGROUP_KEY,
+    SUBGROUP_SIZE,
+    SUBGROUP_TYPE,
+    WORKER_INDEX,
+    annotation,
+    group_key,
+    label,
+    subgroup_index,
+    subgroup_key,
+)
+
+Json = dict[str, Any]
+
+
+def is_ours(pod: Json) -> bool:
+    return bool(label(pod, NAME))
+
+
+def is_leader(pod: Json) -> bool:
+    return label(pod, WORKER_INDEX) == "0"
+
+
+def complete_pod(pod: Json, namespace: str) -> None:
+    """Edit a pod before it is created."""
+    if is_leader(pod):
+        _complete_leader(pod, namespace)
+    else:
+        _complete_worker(pod)
+    _environment(pod, namespace)
+
+
+def _complete_leader(pod: Json, namespace: str) -> None:
+    meta = pod["metadata"]
+    labels, name = meta["labels"], meta["name"]
+    labels.setdefault(GROUP_INDEX, name.rpartition("-")[2])
+    labels.setdefault(GROUP_KEY, group_key(namespace, name))
+    if annotation(pod, SUBDOMAIN_POLICY) == "UniquePerReplica":
+        pod["spec"]["subdomain"] = name
+    if annotation(pod, SUBGROUP_SIZE) and annotation(pod, SUBGROUP_TYPE) != "LeaderExcluded":
+        labels.setdefault(SUBGROUP_INDEX, "0")
+        labels.setdefault(SUBGROUP_KEY, subgroup_key(name, 0))
+        _exclusive(pod, annotation(pod, SUBGROUP_EXCLUSIVE), SUBGROUP_KEY)
+    _exclusive(pod, annotation(pod, EXCLUSIVE), GROUP_KEY)
+
+
+def _complete_worker(pod: Json) -> None:
+    labels = pod["metadata"]["labels"]
+    index = int(pod["metadata"]["name"].rpartition("-")[2])
+    labels[WORKER_INDEX] = str(index)
+    subgroup_size = annotation(pod, SUBGROUP_SIZE)
+    if subgroup_size:
+        subgroup = subgroup_index(int(annotation(pod, SIZE) or 1), int(subgroup_size), index)
+        labels[SUBGROUP_INDEX] = str(subgroup)
+        labels[SUBGROUP_KEY] = subgroup_key(annotation(pod, LEADER_NAME), subgroup)
+        _exclusive(pod, annotation(pod, SUBGROUP_EXCLUSIVE), SUBGROUP_KEY)
+
+
+def _exclusive(pod: Json, topology: str, key: str) -> None:
+    """Stay with one's own and away from others, in one domain.
+
+    Pods of a group are kept together by the topology of the group: an affinity of the first pod to pods that come
+    later would only get in the way. Others are kept away by anti-affinity in both cases.
+    """
+    if not topology:
+        return
+    mine = label(pod, key)
+    affinity: Json = pod["spec"].setdefault("affinity", {})
+    if not annotation(pod, GROUPED):
+        together = [{"key": key, "operator": "In", "values": [mine]}]
+        _term(affinity.setdefault("podAffinity", {}), together, topology)
+    elif key == SUBGROUP_KEY:
+        return  # anti-affinity between pods of one gang: the topology of the subgroup says what can be said
+    apart: list[Json] = [{"key": key, "operator": "Exists"}, {"key": key, "operator": "NotIn", "values": [mine]}]
+    _term(affinity.setdefault("podAntiAffinity", {}), apart, topology)
+
+
+def _term(rules: Json, expressions: list[Json], topology: str) -> None:
+    terms = rules.setdefault("requiredDuringSchedulingIgnoredDuringExecution", [])
+    term = {"labelSelector": {"matchExpressions": expressions}, "topologyKey": topology}
+    if term not in terms:
+        terms.append(term)
+
+
+def _environment(pod: Json, namespace: str) -> None:
+    meta, spec = pod["metadata"], pod["spec"]
+    leader = meta["name"] if is_leader(pod) else annotation(pod, LEADER_NAME)
+    values = {
+        "LWS_LEADER_ADDRESS": f"{leader}.{spec.get('subdomain', '')}.{namespace}",
+        "LWS_GROUP_SIZE": annotation(pod, SIZE),
+        "LWS_WORKER_INDEX": label(pod, WORKER_INDEX),
+    }
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        rest = [entry for entry in container.get("env") or () if entry["name"] not in values]
+        container["env"] = [*({"name": name, "value": value} for name, value in values.items()), *rest]

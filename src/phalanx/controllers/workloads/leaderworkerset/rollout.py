@@ -1,0 +1,109 @@
+"""Arithmetic of a LeaderWorkerSet's rollout: partition and size of the leaders' StatefulSet. Pure functions.
+
+Groups are updated from the highest index down by lowering the partition; surge groups sit above the wanted ones and
+go when enough of the others are updated and ready.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.controllers.runtime.rollout import resolve
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """The leaders' StatefulSet as it is."""
+
+    replicas: int
+    partition: int
+    revision: str  # of its template
+    told: int  # replicas of the LeaderWorkerSet when it was last written
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    ready: bool = False
+    updated: bool = False  # runs the present template
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    replicas: int
+    unavailable: int
+    surge: int
+    partition: int
+
+
+def allowed_of(lws: Json) -> Allowed:
+    replicas = int(lws["spec"].get("replicas", 1))
+    rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
+    surge = min(resolve(rolling.get("maxSurge", 0), replicas, math.ceil), replicas)
+    unavailable = resolve(rolling.get("maxUnavailable", 1), replicas, math.floor)
+    if not surge and not unavailable:
+        unavailable = 1  # a small percentage of few replicas rounds to nothing, and nothing would ever roll
+    return Allowed(replicas, unavailable, surge, int(rolling.get("partition") or 0))
+
+
+def next_step(
+    allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[GroupState]
+) -> tuple[int, int]:
+    """(partition, replicas) that the leaders' StatefulSet should have now; `states` by group index."""
+    partition, replicas = _step(allowed, leaders, revision, states)
+    return max(partition, allowed.partition), replicas
+
+
+def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[GroupState]) -> tuple[int, int]:
+    replicas = allowed.replicas
+    if leaders is None:
+        return 0, replicas
+    if leaders.revision != revision:  # a new template: nothing moves yet, but room for surge is made
+        if leaders.replicas < replicas:
+            return min(replicas, leaders.replicas), replicas
+        return min(replicas, leaders.replicas), _wanted(allowed, replicas)
+    if leaders.partition == 0 and leaders.replicas == replicas:
+        return 0, replicas
+    unready = sum(
+        not (_state(states, index).ready and _state(states, index).updated)
+        for index in range(min(allowed.partition, replicas), replicas)
+    )
+    if leaders.replicas < replicas:
+        return leaders.partition, replicas
+    if leaders.told != replicas:  # scaled in the middle of a rollout
+        return min(leaders.partition, replicas + allowed.surge), _wanted(allowed, unready)
+    return min(_partition(allowed, leaders, states), leaders.partition), _wanted(allowed, unready)
+
+
+def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[GroupState]) -> int:
+    """As low as goes without more groups down than allowed."""
+    tail = 0  # groups at the end that are done
+    for index in range(leaders.replicas - 1, -1, -1):
+        if not (_state(states, index).ready and _state(states, index).updated):
+            break
+        tail += 1
+    step = allowed.unavailable + allowed.surge - (allowed.replicas + allowed.surge - leaders.replicas)
+    lowest = max(0, leaders.replicas - tail - step)
+    # Groups below that are down already count against the allowance.
+    raised = lowest + sum(not _state(states, index).ready for index in range(lowest))
+    for index in range(min(raised, leaders.replicas - 1), lowest - 1, -1):
+        if not _state(states, index).ready or _state(states, index).updated:
+            raised = index  # it serves nobody, or is done: taking it costs nothing
+        else:
+            break
+    return raised
+
+
+def _wanted(allowed: Allowed, unready: int) -> int:
+    """Size of the StatefulSet: surge groups are given back as the others get ready."""
+    if unready <= allowed.surge:
+        return allowed.replicas + max(0, unready - allowed.unavailable)
+    return allowed.replicas + allowed.surge
+
+
+def _state(states: Sequence[GroupState], index: int) -> GroupState:
+    return states[index] if index < len(states) else GroupState()

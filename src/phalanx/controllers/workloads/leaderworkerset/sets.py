@@ -1,0 +1,162 @@
+"""The objects a LeaderWorkerSet is made of: leaders' StatefulSet, workers' StatefulSets, Services. Pure functions.
+
+`at_revision` gives the LeaderWorkerSet as it was: workers are made from the revision of their leader, never from a
+newer one.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.ownership import controller_reference
+from phalanx.controllers.workloads.leaderworkerset.names import (
+    EXCLUSIVE,
+    GROUP_INDEX,
+    GROUP_KEY,
+    GROUPED,
+    LEADER_NAME,
+    NAME,
+    REPLICAS,
+    REVISION,
+    SIZE,
+    SUBDOMAIN_POLICY,
+    SUBGROUP_EXCLUSIVE,
+    SUBGROUP_SIZE,
+    SUBGROUP_TYPE,
+    WORKER_INDEX,
+    annotation,
+    label,
+    leader_template,
+    size_of,
+    worker_template,
+)
+
+Json = dict[str, Any]
+
+
+def revision_data(lws: Json) -> Json:
+    """What makes two versions of a LeaderWorkerSet different."""
+    spec = lws["spec"]
+    found = {"leaderWorkerTemplate": copy.deepcopy(spec["leaderWorkerTemplate"])}
+    if spec.get("networkConfig"):
+        found["networkConfig"] = copy.deepcopy(spec["networkConfig"])
+    return {"spec": found}
+
+
+def at_revision(lws: Json, revision: Json) -> Json:
+    spec = {key: value for key, value in lws["spec"].items() if key not in ("leaderWorkerTemplate", "networkConfig")}
+    return {**lws, "spec": {**spec, **revision["data"]["spec"]}}
+
+
+def unique_subdomains(lws: Json) -> bool:
+    return bool((lws["spec"].get("networkConfig") or {}).get("subdomainPolicy") == "UniquePerReplica")
+
+
+def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: int, *, grouped: bool) -> Json:
+    meta, template = lws["metadata"], lws["spec"]["leaderWorkerTemplate"]
+    pod = _template(leader_template(lws))
+    pod["metadata"]["labels"] |= {NAME: meta["name"], WORKER_INDEX: "0", REVISION: revision}
+    pod["metadata"]["annotations"] |= _shared_annotations(lws, grouped)
+    if unique_subdomains(lws):
+        pod["metadata"]["annotations"][SUBDOMAIN_POLICY] = "UniquePerReplica"
+    rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
+    unavailable = rolling.get("maxUnavailable", 1)
+    if not isinstance(unavailable, int):
+        unavailable = int(str(unavailable).rstrip("%")) * int(lws["spec"].get("replicas", 1)) // 100
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "labels": {**(meta.get("labels") or {}), NAME: meta["name"], REVISION: revision},
+            "annotations": {**_inherited(meta), REPLICAS: str(lws["spec"].get("replicas", 1))},
+            "ownerReferences": [controller_reference(lws, r.LEADER_WORKER_SETS)],
+        },
+        "spec": {
+            "replicas": replicas,
+            "serviceName": meta["name"],
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {NAME: meta["name"], WORKER_INDEX: "0"}},
+            "template": pod,
+            "updateStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"partition": partition, "maxUnavailable": max(1, unavailable + surge)},
+            },
+            **_volumes(template),
+        },
+    }
+
+
+def worker_set(lws: Json, leader: Json, *, grouped: bool, node_selector: Json | None = None) -> Json:
+    """For one leader pod; `lws` is what it was when the leader was made."""
+    meta, name = lws["metadata"], leader["metadata"]["name"]
+    mine = {NAME: meta["name"], GROUP_INDEX: label(leader, GROUP_INDEX), GROUP_KEY: label(leader, GROUP_KEY)}
+    pod = _template(worker_template(lws))
+    pod["metadata"]["labels"] |= {**mine, REVISION: label(leader, REVISION)}
+    pod["metadata"]["annotations"] |= {**_shared_annotations(lws, grouped), LEADER_NAME: name}
+    if node_selector:
+        pod["spec"]["nodeSelector"] = {**(pod["spec"].get("nodeSelector") or {}), **node_selector}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": name,
+            "namespace": meta["namespace"],
+            "labels": {**(meta.get("labels") or {}), **mine, REVISION: label(leader, REVISION)},
+            "annotations": _inherited(meta),
+            "ownerReferences": [controller_reference(leader, r.PODS)],
+        },
+        "spec": {
+            "replicas": size_of(lws) - 1,
+            "ordinals": {"start": 1},
+            "serviceName": name if unique_subdomains(lws) else meta["name"],
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": mine},
+            "template": pod,
+            **_volumes(lws["spec"]["leaderWorkerTemplate"]),
+        },
+    }
+
+
+def service(name: str, namespace: str, selector: dict[str, str], owner: Json) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector},
+    }
+
+
+def _inherited(meta: Json) -> Json:
+    hidden = "kubectl.kubernetes.io/last-applied-configuration"
+    return {key: value for key, value in (meta.get("annotations") or {}).items() if key != hidden}
+
+
+def _template(source: Json) -> Json:
+    template = copy.deepcopy(source)
+    meta = template.setdefault("metadata", {})
+    for field in ("labels", "annotations"):
+        meta[field] = dict(meta.get(field) or {})
+    return template
+
+
+def _shared_annotations(lws: Json, grouped: bool) -> Json:
+    found = {SIZE: str(size_of(lws))}
+    for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE):
+        if value := annotation(lws, key):
+            found[key] = value
+    policy = lws["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}
+    if policy.get("subGroupSize"):
+        found[SUBGROUP_SIZE] = str(policy["subGroupSize"])
+        found[SUBGROUP_TYPE] = policy.get("subGroupPolicyType") or "LeaderWorker"
+    if grouped:
+        found[GROUPED] = "true"
+    return found
+
+
+def _volumes(template: Json) -> Json:
+    fields = ("volumeClaimTemplates", "persistentVolumeClaimRetentionPolicy")
+    return {field: copy.deepcopy(template[field]) for field in fields if template.get(field)}

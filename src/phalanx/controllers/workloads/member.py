@@ -1,0 +1,80 @@
+"""What a pod says of the workload it is part of: its controller reference and its labels. Never looks anything up."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from phalanx.model.groups.keys import GROUP_LABEL
+
+
+class Owner(msgspec.Struct, rename="camel", gc=False):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    api_version: str = ""
+
+
+class _Meta(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Group(msgspec.Struct, rename="camel", gc=False):
+    pod_group_name: str | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+    scheduler_name: str = ""
+    scheduling_group: _Group | None = None
+    workload_ref: dict[str, Any] | None = None
+
+
+class _Status(msgspec.Struct, gc=False):
+    phase: str = ""
+
+
+class PodView(msgspec.Struct, gc=False):
+    """The little of a pod that linking needs: a cluster has many pods."""
+
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels or {}
+
+    @property
+    def controller(self) -> Owner | None:
+        return next((ref for ref in self.metadata.owner_references or () if ref.controller), None)
+
+    @property
+    def linked(self) -> bool:
+        """Whether the pod names a group already, whoever said so."""
+        spec = self.spec
+        return spec.scheduling_group is not None or spec.workload_ref is not None or GROUP_LABEL in self.labels
+
+    @property
+    def finished(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    def made_by(self, kind: str) -> str:
+        """The name of its controller, if that is of this kind."""
+        owner = self.controller
+        return owner.name if owner is not None and owner.kind == kind else ""
+
+
+class Place(NamedTuple):
+    """A workload a pod may be part of, with the names its part may have, the finest first."""
+
+    kind: str
+    name: str
+    parts: tuple[str, ...]

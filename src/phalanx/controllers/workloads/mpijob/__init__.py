@@ -1,0 +1,1 @@
+"""MPIJob (kubeflow.org/v2beta1)."""

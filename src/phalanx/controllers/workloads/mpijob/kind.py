@@ -1,0 +1,48 @@
+"""The descriptor of MPIJobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from phalanx.base.client import Resource
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, replica_of
+
+MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+JOB_NAME = "training.kubeflow.org/job-name"
+JOB_ROLE = "training.kubeflow.org/job-role"
+
+
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    for part in replica_of(job, job).parts:
+        name = f"{job['metadata']['name']}-{part.name}"
+        yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name))
+
+
+def _templates(job: Json) -> Iterator[Json]:
+    for role in ((job.get("spec") or {}).get("mpiReplicaSpecs") or {}).values():
+        if role.get("template") is not None:
+            yield role["template"]
+
+
+def _place(pod: PodView) -> Place | None:
+    """The launcher is a pod of a Job of the MPIJob, workers are its own."""
+    name = pod.labels.get(JOB_NAME)
+    if name and pod.made_by(r.JOBS.kind) == f"{name}-launcher":
+        return Place(MPI_JOBS.kind, name, ("launcher",))
+    own = pod.made_by(MPI_JOBS.kind)
+    return Place(MPI_JOBS.kind, own, (pod.labels.get(JOB_ROLE, "worker"),)) if own else None
+
+
+MPI_JOB = WorkloadKind(
+    resource=MPI_JOBS,
+    group=group_mpi_job,
+    pods=_pods,
+    templates=_templates,
+    place=_place,
+    ends=("Succeeded", "Failed"),
+    certain=False,
+)

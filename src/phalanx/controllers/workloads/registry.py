@@ -1,0 +1,58 @@
+"""Every kind of workload, the outermost first: what a JobSet says about its Jobs goes before what a Job says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.workloads.cronjob.kind import CRON_JOB
+from phalanx.controllers.workloads.daemonset.kind import DAEMON_SET
+from phalanx.controllers.workloads.deployment.kind import DEPLOYMENT
+from phalanx.controllers.workloads.job.kind import JOB
+from phalanx.controllers.workloads.jobset.kind import JOB_SET
+from phalanx.controllers.workloads.kind import WorkloadKind
+from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
+from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.mpijob.kind import MPI_JOB
+from phalanx.controllers.workloads.replicaset.kind import REPLICA_SET
+from phalanx.controllers.workloads.statefulset.kind import STATEFUL_SET
+from phalanx.controllers.workloads.trainjob.kind import TRAIN_JOB
+
+KINDS: tuple[WorkloadKind, ...] = (
+    TRAIN_JOB,
+    MPI_JOB,
+    JOB_SET,
+    LEADER_WORKER_SET,
+    CRON_JOB,
+    JOB,
+    DEPLOYMENT,
+    REPLICA_SET,
+    STATEFUL_SET,
+    DAEMON_SET,
+)
+BY_KEY = {kind.key: kind for kind in KINDS}  # (API group, kind)
+BY_KIND = {kind.resource.kind: kind for kind in KINDS}
+BY_NAME = {name: kind for kind in KINDS for name in kind.names}  # what people type
+FOLLOWED = tuple(kind for kind in KINDS if kind.followed)
+READ = tuple(resource for kind in KINDS for resource in kind.reads)  # what they depend on, beside themselves
+
+
+def kind_of(obj: Json) -> WorkloadKind | None:
+    group = str(obj.get("apiVersion") or "").rpartition("/")[0]
+    return BY_KEY.get((group, str(obj.get("kind") or "")))
+
+
+def group(obj: Json, related: Sequence[Json] = ()) -> Grouping | None:
+    """What would be generated for a workload; None for kinds that nobody groups. Raises Refused on bad input."""
+    kind = kind_of(obj)
+    return kind.group(obj, related) if kind is not None else None
+
+
+def places(pod: PodView) -> Iterator[Place]:
+    """Where a pod may belong, the outermost workload first."""
+    if pod.controller is None:
+        return
+    for kind in KINDS:
+        place = kind.place(pod)
+        if place is not None:
+            yield place

@@ -1,0 +1,1 @@
+"""ReplicaSet (apps/v1)."""

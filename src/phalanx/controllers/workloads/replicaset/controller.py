@@ -1,0 +1,138 @@
+"""ReplicaSet: keeps the wanted number of equal pods."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.base.clock import Clock
+from phalanx.base.errors import ApiProblem, Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.claiming import Claims
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.expectations import Expectations
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pods import Admission, active, available_in, from_template, ready, removal_rank
+from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.together import together
+from phalanx.model.selectors import from_selector
+
+BURST = 500  # pods created or removed in one go
+
+
+class ReplicaSetController(Controller):
+    name = "replicaset"
+
+    def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
+        super().__init__()
+        self._client, self._clock = caches.client, clock
+        self._admission = admission
+        self._sets = caches.of(r.REPLICA_SETS)
+        self._pods = caches.of(r.PODS)
+        self._claims = Claims(self._pods, r.REPLICA_SETS)
+        self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
+        self._going = Expectations(clock)
+        self._sets.on_change(lambda key, new, old: self.queue.add(key))
+        self._pods.on_change(self._pod_changed)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for pod in (new, old):
+            if pod is None:
+                continue
+            reference = controller_of(pod)
+            if reference is not None:
+                if reference["kind"] == "ReplicaSet":
+                    if new is None or deleting(new):
+                        self._going.seen(reference["uid"], pod["metadata"]["name"])
+                    self.queue.add(Key(key.namespace, reference["name"]))
+                continue
+            labels = pod["metadata"].get("labels")
+            for owner in self._sets.by_index("namespace", key.namespace) if labels else ():
+                if from_selector(owner["spec"]["selector"]).matches(labels):
+                    self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self._sets.get(*key)
+        if owner is None:
+            return
+        uid = owner["metadata"]["uid"]
+        pods = await self._claims.of(owner, active)
+        problem = ""
+        if not deleting(owner) and self._going.fulfilled(uid):
+            problem = await self._scale(owner, pods)
+        await self._write(owner, pods, problem)
+
+    async def _scale(self, owner: Json, pods: list[Json]) -> str:
+        alive = [pod for pod in pods if active(pod)]
+        missing = int(owner["spec"].get("replicas", 1)) - len(alive)
+        try:
+            if missing > 0:
+                await self._create(owner, min(missing, BURST))
+            elif missing < 0:
+                crowd = Counter((pod.get("spec") or {}).get("nodeName") for pod in alive)
+                rank = {
+                    pod["metadata"]["uid"]: removal_rank(pod, crowd[(pod.get("spec") or {}).get("nodeName")])
+                    for pod in alive
+                }
+                victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BURST)]
+                await together(self._delete(owner, pod) for pod in victims)
+        except Conflict:
+            raise  # something the pods need is not there yet: no failure, just later
+        except ApiProblem as error:
+            return error.message
+        return ""
+
+    async def _create(self, owner: Json, count: int) -> None:
+        """Doubling batches: a template that is refused costs one request, not a thousand."""
+        batch = 1
+        while count > 0:
+            size = min(batch, count)
+            await together(self._create_one(owner) for _ in range(size))
+            count -= size
+            batch *= 2
+
+    async def _create_one(self, owner: Json) -> None:
+        body = from_template(owner["spec"]["template"], owner, r.REPLICA_SETS)
+        for admit in self._admission:
+            await admit(body, owner)
+        pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
+        self._pods.remember(pod)
+
+    async def _delete(self, owner: Json, pod: Json) -> None:
+        meta = pod["metadata"]
+        self._going.expect(owner["metadata"]["uid"], meta["name"])
+        try:
+            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        except ApiProblem as problem:
+            self._going.seen(owner["metadata"]["uid"], meta["name"])
+            if not isinstance(problem, NotFound | Conflict):  # gone, or another pod of that name by now
+                raise
+
+    async def _write(self, owner: Json, pods: list[Json], problem: str) -> None:
+        alive = [pod for pod in pods if active(pod)]
+        minimum = int(owner["spec"].get("minReadySeconds") or 0)
+        waits = [available_in(pod, minimum, self._clock.now()) for pod in alive]
+        template_labels = ((owner["spec"]["template"].get("metadata") or {}).get("labels") or {}).items()
+        conditions = [c for c in conditions_of(owner) if c["type"] != "ReplicaFailure"]
+        if problem:
+            set_condition(conditions, "ReplicaFailure", "True", "FailedCreate", problem, self._clock)
+        status = {
+            "replicas": len(alive),
+            "fullyLabeledReplicas": sum(
+                template_labels <= (pod["metadata"].get("labels") or {}).items() for pod in alive
+            ),
+            "readyReplicas": sum(ready(pod) for pod in alive) or None,
+            "availableReplicas": sum(wait == 0.0 for wait in waits) or None,
+            "observedGeneration": owner["metadata"].get("generation", 0),
+            "conditions": conditions,
+        }
+        status["fullyLabeledReplicas"] = status["fullyLabeledReplicas"] or None
+        await write_status(self._sets, owner, status)
+        soon = [wait for wait in waits if wait]
+        key = Key(owner["metadata"]["namespace"], owner["metadata"]["name"])
+        if soon:
+            self.queue.add_after(key, min(soon))
+        if problem:
+            self.queue.add_after(key, 1.0)

@@ -1,0 +1,32 @@
+"""The descriptor of ReplicaSets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.replicas import group_set
+from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template, owned_by
+from phalanx.controllers.workloads.sets import pods_of_set
+
+
+def _run(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.replicaset.controller import ReplicaSetController
+    from phalanx.controllers.workloads.sets import groups_of_sets
+
+    groups = groups_of_sets(local, r.REPLICA_SETS)
+    return [ReplicaSetController(local.caches, local.clock, local.admission), *groups]
+
+
+REPLICA_SET = WorkloadKind(
+    resource=r.REPLICA_SETS,
+    group=group_set,
+    pods=pods_of_set,
+    templates=its_template,
+    place=owned_by(r.REPLICA_SETS.kind),
+    aliases=("rs",),
+    scaled=True,
+    followed=False,  # nearly all belong to a Deployment
+    run=_run,
+)

@@ -1,0 +1,111 @@
+"""Groups of StatefulSets, Deployments and ReplicaSets whose authors ask for them.
+
+The controllers of those kinds make the pods and ask `admit` for each: it links the pod to its group, and refuses it
+while the group does not exist, or never will because the request makes no sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from phalanx.base.client import Resource
+from phalanx.base.errors import Conflict, Invalid
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouper, Grouping, Refused
+from phalanx.controllers.grouping.replicas import group_set
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import active
+from phalanx.controllers.workloads.kind import Local, PodToCome, numbered, replicas_of
+
+
+class SetGroupsController(Controller):
+    """One per kind."""
+
+    def __init__(
+        self, caches: Caches, events: Events, groups: Groups, resource: Resource, group: Grouper = group_set
+    ) -> None:
+        self.name = f"groups-of-{resource.plural}"
+        super().__init__()
+        self._events, self._groups, self._resource, self._group = events, groups, resource, group
+        self._owners = caches.of(resource)
+        self._pods = caches.of(r.PODS)
+        self._pods.index("controller", index_by_controller)
+        self._owners.on_change(self._owner_changed)
+        groups.feed(resource.kind, self.queue)
+
+    def _owner_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and controller_of(new) is None:
+            self.queue.add(key)
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self._owners.get(*key)
+        if owner is None or deleting(owner) or controller_of(owner) is not None:
+            return  # groups go with their owner
+        if self._by_hand(owner):
+            return
+        try:
+            wanted = self._group(owner, ())
+            if wanted:
+                await self._groups.ensure(owner, wanted, self.name)
+            elif self._groups.owned(owner):
+                await self._groups.remove(owner)
+        except Refused as refusal:
+            self._events.warning(owner, self.name, refusal.reason, refusal.message)
+
+    def _by_hand(self, owner: Json) -> bool:
+        """Manifest lifecycle: a Workload its author wrote for this owner is theirs, and no other is made."""
+        uid = owner["metadata"]["uid"]
+        return any(not controlled_by(found, uid) for found in self._groups.for_owner(owner))
+
+    def _has_group(self, namespace: str, name: str, maker: Json) -> bool:
+        """A group that is being deleted stays as long as pods refer to it; without any it is about to go."""
+        found = self._groups.pod_groups.get(namespace, name)
+        if found is None or not deleting(found):
+            return found is not None
+        return any(map(active, self._pods.by_index("controller", maker["metadata"]["uid"])))
+
+    async def admit(self, pod: Json, maker: Json) -> None:
+        """`maker` makes the pod; `owner` asks for the group: the same, or a Deployment above a ReplicaSet."""
+        above = controller_of(maker)
+        if above is None:
+            if maker["kind"] == self._resource.kind:
+                self._link(pod, maker, maker)
+        elif above["kind"] == self._resource.kind:
+            owner = self._owners.get(maker["metadata"]["namespace"], above["name"])
+            if owner is not None and owner["metadata"]["uid"] == above["uid"]:
+                self._link(pod, owner, maker)
+
+    def _link(self, pod: Json, owner: Json, maker: Json) -> None:
+        if self._by_hand(owner):
+            return
+        try:
+            wanted = self._group(owner, ())
+        except Refused as refusal:
+            raise Invalid(refusal.message) from refusal
+        link = wanted.links.get("")
+        if link is None:
+            return
+        namespace = owner["metadata"]["namespace"]
+        if link.pod_group and not self._has_group(namespace, link.pod_group, maker):
+            raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
+        if link.workload and self._groups.workloads.get(namespace, link.workload) is None:
+            raise Conflict(f"Workload {link.workload} does not exist yet")
+        link.put_on(pod["spec"])
+
+
+def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set) -> list[Controller]:
+    """The controller of the groups of one of these kinds, where the API has groups; it is asked for every pod."""
+    if local.groups is None:
+        return []
+    controller = SetGroupsController(local.caches, local.events, local.groups, resource, group)
+    local.admission.append(controller.admit)
+    return [controller]
+
+
+def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    """The pods of a set that does not exist yet."""
+    template = workload["spec"]["template"]
+    return numbered(workload["metadata"]["name"], template, replicas_of(workload), found.links.get(""))

@@ -1,0 +1,1 @@
+"""StatefulSet (apps/v1)."""

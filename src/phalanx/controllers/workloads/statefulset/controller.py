@@ -1,0 +1,236 @@
+"""StatefulSet: pods with names that stay, one after the other or all at once, rolled from the highest ordinal down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from phalanx.base.clock import Clock
+from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.claiming import Claims
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, ready
+from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
+from phalanx.controllers.runtime.status import write_status
+from phalanx.controllers.runtime.together import together
+from phalanx.controllers.workloads.statefulset.volumes import Volumes
+
+POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
+
+
+class StatefulSetController(Controller):
+    name = "statefulset"
+
+    def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
+        super().__init__()
+        self._client, self._clock = caches.client, clock
+        self._admission = admission
+        self._sets = caches.of(r.STATEFUL_SETS)
+        self._pods = caches.of(r.PODS)
+        self._revisions = Revisions(caches.of(r.CONTROLLER_REVISIONS), r.STATEFUL_SETS)
+        self._volumes = Volumes(caches.of(r.PERSISTENT_VOLUME_CLAIMS))
+        self._claims = Claims(self._pods, r.STATEFUL_SETS)
+        self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
+        self._sets.on_change(lambda key, new, old: self.queue.add(key))
+        self._pods.on_change(self._pod_changed)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for pod in (new, old):
+            reference = controller_of(pod) if pod is not None else None
+            if reference is not None and reference["kind"] == "StatefulSet":
+                self.queue.add(Key(key.namespace, reference["name"]))
+        if (old is not None and controller_of(old) is None) or (new is not None and self._claims.is_orphan(new)):
+            self._name_is_free(key)
+
+    def _name_is_free(self, key: Key) -> None:
+        """An orphan that may be adopted, or a stranger whose name a set has been waiting for."""
+        owner = self._sets.get(key.namespace, key.name.rpartition("-")[0])
+        if owner is not None:
+            self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self._sets.get(*key)
+        if owner is None:
+            return
+        pods = await self._ours(owner)
+        current, update = await self._both_revisions(owner)
+        if not deleting(owner):
+            await self._arrange(owner, pods, current, update)
+            pods = await self._ours(owner)
+        await self._write(owner, pods, current, update)
+
+    async def _ours(self, owner: Json) -> dict[int, Json]:
+        named = {}
+        for pod in await self._claims.of(owner, lambda pod: _ordinal(owner, pod["metadata"]["name"]) is not None):
+            ordinal = _ordinal(owner, pod["metadata"]["name"])
+            if ordinal is not None:
+                named[ordinal] = pod
+        return named
+
+    async def _both_revisions(self, owner: Json) -> tuple[Json, Json]:
+        """(current, update): the revision pods run by default, and the one of the present template."""
+        template = owner["spec"]["template"]
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        update = await self._revisions.present(owner, template_data(template), labels)
+        name = (owner.get("status") or {}).get("currentRevision")
+        current = next((rev for rev in self._revisions.of(owner) if rev["metadata"]["name"] == name), update)
+        return current, update
+
+    # ---- arranging pods
+
+    async def _arrange(self, owner: Json, pods: dict[int, Json], current: Json, update: Json) -> None:
+        spec = owner["spec"]
+        start = int((spec.get("ordinals") or {}).get("start") or 0)
+        wanted = range(start, start + int(spec.get("replicas", 1)))
+        ordered = spec.get("podManagementPolicy", "OrderedReady") == "OrderedReady"
+        waiting = False
+        jobs = []
+        for ordinal in wanted:
+            pod = pods.get(ordinal)
+            if pod is not None and finished(pod) and not deleting(pod):
+                jobs.append(self._delete(pod))  # a set's pod runs for ever: one that ended is made anew
+                waiting = True
+            elif pod is None:
+                revision = self._revision_for(owner, ordinal, start, current, update)
+                jobs.append(self._create(owner, ordinal, revision))
+                waiting = True
+            elif not self._healthy(owner, pod):
+                waiting = True
+            if waiting and ordered:
+                break
+        if ordered and jobs:
+            jobs, rest = jobs[:1], jobs[1:]
+            for unused in rest:
+                unused.close()
+        await together(jobs)
+        if ordered and waiting:
+            return
+        extra = sorted((o for o in pods if o not in wanted), reverse=True)
+        if extra:
+            doomed = [pods[o] for o in extra if not deleting(pods[o])]
+            if ordered:
+                # From the highest, one at a time, each only after the one above is gone.
+                doomed = [] if any(deleting(pods[o]) for o in extra) else doomed[:1]
+            for pod in doomed:
+                await self._volumes.condemn(owner, pod)
+            await together(self._delete(pod) for pod in doomed)
+            if ordered:
+                return
+        await self._roll(owner, {o: p for o, p in pods.items() if o in wanted}, update)
+
+    def _healthy(self, owner: Json, pod: Json) -> bool:
+        minimum = int(owner["spec"].get("minReadySeconds") or 0)
+        left = available_in(pod, minimum, self._clock.now())
+        if left:
+            self.queue.add_after(Key(owner["metadata"]["namespace"], owner["metadata"]["name"]), left)
+        return left == 0.0 and not deleting(pod)
+
+    def _revision_for(self, owner: Json, ordinal: int, start: int, current: Json, update: Json) -> Json:
+        strategy = owner["spec"].get("updateStrategy") or {}
+        partition = int((strategy.get("rollingUpdate") or {}).get("partition") or 0)
+        return current if ordinal < start + partition else update
+
+    async def _roll(self, owner: Json, pods: dict[int, Json], update: Json) -> None:
+        spec = owner["spec"]
+        strategy = spec.get("updateStrategy") or {}
+        if strategy.get("type", "RollingUpdate") != "RollingUpdate":
+            return
+        rolling = strategy.get("rollingUpdate") or {}
+        start = int((spec.get("ordinals") or {}).get("start") or 0)
+        lowest = start + int(rolling.get("partition") or 0)
+        budget = max(1, _resolve(rolling.get("maxUnavailable", 1), int(spec.get("replicas", 1))))
+        name = update["metadata"]["name"]
+        # A pod that is missing, or was made a moment ago, is unavailable too.
+        unavailable = int(spec.get("replicas", 1)) - sum(self._healthy(owner, pod) for pod in pods.values())
+        doomed = []
+        for ordinal in sorted((o for o in pods if o >= lowest), reverse=True):
+            pod = pods[ordinal]
+            if (pod["metadata"].get("labels") or {}).get(HASH_LABEL) == name:
+                if not self._healthy(owner, pod) and budget == 1:
+                    break  # the one just replaced must be well before the next goes
+                continue
+            if deleting(pod):
+                continue
+            if not self._healthy(owner, pod):
+                doomed.append(pod)  # it serves nobody: replacing it costs nothing
+            elif unavailable < budget:
+                doomed.append(pod)
+                unavailable += 1
+            else:
+                break
+        await together(self._delete(pod) for pod in doomed)
+
+    async def _create(self, owner: Json, ordinal: int, revision: Json) -> None:
+        meta, spec = owner["metadata"], owner["spec"]
+        name = f"{meta['name']}-{ordinal}"
+        pod = from_template(template_of(revision), owner, r.STATEFUL_SETS, name=name)
+        pod["metadata"]["labels"] |= {
+            POD_NAME_LABEL: name,
+            INDEX_LABEL: str(ordinal),
+            HASH_LABEL: revision["metadata"]["name"],
+        }
+        pod["spec"]["hostname"] = name
+        if spec.get("serviceName"):
+            pod["spec"]["subdomain"] = spec["serviceName"]
+        await self._volumes.ensure(owner, ordinal, pod)
+        for admit in self._admission:
+            await admit(pod, owner)
+        try:
+            made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, meta["namespace"]))
+        except AlreadyExists:
+            return  # the cache is behind, or a stranger has the name: its going will wake us
+        self._pods.remember(made)
+
+    async def _delete(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        try:
+            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
+            return
+
+    # ---- status
+
+    async def _write(self, owner: Json, pods: dict[int, Json], current: Json, update: Json) -> None:
+        spec = owner["spec"]
+        alive = [pod for pod in pods.values() if not finished(pod)]
+        updated = [pod for pod in alive if _runs(pod, update)]
+        on_current = [pod for pod in alive if _runs(pod, current)]
+        replicas = int(spec.get("replicas", 1))
+        done = len(updated) == len(alive) == replicas and all(self._healthy(owner, pod) for pod in updated)
+        if done:
+            current, on_current = update, updated
+        status = {
+            "observedGeneration": owner["metadata"].get("generation", 0),
+            "replicas": len(alive),
+            "readyReplicas": sum(ready(pod) for pod in alive) or None,
+            "availableReplicas": sum(self._healthy(owner, pod) for pod in alive),
+            "currentReplicas": len(on_current) or None,
+            "updatedReplicas": len(updated) or None,
+            "currentRevision": current["metadata"]["name"],
+            "updateRevision": update["metadata"]["name"],
+            "collisionCount": (owner.get("status") or {}).get("collisionCount", 0),
+        }
+        owner = await write_status(self._sets, owner, status)
+        if done and not deleting(owner):
+            live = {current["metadata"]["name"], update["metadata"]["name"]}
+            await self._revisions.trim(owner, live, int(spec.get("revisionHistoryLimit", 10)))
+
+
+def _runs(pod: Json, revision: Json) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(HASH_LABEL) == revision["metadata"]["name"] and not deleting(pod)
+
+
+def _ordinal(owner: Json, name: str) -> int | None:
+    prefix, _, number = name.rpartition("-")
+    return int(number) if prefix == owner["metadata"]["name"] and number.isdecimal() else None
+
+
+def _resolve(value: Any, total: int) -> int:
+    return value if isinstance(value, int) else math.floor(int(str(value).rstrip("%")) * total / 100)

@@ -1,0 +1,28 @@
+"""StatefulSet: one group of all replicas; a gang if its pods start in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.controllers.grouping.core import Grouping, Json, Refused
+from phalanx.controllers.grouping.parts import gang
+from phalanx.controllers.grouping.replicas import group_set
+from phalanx.controllers.grouping.wishes import DOMAIN, Wishes
+
+
+def group_stateful_set(obj: Json, related: Sequence[Json] = ()) -> Grouping:
+    return group_set(obj, related, policy=_policy)
+
+
+def _policy(obj: Json, wish: Wishes) -> Json:
+    spec = obj["spec"]
+    if spec.get("podManagementPolicy", "OrderedReady") != "Parallel":
+        raise Refused(
+            "podManagementPolicy OrderedReady starts one pod after the other, so a gang would wait for ever; "
+            f'use podManagementPolicy Parallel, or {DOMAIN}/gang: "false" for a group without a gang'
+        )
+    replicas = int(spec.get("replicas", 1))
+    count = wish.min_count or max(1, replicas)
+    if count > max(1, replicas):
+        raise Refused(f"annotation {DOMAIN}/min-count: {count} is more than the {replicas} replicas")
+    return gang(count)

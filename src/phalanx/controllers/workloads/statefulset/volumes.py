@@ -1,0 +1,90 @@
+"""Claims of a StatefulSet's pods: made from templates before the pod, kept or removed as the set asks."""
+
+from __future__ import annotations
+
+import copy
+
+import msgspec
+
+from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.controller import Cache, Json
+from phalanx.controllers.runtime.ownership import controller_reference
+
+
+class Volumes:
+    def __init__(self, claims: Cache) -> None:
+        self._claims = claims
+
+    async def ensure(self, owner: Json, ordinal: int, pod: Json) -> None:
+        """Every claim of `pod` exists, and `pod` mounts them."""
+        for template in owner["spec"].get("volumeClaimTemplates") or ():
+            label, claim = template["metadata"]["name"], _claim_name(template, owner, ordinal)
+            volumes = [v for v in pod["spec"].get("volumes") or () if v["name"] != label]
+            pod["spec"]["volumes"] = [*volumes, {"name": label, "persistentVolumeClaim": {"claimName": claim}}]
+            namespace = owner["metadata"]["namespace"]
+            known = self._claims.get(namespace, claim)
+            if known is not None:
+                await self._keep(owner, known)
+                continue
+            try:
+                await self._claims.client.create(self._claims.resource, self._new(owner, template, claim), namespace)
+            except AlreadyExists:
+                continue
+
+    def _new(self, owner: Json, template: Json, name: str) -> Json:
+        meta = template["metadata"]
+        labels = (owner["spec"]["selector"].get("matchLabels") or {}) | (meta.get("labels") or {})
+        metadata: Json = {"name": name, "namespace": owner["metadata"]["namespace"], "labels": labels}
+        if meta.get("annotations"):
+            metadata["annotations"] = dict(meta["annotations"])
+        if _policy(owner, "whenDeleted") == "Delete":
+            metadata["ownerReferences"] = [_claim_owner(owner)]
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": metadata,
+            "spec": copy.deepcopy(template["spec"]),
+        }
+
+    async def condemn(self, owner: Json, pod: Json) -> None:
+        """A pod that scaling removes takes its claims with it, when the set asks for that."""
+        if _policy(owner, "whenScaled") != "Delete":
+            return
+        meta = pod["metadata"]
+        ordinal = int(meta["name"].rpartition("-")[2])
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        for template in owner["spec"].get("volumeClaimTemplates") or ():
+            claim = self._claims.get(meta["namespace"], _claim_name(template, owner, ordinal))
+            if claim is not None:
+                await self._set_owners(claim, [reference])
+
+    async def _keep(self, owner: Json, claim: Json) -> None:
+        """Back in use before its pod was gone: it belongs to no pod any more."""
+        references = claim["metadata"].get("ownerReferences") or []
+        if any(ref.get("kind") == "Pod" for ref in references):
+            wanted = [_claim_owner(owner)] if _policy(owner, "whenDeleted") == "Delete" else []
+            await self._set_owners(claim, wanted)
+
+    async def _set_owners(self, claim: Json, references: list[Json]) -> None:
+        meta = claim["metadata"]
+        if (meta.get("ownerReferences") or []) == references:
+            return
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "ownerReferences": references or None}}
+        try:
+            answer = await self._claims.client.patch(self._claims.resource, meta["name"], patch, meta["namespace"])
+        except NotFound:
+            return
+        self._claims.remember(msgspec.json.decode(answer))
+
+
+def _claim_name(template: Json, owner: Json, ordinal: int) -> str:
+    return f"{template['metadata']['name']}-{owner['metadata']['name']}-{ordinal}"
+
+
+def _claim_owner(owner: Json) -> Json:
+    return controller_reference(owner, r.STATEFUL_SETS)
+
+
+def _policy(owner: Json, when: str) -> str:
+    return str((owner["spec"].get("persistentVolumeClaimRetentionPolicy") or {}).get(when, "Retain"))

@@ -1,0 +1,1 @@
+"""TrainJob (trainer.kubeflow.org/v1alpha1)."""

@@ -1,0 +1,139 @@
+"""TrainJob (trainer.kubeflow.org/v1alpha1): gangs of the whole world size, or per step where steps wait for others.
+
+What a TrainJob runs is written in its runtime, a (Cluster)TrainingRuntime, whose template is a JobSet: it has to be
+among the related objects. Parts are the names of its ReplicatedJobs. Levels and names are those of KEP-3015:
+
+* no step waits: one gang of all pods (`<trainjob>`), an MPI launcher included;
+* `scheduling.replicatedJobs` of the runtime: one group per entry, named after its targets;
+* otherwise one group per ReplicatedJob; steps before the trainer (initializers) are basic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
+from phalanx.controllers.grouping.names import fitting, hashed
+from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.providers.contract import Part, Replica
+
+ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    pods: int
+    waits: bool  # for another step
+    initializer: bool
+    pod_spec: Json
+
+
+def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
+    wish = wishes(job["metadata"].get("annotations"))
+    if wish.gang is False:
+        return Grouping()
+    runtime = runtime_of(job, related)
+    steps = steps_of(job, runtime)
+    leaves = _leaves(job, runtime, steps)
+    name = hashed(job["metadata"]["name"], "TrainJob", namespace_of(job), job["metadata"]["name"])
+    found = Grouping(workload=workload(job, name, [leaf for leaf, _ in leaves]))
+    for leaf, members in leaves:
+        group = fitting(f"{name}-{leaf.name}") if len(leaves) > 1 or leaf.name != job["metadata"]["name"] else name
+        found.groups.append(pod_group(job, group, name, leaf))
+        found.links |= {step: Link(pod_group=group, template=leaf.name) for step in members}
+    return found
+
+
+def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf, list[str]]]:
+    wish = wishes(job["metadata"].get("annotations"))
+    asked: Json = runtime["spec"].get("scheduling") or {}
+    priority = next((name for step in steps if (name := step.pod_spec.get("priorityClassName"))), "")
+    by_name = {step.name: step for step in steps}
+
+    def leaf(name: str, members: Sequence[Step], source: Json, *, basic: bool = False) -> Leaf:
+        policy = source.get("schedulingPolicy") or {}
+        total = sum(step.pods for step in members)
+        if (policy.get("gang") or {}).get("minCount"):
+            raise Refused(f"group {name}: minCount is computed from the TrainJob's nodes; leave it out of the runtime")
+        chosen = BASIC if basic or policy.get("basic") is not None else gang(max(1, total))
+        constraints = source.get("schedulingConstraints") or wish.constraints
+        return Leaf(name, chosen, constraints, source.get("disruptionMode") or wish.mode, (), priority)
+
+    entries = asked.get("replicatedJobs") or []
+    if entries:
+        found = []
+        for entry in entries:
+            targets = list(entry.get("targetReplicatedJobs") or ())
+            unknown = [target for target in targets if target not in by_name]
+            if unknown or not targets:
+                raise Refused(f"the runtime's scheduling names {unknown or 'no'} replicatedJobs that do not exist")
+            members = [by_name[target] for target in targets]
+            found.append((leaf("-".join(targets), members, entry), targets))
+        return found
+    if not any(step.waits for step in steps):
+        return [(leaf(job["metadata"]["name"], steps, asked), [step.name for step in steps])]
+    return [(leaf(step.name, [step], asked, basic=step.initializer), [step.name]) for step in steps]
+
+
+def runtime_named(job: Json) -> tuple[str, str]:
+    """(kind, name) of the runtime it refers to."""
+    reference = job["spec"].get("runtimeRef") or {}
+    return str(reference.get("kind") or "ClusterTrainingRuntime"), str(reference.get("name"))
+
+
+def runtime_of(job: Json, related: Sequence[Json]) -> Json:
+    """Raises Refused when the runtime is not at hand."""
+    kind, name = runtime_named(job)
+    for found in related:
+        if found.get("kind") == kind and found["metadata"]["name"] == name:
+            return found
+    raise Refused(
+        f"{kind} {name!r} is needed to know how many pods the TrainJob has; give it too",
+        "RuntimeNotFound",
+    )
+
+
+def steps_of(job: Json, runtime: Json) -> list[Step]:
+    """ReplicatedJobs with the pods they will have: the trainer gets as many as the TrainJob has nodes."""
+    policy: Json = runtime["spec"].get("mlPolicy") or {}
+    nodes = (job["spec"].get("trainer") or {}).get("numNodes") or policy.get("numNodes") or 1
+    mpi = policy.get("mpi")
+    steps = []
+    for part in runtime["spec"]["template"]["spec"].get("replicatedJobs") or ():
+        template: Json = part.get("template") or {}
+        ancestor = ((template.get("metadata") or {}).get("labels") or {}).get(ANCESTOR, "")
+        spec: Json = template.get("spec") or {}
+        pods = int(spec.get("parallelism") or 1)
+        if mpi is not None and part["name"] == "node":
+            pods = max(int(nodes) - 1, 1) if mpi.get("runLauncherAsNode") else int(nodes)
+        elif mpi is None and (ancestor == "trainer" or (not ancestor and part["name"] == "node")):
+            pods = int(nodes)
+        steps.append(
+            Step(
+                part["name"],
+                pods,
+                bool(part.get("dependsOn")),
+                ancestor.endswith("-initializer"),
+                (spec.get("template") or {}).get("spec") or {},
+            )
+        )
+    if not steps:
+        raise Refused(f"runtime {runtime['metadata']['name']} has no replicatedJobs")
+    return steps
+
+
+def replica_of(job: Json, runtime: Json, owner: Json) -> Replica:
+    """For providers of other schedulers: one PodGroup of the TrainJob's name, as the Trainer makes it."""
+    steps = steps_of(job, runtime)
+    return Replica(
+        name=job["metadata"]["name"],
+        namespace=namespace_of(job),
+        owner=owner,
+        min_member=sum(step.pods for step in steps),
+        parts=[Part(step.name, step.pods, step.pod_spec) for step in steps],
+        annotations=job["metadata"].get("annotations") or {},
+        priority_class=next((name for step in steps if (name := step.pod_spec.get("priorityClassName"))), ""),
+    )

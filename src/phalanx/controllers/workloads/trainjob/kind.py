@@ -1,0 +1,45 @@
+"""The descriptor of TrainJobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from phalanx.base.client import Resource
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.workloads.jobset.kind import JOB_SET_NAME, REPLICATED_JOB_NAME
+from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.trainjob.grouping import group_train_job, replica_of, runtime_named, runtime_of
+
+GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
+TRAIN_JOBS = Resource(GROUP, VERSION, "trainjobs", "TrainJob")
+RUNTIMES = (
+    Resource(GROUP, VERSION, "trainingruntimes", "TrainingRuntime"),
+    Resource(GROUP, VERSION, "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False),
+)
+
+
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    for part in replica_of(job, runtime_of(job, related), job).parts:
+        name = f"{job['metadata']['name']}-{part.name}"
+        yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name))
+
+
+def _place(pod: PodView) -> Place | None:
+    """The JobSet of a TrainJob has its name."""
+    name, part = pod.labels.get(JOB_SET_NAME), pod.labels.get(REPLICATED_JOB_NAME)
+    return Place(TRAIN_JOBS.kind, name, (part,)) if name and part and pod.made_by(r.JOBS.kind) else None
+
+
+TRAIN_JOB = WorkloadKind(
+    resource=TRAIN_JOBS,
+    group=group_train_job,
+    pods=_pods,
+    templates=lambda job: (),  # its pods are written in the runtime
+    place=_place,
+    ends=("Complete", "Failed"),
+    certain=False,
+    reads=RUNTIMES,
+    refers=runtime_named,
+)

@@ -1,0 +1,50 @@
+"""One descriptor per kind of workload: nothing outside its folder names it, and the folder says everything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import phalanx
+from phalanx.controllers.workloads import registry
+from phalanx.controllers.workloads.kind import WorkloadKind
+
+SOURCES = Path(phalanx.__file__).parent
+FOLDER = SOURCES / "controllers" / "workloads"
+# The name of a resource is its own; spreading pods of a set evenly is a rule of the scheduler, not of the kind.
+ALLOWED = {"controllers/resources.py": set(registry.BY_KIND), "serve/scheduler.py": {"ReplicaSet", "StatefulSet"}}
+
+
+def test_nothing_outside_its_folder_names_a_kind() -> None:
+    named = re.compile(rf"""["']({"|".join(registry.BY_KIND)})["']|\.({"|".join(registry.BY_KIND)})\b""")
+    found = []
+    for part in ("controllers", "serve", "cli", "kube", "web"):
+        for path in sorted((SOURCES / part).rglob("*.py")):
+            own = str(path.relative_to(SOURCES))
+            if FOLDER in path.parents and path.parent != FOLDER:
+                continue
+            for line in path.read_text().splitlines():
+                for match in named.finditer(line):
+                    if (match[1] or match[2]) not in ALLOWED.get(own, ()):
+                        found.append(f"{own}: {line.strip()}")
+    assert found == []
+
+
+def test_every_folder_is_a_kind_of_the_registry() -> None:
+    folders = sorted(path.name for path in FOLDER.iterdir() if (path / "__init__.py").exists())
+    assert folders == sorted(folder for kind in registry.KINDS for folder in [kind.resource.kind.lower()])
+
+
+def test_names_of_the_command_line_mean_one_kind_each() -> None:
+    assert len(registry.BY_NAME) == sum(len(kind.names) for kind in registry.KINDS)
+    assert len(registry.BY_KIND) == len(registry.KINDS)
+
+
+@pytest.mark.parametrize("kind", registry.KINDS, ids=lambda kind: kind.resource.kind)
+def test_a_kind_that_is_followed_says_how_its_pods_are_known(kind: WorkloadKind) -> None:
+    if kind.followed:
+        assert {resource for _, resource in kind.rights} == {kind.resource, *kind.reads}
+    else:
+        assert kind.run is not None and not kind.rights
