@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -56,19 +56,23 @@ class HttpClient:
         user_agent: str = "phalanx",
         connections: int = 64,
         timeout: float = 30.0,
+        connector: Callable[[], aiohttp.BaseConnector] | None = None,
     ) -> None:
+        """connector: what carries the bytes, where that is not TCP (a simulated network)."""
         self._connection = connection
         self._agent = user_agent
         self._limit = connections
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
+        self._connector = connector or self._tcp
+
+    def _tcp(self) -> aiohttp.BaseConnector:
+        tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
+        return aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60, socket_factory=_socket)
 
     async def __aenter__(self) -> HttpClient:
-        tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60, socket_factory=_socket
-            ),
+            connector=self._connector(),
             headers={"User-Agent": self._agent, "Accept": _JSON},
             timeout=self._timeout,
             auto_decompress=True,

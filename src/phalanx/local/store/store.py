@@ -56,7 +56,14 @@ class Store:
         self._closed = False
 
     @classmethod
-    def open(cls, path: str | Path, *, indexer: Indexer | None = None, window: Bounds | None = None) -> Store:
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        indexer: Indexer | None = None,
+        window: Bounds | None = None,
+        commits: type[CommitThread] = CommitThread,
+    ) -> Store:
         """Open or create the file at `path`, or keep everything in memory for ":memory:". Blocks while it reads.
 
         Raises ConfigProblem when the file is in use, damaged, or not ours.
@@ -65,15 +72,15 @@ class Store:
         if str(path) != MEMORY:
             log = Log(Path(path))
             try:
-                store._load(log)
+                store._load(log, commits)
             except BaseException:
                 log.abandon()
                 raise
             store._commits.start()  # type: ignore[union-attr]
         return store
 
-    def _load(self, log: Log) -> None:
-        self._commits = CommitThread(log, self._report)
+    def _load(self, log: Log, commits: type[CommitThread]) -> None:
+        self._commits = commits(log, self._report)
         self._window.floor = log.floor
         with closing(log.load()) as rows:
             for row in rows:
