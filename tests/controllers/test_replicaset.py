@@ -118,3 +118,28 @@ def test_killed_between_two_writes_it_goes_on_where_it_stopped(writes: int) -> N
             assert len(cluster.names("Pod")) == 4
 
     asyncio.run(scenario())
+
+
+def test_a_replication_controller_keeps_its_pods_and_takes_its_selector_from_the_template() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            body = {
+                "apiVersion": "v1",
+                "kind": "ReplicationController",
+                "metadata": {"name": "old"},
+                "spec": {"replicas": 2, "template": template("old")},
+            }
+            await cluster.apply(body)
+            found = await cluster.until(
+                "ReplicationController", "old", when=lambda o: o["status"].get("readyReplicas") == 2
+            )
+            assert found["spec"]["selector"] == found["metadata"]["labels"]
+            first = cluster.names("Pod")
+            await cluster.patch("Pod", first[0], {"metadata": {"labels": {"app": "freed"}}})
+            await cluster.eventually("Pod", lambda pods: len(pods) == 3)
+            freed = next(pod for pod in cluster.all("Pod") if pod["metadata"]["name"] == first[0])
+            assert "ownerReferences" not in freed["metadata"]
+            await cluster.patch("ReplicationController", "old", {"spec": {"replicas": 0}}, subresource="scale")
+            await cluster.eventually("Pod", lambda pods: len(pods) == 1)
+
+    asyncio.run(scenario())

@@ -49,6 +49,9 @@ def _core() -> Iterator[Kind]:
     yield _kind("Secret", generation=False)
     yield _kind("Service", short_names=("svc",), categories=("all",), subresources=_STATUS, generation=False,
                 create_on_update=True)  # fmt: skip
+    yield _kind("Endpoints", plural="endpoints", short_names=("ep",), generation=False, create_on_update=True)
+    yield _kind("ReplicationController", short_names=("rc",), categories=("all",), subresources=_SCALED,
+                scale=Scale(selector="spec.selector"))  # fmt: skip
     yield _kind("ServiceAccount", short_names=("sa",), subresources=frozenset({"token"}), generation=False)
     yield _kind("PersistentVolume", namespaced=False, short_names=("pv",), subresources=_STATUS, generation=False)
     yield _kind("PersistentVolumeClaim", short_names=("pvc",), subresources=_STATUS, generation=False)
@@ -86,10 +89,18 @@ def _cluster() -> Iterator[Kind]:
     yield _kind("CSIDriver", "storage.k8s.io", namespaced=False, unconditional_update=False)
     yield _kind("CSIStorageCapacity", "storage.k8s.io", "csistoragecapacities", generation=False,
                 unconditional_update=False)  # fmt: skip
+    yield _kind("VolumeAttachment", "storage.k8s.io", namespaced=False, subresources=_STATUS, generation=False,
+                unconditional_update=False)  # fmt: skip
+    yield _kind("VolumeAttributesClass", "storage.k8s.io", "volumeattributesclasses", namespaced=False,
+                short_names=("vac",), generation=False)  # fmt: skip
+    yield _kind("RuntimeClass", "node.k8s.io", "runtimeclasses", namespaced=False, generation=False,
+                unconditional_update=False, create_on_update=True)  # fmt: skip
     yield _kind("ResourceClaim", "resource.k8s.io", subresources=_STATUS, generation=False)
     yield _kind("ResourceClaimTemplate", "resource.k8s.io", generation=False)
     yield _kind("ResourceSlice", "resource.k8s.io", namespaced=False)
     yield _kind("DeviceClass", "resource.k8s.io", "deviceclasses", namespaced=False)
+    yield _kind("DeviceTaintRule", "resource.k8s.io", namespaced=False, subresources=_STATUS,
+                unconditional_update=False)  # fmt: skip
     yield _kind("CustomResourceDefinition", "apiextensions.k8s.io", namespaced=False, short_names=("crd", "crds"),
                 categories=("api-extensions",), subresources=_STATUS, unconditional_update=False)  # fmt: skip
     for kind in ("Role", "RoleBinding"):
@@ -102,6 +113,29 @@ def _cluster() -> Iterator[Kind]:
     for kind in ("SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"):
         yield _kind(kind, "authorization.k8s.io", namespaced=False, **question)
     yield _kind("LocalSubjectAccessReview", "authorization.k8s.io", **question)
+
+
+def _networks() -> Iterator[Kind]:
+    networking = "networking.k8s.io"
+    yield _kind("EndpointSlice", "discovery.k8s.io")
+    yield _kind("Ingress", networking, "ingresses", short_names=("ing",), subresources=_STATUS)
+    yield _kind("IngressClass", networking, "ingressclasses", namespaced=False)
+    yield _kind("NetworkPolicy", networking, "networkpolicies", short_names=("netpol",))
+    yield _kind("IPAddress", networking, "ipaddresses", namespaced=False, short_names=("ip",), generation=False)
+    yield _kind("ServiceCIDR", networking, namespaced=False, subresources=_STATUS, generation=False)
+
+
+def _control() -> Iterator[Kind]:
+    """Kinds whose meaning is a control plane's own affair: kept for whoever lists, watches or writes them."""
+    yield _kind("HorizontalPodAutoscaler", "autoscaling", version="v2", short_names=("hpa",), categories=("all",),
+                subresources=_STATUS)  # fmt: skip
+    yield _kind("CertificateSigningRequest", "certificates.k8s.io", namespaced=False, short_names=("csr",),
+                subresources=frozenset({"status", "approval"}), generation=False)  # fmt: skip
+    flow = "flowcontrol.apiserver.k8s.io"
+    yield _kind("FlowSchema", flow, namespaced=False, subresources=_STATUS)
+    yield _kind("PriorityLevelConfiguration", flow, namespaced=False, subresources=_STATUS)
+    yield _kind("StorageVersionMigration", "storagemigration.k8s.io", namespaced=False, subresources=_STATUS,
+                generation=False, unconditional_update=False)  # fmt: skip
 
 
 def _scheduling() -> Iterator[Kind]:
@@ -129,7 +163,7 @@ def registry(gates: Gates | None = None) -> Registry:
     """All built-in kinds whose gates are on, complete with rules and columns."""
     gates = gates or Gates()
     found = Registry()
-    for declare in (_core, _workloads, _cluster, _scheduling):
+    for declare in (_core, _workloads, _cluster, _networks, _control, _scheduling):
         for kind in declare():
             versions = tuple(version for version in kind.versions if not version.gate or gates(version.gate))
             if versions:

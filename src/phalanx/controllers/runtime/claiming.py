@@ -14,7 +14,7 @@ from phalanx.base.errors import Invalid, NotFound
 from phalanx.controllers.runtime.cache import by_labels
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
-from phalanx.model.selectors import from_selector
+from phalanx.model.selectors import LabelMatcher, from_selector
 
 
 class Claims:
@@ -26,7 +26,7 @@ class Claims:
     async def of(self, owner: Json, adoptable: Callable[[Json], bool] = lambda obj: True) -> list[Json]:
         """Everything of `owner`, in a stable order."""
         meta = owner["metadata"]
-        matcher = from_selector(owner["spec"]["selector"])
+        matcher = selector_of(owner)
         mine = []
         for obj in self._cache.by_index("controller", meta["uid"]):
             if matcher.matches(obj["metadata"].get("labels")):
@@ -64,6 +64,12 @@ class Claims:
         changed: Json = msgspec.json.decode(answer)
         self._cache.remember(changed)
         return changed
+
+
+def selector_of(owner: Json) -> LabelMatcher:
+    """The oldest kind of owner selects by plain labels, all others by a LabelSelector."""
+    selector = owner["spec"]["selector"]
+    return from_selector({"matchLabels": selector} if owner["apiVersion"] == "v1" else selector)
 
 
 def _index_orphans(obj: Json) -> list[str]:

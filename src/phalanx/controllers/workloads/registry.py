@@ -15,6 +15,7 @@ from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.mpijob.kind import MPI_JOB
 from phalanx.controllers.workloads.replicaset.kind import REPLICA_SET
+from phalanx.controllers.workloads.replicationcontroller.kind import REPLICATION_CONTROLLER
 from phalanx.controllers.workloads.statefulset.kind import STATEFUL_SET
 from phalanx.controllers.workloads.trainjob.kind import TRAIN_JOB
 
@@ -27,6 +28,7 @@ KINDS: tuple[WorkloadKind, ...] = (
     JOB,
     DEPLOYMENT,
     REPLICA_SET,
+    REPLICATION_CONTROLLER,
     STATEFUL_SET,
     DAEMON_SET,
 )

@@ -10,6 +10,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, not_found
 from phalanx.local.api.request import User
+from phalanx.local.api.view import decode
 from phalanx.model.kinds import Json, Kind
 
 IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
@@ -19,6 +20,8 @@ _FINALIZER_OF = {
     "podgroups.scheduling.k8s.io": POD_GROUP_FINALIZER,
     "compositepodgroups.scheduling.k8s.io": COMPOSITE_FINALIZER,
 }
+_RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
+_SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 _PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 # How long a pod stays on a node that went away, when it does not say itself.
 _DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -62,6 +65,14 @@ class Admission:
         if key == "pods":
             self.priorities.pod(kind, obj)
             _pod_defaults(obj)
+            if obj["spec"].get("runtimeClassName"):
+                self._runtime(kind, obj)
+        elif key == _SIGNING_REQUESTS:
+            # Who asks for a certificate cannot say to be somebody else.
+            spec = obj.setdefault("spec", {})
+            spec.update(username=user.name, groups=list(user.groups))
+            spec.pop("uid", None)
+            spec.pop("extra", None)
         elif key in _FINALIZER_OF:
             self.priorities.group(kind, obj)
             finalizers = obj["metadata"].get("finalizers") or []
@@ -69,6 +80,33 @@ class Admission:
                 obj["metadata"]["finalizers"] = [*finalizers, _FINALIZER_OF[key]]
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, obj, creating=True)
+
+    def _runtime(self, kind: Kind, pod: Json) -> None:
+        """What the RuntimeClass of a pod costs and where it runs becomes part of the pod."""
+        spec, name = pod["spec"], pod["spec"]["runtimeClassName"]
+        shown = str((pod.get("metadata") or {}).get("name") or "")
+        entry = self._store.latest((_RUNTIME_CLASSES, "", name))
+        if entry is None:
+            raise forbidden(kind, shown, f'pod rejected: RuntimeClass "{name}" not found')
+        runtime: Json = decode(entry.value)
+        overhead = (runtime.get("overhead") or {}).get("podFixed")
+        if spec.get("overhead") is not None and spec["overhead"] != (overhead or {}):
+            text = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
+            raise forbidden(kind, shown, text)
+        if overhead:
+            spec["overhead"] = overhead
+        scheduling: Json = runtime.get("scheduling") or {}
+        wanted: Json = scheduling.get("nodeSelector") or {}
+        given: Json = spec.get("nodeSelector") or {}
+        if any(given.get(key, value) != value for key, value in wanted.items()):
+            text = "pod rejected: conflict: runtimeClass.scheduling.nodeSelector and spec.nodeSelector differ"
+            raise forbidden(kind, shown, text)
+        if wanted:
+            spec["nodeSelector"] = {**given, **wanted}
+        tolerations = spec.get("tolerations") or []
+        spec["tolerations"] = tolerations + [
+            toleration for toleration in scheduling.get("tolerations") or () if toleration not in tolerations
+        ]
 
     def update(self, kind: Kind, new: Json, old: Json, user: User) -> None:
         key = kind.storage_key

@@ -168,7 +168,7 @@ class Changes:
     async def _store_update(
         self, request: Request, options: WriteOptions, new: Json, entry: Entry, *, applied: bool
     ) -> tuple[Json, Entry | None]:
-        kind, status = request.kind, request.subresource == "status"
+        kind, status = request.kind, request.subresource in ("status", "approval")
         old: Json = decode(entry.value)
         self.check_preconditions(kind, request.name, metadata_of(new), old["metadata"])
         new = self.to_storage(kind, request.version, new)
@@ -178,6 +178,8 @@ class Changes:
         keep_system_fields(metadata, before)
         metadata["resourceVersion"] = before["resourceVersion"]
         if status:
+            if request.subresource == "approval":
+                new = decision_only(new, old)
             new = status_only(kind, new, old)
             metadata = new["metadata"]
         elif "status" in kind.subresources:
@@ -341,6 +343,13 @@ def status_only(kind: Kind, new: Json, old: Json) -> Json:
     else:
         result.pop("status", None)
     return result
+
+
+def decision_only(new: Json, old: Json) -> Json:
+    """What the approval of a CertificateSigningRequest may change: its conditions."""
+    conditions = (new.get("status") or {}).get("conditions")
+    status = {name: value for name, value in (old.get("status") or {}).items() if name != "conditions"}
+    return {**new, "status": {**status, "conditions": conditions} if conditions else status}
 
 
 def keep_status(new: Json, old: Json) -> None:

@@ -41,7 +41,7 @@ class Writer:
             if request.kind.kind == "Binding":
                 return await self._subresources.bind(request)
             return review(request, self._changes)
-        if request.subresource not in ("", "status"):
+        if request.subresource not in ("", "status", "approval"):
             return await self._subresources.handle(request)
         match request.verb:
             case "create":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model.kinds import Column
-from phalanx.model.printing import cluster, groups, pods, storage, workloads
+from phalanx.model.printing import cluster, groups, networks, pods, storage, workloads
 from phalanx.model.printing.cells import AGE, NAME
 
 __all__ = ["columns_for"]
@@ -20,6 +20,23 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "configmaps": cluster.CONFIG_MAP,
     "secrets": cluster.SECRET,
     "services": cluster.SERVICE,
+    "replicationcontrollers": networks.REPLICATION_CONTROLLER,
+    "endpoints": networks.ENDPOINTS,
+    "endpointslices.discovery.k8s.io": networks.ENDPOINT_SLICE,
+    "ingresses.networking.k8s.io": networks.INGRESS,
+    "ingressclasses.networking.k8s.io": networks.INGRESS_CLASS,
+    "networkpolicies.networking.k8s.io": networks.NETWORK_POLICY,
+    "ipaddresses.networking.k8s.io": networks.IP_ADDRESS,
+    "servicecidrs.networking.k8s.io": networks.SERVICE_CIDR,
+    "horizontalpodautoscalers.autoscaling": networks.HORIZONTAL_POD_AUTOSCALER,
+    "certificatesigningrequests.certificates.k8s.io": networks.CERTIFICATE_SIGNING_REQUEST,
+    "flowschemas.flowcontrol.apiserver.k8s.io": networks.FLOW_SCHEMA,
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": networks.PRIORITY_LEVEL,
+    "storageversionmigrations.storagemigration.k8s.io": networks.STORAGE_VERSION_MIGRATION,
+    "runtimeclasses.node.k8s.io": networks.RUNTIME_CLASS,
+    "volumeattachments.storage.k8s.io": networks.VOLUME_ATTACHMENT,
+    "volumeattributesclasses.storage.k8s.io": networks.VOLUME_ATTRIBUTES_CLASS,
+    "devicetaintrules.resource.k8s.io": networks.DEVICE_TAINT_RULE,
     "podtemplates": workloads.POD_TEMPLATE,
     "persistentvolumes": storage.VOLUME,
     "persistentvolumeclaims": storage.CLAIM,

@@ -167,6 +167,49 @@ def replica_set(gates: Gates) -> Rules:
     )
 
 
+# -- ReplicationController ------------------------------------------------------------------------------------------
+
+
+def _replication_controller_default(obj: Json) -> None:
+    """Older than ReplicaSet: what it does not say, it takes from the labels of its template."""
+    spec: Json = obj.setdefault("spec", {})
+    if spec.get("template") is not None:
+        podspec_defaults.template(spec)
+        labels = ((spec["template"].get("metadata")) or {}).get("labels")
+        if labels:
+            if not spec.get("selector"):
+                spec["selector"] = dict(labels)
+            metadata: Json = obj.setdefault("metadata", {})
+            if not metadata.get("labels"):
+                metadata["labels"] = dict(labels)
+    if spec.get("replicas") is None:
+        spec["replicas"] = 1
+
+
+def _replication_controller_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    errors = not_negative(spec, "spec", "minReadySeconds", "replicas")
+    selector: Json = spec.get("selector") or {}
+    if not selector:
+        errors.append(required("spec.selector"))
+    if spec.get("template") is None:
+        return [*errors, required("spec.template")]
+    labels = ((spec["template"].get("metadata")) or {}).get("labels") or {}
+    if not selector.items() <= labels.items():
+        text = "`selector` does not match template `labels`"
+        errors.append(invalid("spec.template.metadata.labels", labels, text))
+    return errors + long_running(spec, "ReplicationController")
+
+
+def replication_controller(gates: Gates) -> Rules:
+    return assemble(
+        default=_replication_controller_default,
+        create=_replication_controller_errors,
+        update=lambda new, old: _changed(new, old, _replication_controller_errors),
+        prepare=lambda new, old: drop_from_template(gates, new, old),
+    )
+
+
 # -- StatefulSet -----------------------------------------------------------------------------------------------------
 
 

@@ -205,3 +205,30 @@ def resource_slice(gates: Gates) -> Rules:
         return create(new) + fixed
 
     return assemble(create=create, update=update, namespaced=False, status_apart=False)
+
+
+def volume_attachment(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = [required(f"spec.{field}") for field in ("attacher", "nodeName") if not spec.get(field)]
+        source: Json = spec.get("source") or {}
+        if not source.get("persistentVolumeName") and source.get("inlineVolumeSpec") is None:
+            errors.append(
+                required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
+            )
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new, old, "", "spec")
+
+    return assemble(create=create, update=update, namespaced=False)
+
+
+def volume_attributes_class(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        return [] if obj.get("driverName") else [required("driverName")]
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new, old, "", "driverName", "parameters")
+
+    return assemble(create=create, update=update, namespaced=False, status_apart=False)

@@ -1,4 +1,4 @@
-"""ReplicaSet: keeps the wanted number of equal pods."""
+"""ReplicaSet, and what it was called before: keeps the wanted number of equal pods."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.runtime.claiming import Claims
+from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.expectations import Expectations
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.runtime.together import together
-from phalanx.model.selectors import from_selector
 
 BURST = 500  # pods created or removed in one go
 
 
 class ReplicaSetController(Controller):
     name = "replicaset"
+    resource = r.REPLICA_SETS
 
     def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
         self._client, self._clock = caches.client, clock
         self._admission = admission
-        self._sets = caches.of(r.REPLICA_SETS)
+        self._sets = caches.of(self.resource)
         self._pods = caches.of(r.PODS)
-        self._claims = Claims(self._pods, r.REPLICA_SETS)
+        self._claims = Claims(self._pods, self.resource)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._going = Expectations(clock)
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
@@ -43,14 +43,14 @@ class ReplicaSetController(Controller):
                 continue
             reference = controller_of(pod)
             if reference is not None:
-                if reference["kind"] == "ReplicaSet":
+                if reference["kind"] == self.resource.kind:
                     if new is None or deleting(new):
                         self._going.seen(reference["uid"], pod["metadata"]["name"])
                     self.queue.add(Key(key.namespace, reference["name"]))
                 continue
             labels = pod["metadata"].get("labels")
             for owner in self._sets.by_index("namespace", key.namespace) if labels else ():
-                if from_selector(owner["spec"]["selector"]).matches(labels):
+                if selector_of(owner).matches(labels):
                     self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> None:
@@ -94,7 +94,7 @@ class ReplicaSetController(Controller):
             batch *= 2
 
     async def _create_one(self, owner: Json) -> None:
-        body = from_template(owner["spec"]["template"], owner, r.REPLICA_SETS)
+        body = from_template(owner["spec"]["template"], owner, self.resource)
         for admit in self._admission:
             await admit(body, owner)
         pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
@@ -136,3 +136,8 @@ class ReplicaSetController(Controller):
             self.queue.add_after(key, min(soon))
         if problem:
             self.queue.add_after(key, 1.0)
+
+
+class ReplicationControllers(ReplicaSetController):
+    name = "replicationcontroller"
+    resource = r.REPLICATION_CONTROLLERS

@@ -1,0 +1,1 @@
+"""ReplicationController (v1)."""

@@ -1,0 +1,132 @@
+"""Kinds that are somebody else's control loop: autoscalers, certificates, fairness, runtime classes, migrations.
+
+They are kept faithfully and judged lightly; no part of this cluster acts on them, but for RuntimeClass in admission.
+"""
+
+from __future__ import annotations
+
+from phalanx.model import names
+from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import resources
+from phalanx.model.rules.assembly import assemble, frozen, not_negative
+from phalanx.model.rules.contract import Rules
+
+_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
+
+
+def horizontal_pod_autoscaler(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        spec: Json = obj.setdefault("spec", {})
+        if spec.get("minReplicas") is None:
+            spec["minReplicas"] = 1
+        if not spec.get("metrics"):
+            target = {"type": "Utilization", "averageUtilization": 80}
+            spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors: list[FieldError] = []
+        low, high = spec.get("minReplicas") or 0, spec.get("maxReplicas") or 0
+        if low < 1:
+            errors.append(invalid("spec.minReplicas", low, "must be greater than or equal to 1"))
+        if high < 1:
+            errors.append(invalid("spec.maxReplicas", high, "must be greater than 0"))
+        elif high < low:
+            errors.append(invalid("spec.maxReplicas", high, "must be greater than or equal to `minReplicas`"))
+        target: Json = spec.get("scaleTargetRef") or {}
+        for field in ("kind", "name"):
+            if not target.get(field):
+                errors.append(required(f"spec.scaleTargetRef.{field}"))
+        return errors
+
+    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new))
+
+
+def certificate_signing_request(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = [required(f"spec.{field}") for field in ("request", "signerName", "usages") if not spec.get(field)]
+        seconds = spec.get("expirationSeconds")
+        if seconds is not None and seconds < 600:
+            errors.append(
+                invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 600 seconds")
+            )
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new, old, "", "spec")
+
+    return assemble(create=create, update=update, namespaced=False)
+
+
+def flow_schema(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        spec: Json = obj.setdefault("spec", {})
+        if not spec.get("matchingPrecedence"):
+            spec["matchingPrecedence"] = 1000
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        if (spec.get("priorityLevelConfiguration") or {}).get("name"):
+            return []
+        return [required("spec.priorityLevelConfiguration.name", "must reference a priority level")]
+
+    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+
+
+def priority_level(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        limited = (obj.get("spec") or {}).get("limited")
+        if limited is not None:
+            limited.setdefault("nominalConcurrencyShares", 30)
+            limited.setdefault("lendablePercent", 0)
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        kind = spec.get("type") or ""
+        if kind not in ("Exempt", "Limited"):
+            return [not_supported("spec.type", kind, ("Exempt", "Limited"))]
+        if kind == "Limited" and spec.get("limited") is None:
+            return [required("spec.limited", "must not be empty when type is Limited")]
+        return not_negative(spec.get("limited") or {}, "spec.limited", "nominalConcurrencyShares")
+
+    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+
+
+def storage_version_migration(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        resource = ((obj.get("spec") or {}).get("resource") or {}).get("resource")
+        return [] if resource else [required("spec.resource.resource")]
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "resource")
+
+    return assemble(create=create, update=update, namespaced=False)
+
+
+def runtime_class(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        handler = obj.get("handler") or ""
+        errors = all_invalid("handler", handler, names.dns_label(handler))
+        return errors + resources.resource_list((obj.get("overhead") or {}).get("podFixed"), "overhead.podFixed")
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new, old, "", "handler")
+
+    return assemble(create=create, update=update, namespaced=False, status_apart=False)
+
+
+def device_taint_rule(gates: Gates) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        taint: Json = (obj.get("spec") or {}).get("taint") or {}
+        key, effect = taint.get("key") or "", taint.get("effect") or ""
+        errors = all_invalid("spec.taint.key", key, names.label_key(key))
+        if not effect:
+            errors.append(required("spec.taint.effect"))
+        elif effect not in _TAINT_EFFECTS:
+            errors.append(not_supported("spec.taint.effect", effect, _TAINT_EFFECTS))
+        return errors
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)

@@ -1,0 +1,174 @@
+"""Endpoints, EndpointSlice, Ingress, IngressClass, NetworkPolicy, IPAddress, ServiceCIDR: shapes that must hold.
+
+Nothing routes here; what is refused is what a client could not have meant.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from phalanx.model import names
+from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import placement
+from phalanx.model.rules.assembly import assemble, frozen
+from phalanx.model.rules.contract import Rules
+
+_ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
+_PATH_TYPES = ("Exact", "ImplementationSpecific", "Prefix")
+_MANY = 100  # of the addresses of one endpoint
+
+
+def _ip(value: str, path: str) -> list[FieldError]:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return [invalid(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
+    return []
+
+
+def endpoints(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        for subset in obj.get("subsets") or ():
+            for port in subset.get("ports") or ():
+                if not port.get("protocol"):
+                    port["protocol"] = "TCP"
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        errors: list[FieldError] = []
+        for index, subset in enumerate(obj.get("subsets") or ()):
+            at = f"subsets[{index}]"
+            if not subset.get("addresses") and not subset.get("notReadyAddresses"):
+                errors.append(required(at, "must specify `addresses` or `notReadyAddresses`"))
+            for field in ("addresses", "notReadyAddresses"):
+                for place, address in enumerate(subset.get(field) or ()):
+                    errors += _ip(address.get("ip") or "", f"{at}.{field}[{place}].ip")
+            for place, port in enumerate(subset.get("ports") or ()):
+                number = port.get("port") or 0
+                errors += all_invalid(f"{at}.ports[{place}].port", number, names.port_number(number))
+        return errors
+
+    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+
+
+def endpoint_slice(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        for port in obj.get("ports") or ():
+            port.setdefault("name", "")
+            port.setdefault("protocol", "TCP")
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        kind = obj.get("addressType") or ""
+        if not kind:
+            return [required("addressType")]
+        if kind not in _ADDRESS_TYPES:
+            return [not_supported("addressType", kind, _ADDRESS_TYPES)]
+        errors: list[FieldError] = []
+        for index, endpoint in enumerate(obj.get("endpoints") or ()):
+            at = f"endpoints[{index}].addresses"
+            addresses = endpoint.get("addresses") or []
+            if not addresses:
+                errors.append(required(at, "must contain at least 1 address"))
+            elif len(addresses) > _MANY:
+                errors.append(invalid(at, len(addresses), f"must have at most {_MANY} items"))
+            elif kind != "FQDN":
+                for place, address in enumerate(addresses):
+                    errors += _ip(address, f"{at}[{place}]")
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return errors_of(new) + frozen(new, old, "", "addressType")
+
+    return assemble(default=default, create=errors_of, update=update, status_apart=False)
+
+
+def ingress(gates: Gates) -> Rules:
+    def backend(found: Json, path: str) -> list[FieldError]:
+        if found.get("service") is None and found.get("resource") is None:
+            return [required(path, "a default backend must specify either service or resource")]
+        service = found.get("service")
+        if service is not None and not service.get("name"):
+            return [required(f"{path}.service.name")]
+        return []
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        if not spec.get("rules") and spec.get("defaultBackend") is None:
+            return [invalid("spec", [], "either `defaultBackend` or `rules` must be specified")]
+        errors = backend(spec["defaultBackend"], "spec.defaultBackend") if spec.get("defaultBackend") else []
+        for index, rule in enumerate(spec.get("rules") or ()):
+            for place, path in enumerate((rule.get("http") or {}).get("paths") or ()):
+                at = f"spec.rules[{index}].http.paths[{place}]"
+                kind = path.get("pathType")
+                if not kind:
+                    errors.append(required(f"{at}.pathType", "pathType must be specified"))
+                elif kind not in _PATH_TYPES:
+                    errors.append(not_supported(f"{at}.pathType", kind, _PATH_TYPES))
+                elif kind != "ImplementationSpecific" and not str(path.get("path") or "").startswith("/"):
+                    errors.append(invalid(f"{at}.path", path.get("path") or "", "must be an absolute path"))
+                errors += backend(path.get("backend") or {}, f"{at}.backend")
+        return errors
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
+
+
+def ingress_class(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        return [] if (obj.get("spec") or {}).get("controller") else [required("spec.controller")]
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "controller")
+
+    return assemble(create=create, update=update, namespaced=False, status_apart=False)
+
+
+def network_policy(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        spec: Json = obj.setdefault("spec", {})
+        spec.setdefault("podSelector", {})
+        if not spec.get("policyTypes"):
+            spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = placement.label_selector(spec.get("podSelector"), "spec.podSelector")
+        for index, kind in enumerate(spec.get("policyTypes") or ()):
+            if kind not in ("Ingress", "Egress"):
+                errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Egress", "Ingress")))
+        return errors
+
+    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+
+
+def ip_address(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        return [] if (obj.get("spec") or {}).get("parentRef") else [required("spec.parentRef")]
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "parentRef")
+
+    def name(value: str) -> list[str]:
+        return [] if not _ip(value, "") else ["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]
+
+    return assemble(create=create, update=update, name=name, namespaced=False, status_apart=False)
+
+
+def service_cidr(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        ranges = (obj.get("spec") or {}).get("cidrs") or []
+        if not ranges:
+            return [required("spec.cidrs", "at least one CIDR required")]
+        errors: list[FieldError] = []
+        for index, value in enumerate(ranges):
+            try:
+                ipaddress.ip_network(value)
+            except ValueError:
+                text = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+                errors.append(invalid(f"spec.cidrs[{index}]", value, text))
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "cidrs")
+
+    return assemble(create=create, update=update, namespaced=False)

@@ -1,0 +1,100 @@
+"""Kinds that other people's programs list, watch and write, whether or not this cluster acts on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from writing import PODS, World, pod
+
+from local_cluster import LocalCluster
+from phalanx.base.errors import Forbidden, Invalid
+from phalanx.model.builtin import registry
+
+Json = dict[str, Any]
+CERTIFICATE = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+TAINT = {"key": "a/b", "effect": "NoExecute"}
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+# path -> the rest of a small object
+NEW: dict[str, Json] = {
+    "/api/v1/namespaces/ns/replicationcontrollers": {"spec": {"template": TEMPLATE}},
+    "/api/v1/namespaces/ns/endpoints": {"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}]},
+    "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices": {
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+        "ports": [{"port": 80}],
+    },
+    "/apis/storage.k8s.io/v1/volumeattachments": {
+        "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "v"}}
+    },
+    "/apis/storage.k8s.io/v1/volumeattributesclasses": {"driverName": "d"},
+    "/apis/resource.k8s.io/v1/devicetaintrules": {"spec": {"taint": TAINT}},
+    "/apis/node.k8s.io/v1/runtimeclasses": {"handler": "h"},
+    "/apis/networking.k8s.io/v1/namespaces/ns/ingresses": {"spec": {"defaultBackend": {"service": {"name": "s"}}}},
+    "/apis/networking.k8s.io/v1/ingressclasses": {"spec": {"controller": "example.com/c"}},
+    "/apis/networking.k8s.io/v1/namespaces/ns/networkpolicies": {"spec": {}},
+    "/apis/networking.k8s.io/v1/ipaddresses": {
+        "metadata": {"name": "10.0.0.9"},
+        "spec": {"parentRef": {"resource": "services", "name": "s", "namespace": "ns"}},
+    },
+    "/apis/networking.k8s.io/v1/servicecidrs": {"spec": {"cidrs": ["10.7.0.0/16"]}},
+    "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers": {
+        "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}}
+    },
+    CERTIFICATE: {"spec": {"request": "YQ==", "signerName": "a.b/c", "usages": ["client auth"]}},
+    "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas": {"spec": {"priorityLevelConfiguration": {"name": "x"}}},
+    "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations": {"spec": {"type": "Exempt"}},
+    "/apis/storagemigration.k8s.io/v1/storageversionmigrations": {"spec": {"resource": {"resource": "pods"}}},
+}
+
+
+@pytest.mark.parametrize("path", NEW, ids=[path.rpartition("/")[2] for path in NEW])
+def test_a_small_object_is_made_changed_and_shown(server: LocalCluster, namespace: str, path: str) -> None:
+    path, body = path.replace("/ns/", f"/{namespace}/"), NEW[path]
+    name = body.get("metadata", {}).get("name", f"{namespace}-x")
+    made = server.ask("POST", path, {**body, "metadata": {"name": name}})
+    assert made.code == 201, made.body
+    patched = server.ask(
+        "PATCH", f"{path}/{name}", {"metadata": {"labels": {"x": "y"}}}, content_type="application/merge-patch+json"
+    )
+    assert patched.code == 200, patched.body
+    table = server.ask(
+        "GET", path, accept="application/json;as=Table;g=meta.k8s.io;v=v1", fieldSelector=f"metadata.name={name}"
+    )
+    rows = table.json["rows"]
+    assert len(rows[0]["cells"]) == len(table.json["columnDefinitions"]) and name in rows[0]["cells"]
+    assert server.ask("DELETE", f"{path}/{name}").code == 200
+
+
+def test_everything_that_is_served_can_be_listed(server: LocalCluster) -> None:
+    for kind in registry().all():
+        if "list" in kind.verbs:
+            prefix = f"/apis/{kind.group}" if kind.group else "/api"
+            reply = server.ask("GET", f"{prefix}/{kind.storage_version}/{kind.plural}", limit=1)
+            assert (reply.code, reply.json["kind"]) == (200, f"{kind.kind}List"), kind.key
+
+
+def test_a_certificate_is_asked_for_by_who_asks_and_approved_apart(world: World) -> None:
+    body = {"metadata": {"name": "c"}, **NEW[CERTIFICATE]}
+    body["spec"] = {**body["spec"], "username": "somebody-else"}
+    made = world.create(CERTIFICATE, body)
+    assert made["spec"]["username"] != "somebody-else"
+    decision = {"type": "Approved", "status": "True", "reason": "ok"}
+    made["status"] = {"conditions": [decision], "certificate": "bm8="}
+    approved = world.update(f"{CERTIFICATE}/c/approval", made)
+    assert approved["status"] == {"conditions": [decision]}
+    with pytest.raises(Invalid, match="immutable"):
+        world.patch(f"{CERTIFICATE}/c", {"spec": {"signerName": "x.y/z"}})
+
+
+def test_the_runtime_class_of_a_pod_decides_what_it_costs_and_where_it_runs(world: World) -> None:
+    scheduling = {"nodeSelector": {"vm": "yes"}, "tolerations": [{"key": "vm", "operator": "Exists"}]}
+    runtime = {"handler": "vm", "overhead": {"podFixed": {"cpu": "250m"}}, "scheduling": scheduling}
+    world.create("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "vm"}, **runtime})
+    spec = world.create(PODS, pod("a", runtimeClassName="vm"))["spec"]
+    assert spec["overhead"] == {"cpu": "250m"} and spec["nodeSelector"] == {"vm": "yes"}
+    assert {"key": "vm", "operator": "Exists"} in spec["tolerations"]
+    with pytest.raises(Forbidden, match='RuntimeClass "none" not found'):
+        world.create(PODS, pod("b", runtimeClassName="none"))
+    with pytest.raises(Forbidden, match="nodeSelector"):
+        world.create(PODS, pod("c", runtimeClassName="vm", nodeSelector={"vm": "no"}))
