@@ -14,8 +14,8 @@ from typing import Any
 
 from in_process import TIMEOUT, Inside
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.engine.config import default_config
 from phalanx.engine.engine import Engine
+from phalanx.engine.framework.config import default_config
 from phalanx.local.client import LocalClient
 from phalanx.local.nodes import KubeletOptions
 from phalanx.model.gates import Gates

@@ -9,8 +9,8 @@ import numpy as np
 
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
-from phalanx.engine.evaluation import Evaluation
-from phalanx.engine.settings import EngineSettings, ProfileSettings
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.model import objects as o
 from phalanx.testing import reference
 from phalanx.testing.reference.cluster import Cluster

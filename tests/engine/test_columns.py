@@ -9,18 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phalanx.engine import adapters, evaluation
-from phalanx.engine.columns import MAX_DEVICES, Columns
-from phalanx.engine.evaluation import Evaluation
-from phalanx.engine.framework import Handle
-from phalanx.engine.interest import LabelInterest
-from phalanx.engine.objects import Objects
+from phalanx.engine.framework import Handle, adapters, evaluation
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.profile import Profile
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
 from phalanx.engine.plugins.registry import BUILTIN
-from phalanx.engine.profile import Profile
-from phalanx.engine.records import PodRecord
-from phalanx.engine.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
-from phalanx.engine.shapes import ShapeTable
+from phalanx.engine.state.columns import MAX_DEVICES, Columns
+from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
+from phalanx.model.groups import GroupForest
 from phalanx.testing.builders import node, pod
 
 
@@ -47,7 +47,7 @@ class Bench:
         self.objects = Objects()
         self.interest = LabelInterest()
         self.shapes = ShapeTable(self.columns.resource, self.interest)
-        handle = Handle(self.columns, self.objects, self.interest, Gates())
+        handle = Handle(self.columns, self.objects, self.interest, Gates(), GroupForest())
         args = {"NodeResourcesFit": {"scoringStrategy": strategy}} if strategy else {}
         balanced = [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]
         args["NodeResourcesBalancedAllocation"] = {"resources": balanced}

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.config import DEFAULT_WEIGHTS, SchedulerConfig, default_config, read_config
-from phalanx.engine.config_args import (
+from phalanx.engine.engine import Engine
+from phalanx.engine.framework import POINTS
+from phalanx.engine.framework.config import DEFAULT_WEIGHTS, SchedulerConfig, default_config, read_config
+from phalanx.engine.framework.config_args import (
     InterPodAffinityArgs,
     NodeAffinityArgs,
     NodeResourcesFitArgs,
@@ -17,9 +19,7 @@ from phalanx.engine.config_args import (
     ResourceSpec,
     VolumeBindingArgs,
 )
-from phalanx.engine.engine import Engine
-from phalanx.engine.framework import POINTS
-from phalanx.engine.settings import DEFAULT_PLUGINS, PluginUse
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, PluginUse
 
 HEAD: dict[str, Any] = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

@@ -8,10 +8,10 @@ from engine_run import Run, binds, no_victims, not_helpful
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
-from phalanx.engine.adapters import ByMax
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Wake
-from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.adapters import ByMax
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing.builders import node, pod, service
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine_run import Run, binds, no_victims, not_helpful
 
 from phalanx.engine.engine import Engine
-from phalanx.engine.settings import EngineSettings, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.testing.builders import namespace, node, pod
 
 ZONE = "topology.kubernetes.io/zone"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strategies import KEYS, NAMES, calm_nodes, maybe
 from test_differential import b_rename, change, place
 
-from phalanx.engine.interest import OTHER, LabelInterest
-from phalanx.engine.why import Question, whatif
+from phalanx.engine.explain import Question, whatif
+from phalanx.engine.state.interest import OTHER, LabelInterest
 from phalanx.testing import builders as b
 
 ZONE = "topology.kubernetes.io/zone"

@@ -10,7 +10,7 @@ import pytest
 from engine_run import Run, binds, not_helpful
 
 from phalanx.engine.engine import Engine
-from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing.builders import node, pod
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.events import CONFLICT, NOT_FOUND, TRANSIENT, Gone, NodeChanged, Outcome, PodChanged
-from phalanx.engine.roots import Place
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.scheduling.roots import Place
 from phalanx.testing.builders import node, pod
 
 NODE_NAMES = st.integers(0, 4).map("n{}".format)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.engine.requests import DEFAULT_CPU, DEFAULT_MEMORY, EXACT, offered, pod_request
+from phalanx.engine.state.requests import DEFAULT_CPU, DEFAULT_MEMORY, EXACT, offered, pod_request
 from phalanx.testing.builders import pod
 
 

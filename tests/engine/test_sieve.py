@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Wake
-from phalanx.engine.queue import Bucket
-from phalanx.engine.sieve import Sieve
+from phalanx.engine.scheduling.queue import Bucket
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.sieve import Sieve
 from phalanx.testing.builders import node
 
 RESOURCES = ["cpu", "memory", "pods", "a.io/x", "b.io/y"]

@@ -14,6 +14,7 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, TRANSIENT, Event, Gone, NodeChanged, Outcome, PodChanged
+from phalanx.engine.framework.choice import choose
 from phalanx.model.objects import Pod
 from phalanx.testing.builders import node, pod
 
@@ -179,8 +180,8 @@ def test_random_life_with_faults_loses_and_overcommits_nothing(events, seed):
     for root, _ in engine.queue.places():
         if root.bucket is None:
             continue
-        evaluation = engine.cycle.evaluation(root.record)
-        fits = engine.cycle.choose(root.record, evaluation, []) >= 0  # beside what is promised to others
+        evaluation = engine.cluster.evaluation(root.record)
+        fits = choose(engine.cluster, root.record, evaluation, []) >= 0  # beside what is promised to others
         assert not fits or evaluation.pre_filter() is not None, f"{root} fits but sleeps"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from engine_run import Run, binds, not_helpful
 
-from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.events import TimePassed
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.testing.builders import node, pod, pvc, service
 
 
@@ -154,7 +154,7 @@ def test_a_clock_that_jumps_back_is_ignored():
     run.step()
     due = run.engine.next_wake()
     run.engine.apply(TimePassed(1.0))
-    assert run.engine.now == run.now and run.engine.next_wake() == due
+    assert run.engine.cluster.now == run.now and run.engine.next_wake() == due
 
 
 def test_among_many_waiting_shapes_only_those_that_now_fit_are_tried(evaluations):

@@ -11,7 +11,7 @@ import msgspec
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CHANGED_BY_KIND, NOT_FOUND, Event, Gone, NodeChanged, Outcome, PodChanged
-from phalanx.engine.groups.roots import Groups
+from phalanx.engine.scheduling.group_roots import Groups
 from phalanx.model.objects import CompositePodGroup, Node, Pod, PodGroup, Workload
 
 Grouped = PodGroup | CompositePodGroup

@@ -23,9 +23,9 @@ from phalanx.engine.events import (
     PodChanged,
 )
 from phalanx.engine.groups.build import Unplaceable, build
-from phalanx.engine.groups.roots import Groups
 from phalanx.engine.placement import place
-from phalanx.engine.roots import Place
+from phalanx.engine.scheduling.group_roots import Groups
+from phalanx.engine.scheduling.roots import Place
 from phalanx.model.groups import GROUP_LABEL, GroupKey, PodKey
 from phalanx.model.groups.group import ON_NODE
 from phalanx.model.objects import CompositePodGroup, Node, Pod, PodGroup
@@ -390,12 +390,12 @@ class GroupWorld:
                 continue
             if root.bucket is None or not root.bucket.asleep:
                 continue  # one of its twins is being tried
-            if groups.preempt is not None and groups.preempt.ongoing.of(root.key) is not None:
+            if self.engine.evictions.of(root.key) is not None:
                 continue  # it waits for the last of those who make room
             group = groups.forest.group(groups._group_of[root.key])
             assert group is not None
             try:
-                built = build(self.engine.cycle, group, groups.waiting_pods, 5000, root.priority)
+                built = build(self.engine.cluster, group, groups.waiting_pods, 5000, root.priority)
             except Unplaceable:
                 continue  # its members were torn apart while it slept
             outcome = place(built.problem)

@@ -11,7 +11,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.engine.framework import Code, Status
-from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 

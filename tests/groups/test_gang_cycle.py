@@ -9,7 +9,7 @@ from group_run import Cluster
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import TRANSIENT, NodeChanged, Outcome, PodChanged, PodGroupChanged
-from phalanx.engine.settings import EngineSettings, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GROUP_LABEL
 from phalanx.testing.builders import composite, node, pod, pod_group, workload

@@ -12,7 +12,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Placement, PostFilterResult, Status
-from phalanx.engine.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing.builders import node, pod, pod_group
 
 RACK = "rack"

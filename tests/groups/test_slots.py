@@ -7,7 +7,7 @@ import random
 import numpy as np
 from group_run import Cluster
 
-from phalanx.engine.evaluation import Evaluation
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.testing.builders import node, pod
 
 
@@ -28,7 +28,7 @@ def test_slots_that_are_followed_equal_slots_that_are_counted():
         if rng.random() < 0.6:
             continue
         for probe in probes:
-            followed = engine.cycle.evaluation(probe)
+            followed = engine.cluster.evaluation(probe)
             fresh = Evaluation(probe.shape, followed.profile, engine.columns, engine.objects)
             fresh.refresh()
             assert np.array_equal(followed.slots(), fresh.slots())

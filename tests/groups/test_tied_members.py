@@ -8,7 +8,7 @@ from group_run import Cluster
 from tied_members import HOST, ZONE, Case, Gang, Rules, case_of
 
 from phalanx.engine.engine import Engine
-from phalanx.engine.settings import EngineSettings
+from phalanx.engine.framework.settings import EngineSettings
 from phalanx.testing.builders import node, pod, pod_group
 
 

@@ -7,7 +7,7 @@ from group_run import Cluster
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.settings import EngineSettings
+from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import composite, node, pod, pod_group
 

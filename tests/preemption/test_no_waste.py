@@ -97,9 +97,9 @@ def test_evictions_serve_somebody_more_important_and_come_to_an_end(seed):
 def _as_built_anew(world):
     """What is known about units, kept up change by change, is what a look at everything says."""
     engine = world.engine
-    kept = Catalogue.shared(engine.cycle, engine.objects)
+    kept = engine.preemption.catalogue
     kept.refresh()
-    anew = Catalogue(engine.cycle, engine.objects)
+    anew = Catalogue(engine.cluster)
     anew.refresh()
     assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
         k: (u.priority, set(u.pods)) for k, u in anew.units.items()

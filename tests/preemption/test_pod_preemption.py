@@ -203,10 +203,10 @@ def test_twins_do_not_repeat_a_futile_search():
         pod("other").cpu("1").priority(50).node("n"),
         *(pod(f"p{i}").cpu("1").priority(9) for i in range(5)),
     )
-    plugin = run.engine.profiles["default-scheduler"].plugins["DefaultPreemption"]
+    chooser = run.engine.preemption.chooser
     asked = []
-    choose = plugin.chooser.choose
-    plugin.chooser.choose = lambda *args: asked.append(1) or choose(*args)
+    choose = chooser.choose
+    chooser.choose = lambda *args: asked.append(1) or choose(*args)
     run.step()
     assert len(asked) == 1
     run.see(pod("low").cpu("0").priority(1).node("n")).step()

@@ -12,7 +12,7 @@ import in_process
 from in_process import inside
 from phalanx.base.clock import OnwardTime, SystemClock
 from phalanx.engine.engine import Engine
-from phalanx.engine.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.model.gates import Gates
 from phalanx.serve.scheduler import SchedulerService
 

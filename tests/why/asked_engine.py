@@ -9,7 +9,7 @@ import msgspec
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CHANGED_BY_KIND, Gone, Outcome
-from phalanx.engine.why import Why, why
+from phalanx.engine.explain import Why, why
 from phalanx.model.objects import Pod
 from phalanx.testing.builders import node
 

@@ -9,7 +9,7 @@ import pytest
 from asked_engine import Asked, fingerprint, racks
 
 from phalanx.engine import decisions as d
-from phalanx.engine.why import Outlook, Question, Unknown, plan, whatif, why
+from phalanx.engine.explain import Outlook, Question, Unknown, plan, whatif, why
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from asked_engine import Asked, racks
 
-from phalanx.engine.why import Unknown, why
+from phalanx.engine.explain import Unknown, why
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 

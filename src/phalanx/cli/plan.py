@@ -7,7 +7,7 @@ import msgspec
 
 from phalanx.cli.asking import Asker, asking_options, connection_of, run
 from phalanx.cli.owners import each_root
-from phalanx.engine.why.values import PlanAnswer, Price
+from phalanx.engine.explain.values import PlanAnswer, Price
 
 
 @click.command(short_help="Print what would be evicted for a pod or group, without doing it.")

@@ -106,8 +106,8 @@ def replay(file: Path) -> int:
     Example:
       phalanx replay run.jsonl
     """
-    from phalanx.engine.config import read_config
     from phalanx.engine.engine import Engine
+    from phalanx.engine.framework.config import read_config
     from phalanx.model.gates import Gates
     from phalanx.serve.recording import ReplayProblem, read_head
     from phalanx.serve.recording import replay as play

@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.cli.asking import Asker, Paint, asking_options, connection_of, run
 from phalanx.cli.documents import Unreadable, read_documents
-from phalanx.engine.why.values import GroupPlace, Outlook, Would
+from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 
 MOST_NODES = 8
 

@@ -7,7 +7,7 @@ import msgspec
 
 from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, run
 from phalanx.cli.owners import each_root
-from phalanx.engine.why.values import Level, PodLine, QueuePlace, Report, Why
+from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, Why
 
 MOST_PODS = 10  # listed; JSON has them all
 MOST_REASONS = 5

@@ -7,31 +7,19 @@ for decision in engine.step(now): perform(decision); engine.apply(Outcome(decisi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
-from phalanx.engine.columns import Columns
-from phalanx.engine.cycle import Cycle
 from phalanx.engine.decisions import Decision
-from phalanx.engine.evaluations import Evaluations
 from phalanx.engine.events import Event
-from phalanx.engine.framework import ClusterChange, Factory, Handle, Wake
-from phalanx.engine.interest import LabelInterest
-from phalanx.engine.nominations import Nominations
-from phalanx.engine.objects import KINDS, Objects
-from phalanx.engine.plugins.registry import BUILTIN
-from phalanx.engine.pods import Pods
-from phalanx.engine.profile import Profile, third_party
-from phalanx.engine.queue import Queue
-from phalanx.engine.records import PodRecord
-from phalanx.engine.roots import GroupRoots, NoGroups, Root
-from phalanx.engine.settings import EngineSettings
-from phalanx.engine.shapes import ShapeTable
-from phalanx.engine.sieve import Sieve
+from phalanx.engine.framework import ClusterChange, Factory, Wake
+from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.scheduling.scheduler import Scheduler
+from phalanx.engine.scheduling.validation import validate
+from phalanx.engine.state.objects import KINDS
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 
@@ -51,79 +39,17 @@ _WAKE_OF_KIND = {
     "Workload": Wake.GROUP,
 }
 
-# Decisions whose outcome means something to the engine.
-_ANSWERED = (d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume)
 
-MakeGroups = Callable[["Engine"], GroupRoots]
-
-
-class Engine:
+class Engine(Scheduler):
     def __init__(
         self,
         settings: EngineSettings | None = None,
         gates: Gates | None = None,
         *,
         plugins: Mapping[str, Factory] | None = None,
-        groups: MakeGroups | None = None,
     ) -> None:
         """`plugins`: more factories by name, beside the built-in ones and those of installed packages."""
-        self.settings = settings or EngineSettings()
-        self.gates = gates or Gates()
-        self.now = 0.0
-        self.columns = Columns()
-        self.objects = Objects()
-        self.interest = LabelInterest()
-        self.shapes = ShapeTable(self.columns.resource, self.interest)
-        self.evaluations = Evaluations(self.columns, self.objects)
-        self.shapes.on_evict.append(self.evaluations.forget)
-        self.nominations = Nominations()
-        self._last_id = 0
-        self.faults: deque[str] = deque(maxlen=100)  # of plugins, where no pod could be told; for logs
-        self._out: list[Decision] = []
-        self._awaited: dict[int, Decision] = {}
-        self.profiles = self._make_profiles(plugins or {})
-        sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)
-        self.queue = Queue(
-            Sieve(self.columns),
-            **({"sort_key": sort.sort_key} if sort is not None else {}),
-            initial_backoff=self.settings.initial_backoff,
-            max_backoff=self.settings.max_backoff,
-            flush_after=self.settings.flush_after,
-        )
-        self.groups: GroupRoots = NoGroups()
-        self.cycle = Cycle(
-            self.columns,
-            self.shapes,
-            self.evaluations,
-            self.nominations,
-            self.queue,
-            self.profiles,
-            self.emit,
-            self.groups,
-        )
-        self.pods = Pods(self.cycle, self.shapes, self.groups)
-        if groups is None and self.gates("GenericWorkload") and self.gates("GangScheduling"):
-            from phalanx.engine.groups.roots import Groups  # imports the cycle, which knows roots only as a protocol
-
-            groups = Groups
-        if groups is not None:
-            self.groups = self.cycle.groups = self.pods.groups = groups(self)
-            if any("DefaultPreemption" in profile.plugins for profile in self.profiles.values()):
-                from phalanx.engine.groups.roots import Groups as GroupsOfEngine
-                from phalanx.engine.preemption.groups import GroupPreemption
-
-                if isinstance(self.groups, GroupsOfEngine):
-                    self.groups.preempt = GroupPreemption(self, self.groups)
-        self._observers = [o for p in self.profiles.values() for o in p.observers]
-        self._listeners = [
-            plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
-        ]
-        self.queue.readmit = self._readmit
-        for profile in self.profiles.values():
-            profile.handle.cycle = self.cycle
-            for plugin in profile.pre_enqueue:
-                if getattr(plugin, "gate_wakes", Wake.NOTHING):
-                    self.queue.gatekeepers[plugin.name] = plugin.gate_wakes
+        super().__init__(settings or EngineSettings(), gates or Gates(), plugins or {})
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             e.PodChanged: lambda event: self._pod_changed(event.object),
             e.NodeChanged: lambda event: self._node_changed(event.object),
@@ -131,25 +57,6 @@ class Engine:
             e.Outcome: self._outcome,
             e.TimePassed: lambda event: self._time(event.now),
         }
-
-    def _make_profiles(self, more: Mapping[str, Factory]) -> dict[str, Profile]:
-        registry: dict[str, Factory] = {**BUILTIN, **more}
-        named = {use.name for profile in self.settings.profiles for use in profile.plugins}
-        registry.update(third_party(named - registry.keys()))
-        profiles: dict[str, Profile] = {}
-        for settings in self.settings.profiles:
-            if settings.scheduler_name in profiles:
-                raise ConfigProblem("profiles", f"scheduler name {settings.scheduler_name!r} is used twice")
-            handle = Handle(self.columns, self.objects, self.interest, self.gates, settings.scheduler_name)
-            profile = profiles[settings.scheduler_name] = Profile(settings, registry, handle)
-            self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
-        return profiles
-
-    def _readmit(self, root: Root) -> None:
-        if root.kind == "Pod":
-            self.pods.admit(root)
-        else:
-            self.groups.admit(root)
 
     # ---- in
 
@@ -162,8 +69,8 @@ class Engine:
             self._object_changed(event.object)  # type: ignore[union-attr]
 
     def _time(self, now: float) -> None:
-        if now > self.now:  # a clock that jumps back must not undo backoffs
-            self.now = self.cycle.now = now
+        if now > self.cluster.now:  # a clock that jumps back must not undo backoffs
+            self.cluster.now = now
 
     def _pod_changed(self, pod: Pod) -> None:
         self.groups.saw(pod)
@@ -222,6 +129,7 @@ class Engine:
                 plugin.observe(kind, old, new)
             except Exception as problem:
                 self._fault(plugin, problem)
+        self.preemption.observe(kind, old, new)
         self.groups.observe(kind, old, new)
         wake = _WAKE_OF_KIND.get(kind)
         if wake is not None:
@@ -235,6 +143,8 @@ class Engine:
         if decision is None:
             return  # answered before, or of a kind nobody waits for
         self.groups.outcome(decision, event)
+        if isinstance(decision, d.Evict):
+            self.evictions.answered(decision.id, event.problem)
         for plugin in self._listeners:
             try:
                 plugin.outcome(decision, event)
@@ -262,22 +172,11 @@ class Engine:
 
     # ---- out
 
-    def emit(self, cls: type[Any], **fields: Any) -> int:
-        """Make a decision; returns its id."""
-        self._last_id += 1
-        decision = cls(id=self._last_id, **fields)
-        self._out.append(decision)
-        if isinstance(decision, _ANSWERED):
-            self._awaited[decision.id] = decision
-            if isinstance(decision, d.Nominate):
-                self.pods.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
-        return self._last_id
-
     def step(self, now: float, limit: int = 100) -> list[Decision]:
         """Attempt up to `limit` roots; returns everything decided since the last step."""
         self._time(now)
         cycle, queue = self.cycle, self.queue
-        queue.flush(self.now)
+        queue.flush(self.cluster.now)
         self.groups.settle()
         if cycle.holding:
             cycle.poll()
@@ -306,7 +205,7 @@ class Engine:
     def next_wake(self) -> float | None:
         """When `step` should be called again if no event comes; a time not after `now` means at once."""
         if self._out or self.groups.busy or self.queue.has_active():
-            return self.now
+            return self.cluster.now
         times = [held.deadline for held in self.cycle.holding.values()]
         due = self.queue.next_time()
         if due is not None:
@@ -315,6 +214,4 @@ class Engine:
 
     def validate(self) -> None:
         """Raise AssertionError if the state contradicts itself. For tests: costs a rebuild of everything."""
-        from phalanx.engine.validation import validate
-
         validate(self)

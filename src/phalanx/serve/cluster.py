@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.engine.config import SchedulerConfig, default_config
+from phalanx.engine.framework.config import SchedulerConfig, default_config
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, Group

@@ -14,7 +14,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFound, ServiceUnavailable
 from phalanx.engine.engine import Engine
-from phalanx.engine.why import Unknown, plan, whatif, why
+from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.model.gates import Gates
 from phalanx.serve.manifests import Manifests
 

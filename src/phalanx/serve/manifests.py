@@ -16,7 +16,7 @@ from phalanx.base.errors import BadRequest
 from phalanx.controllers.grouping import Grouping, Link, Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
-from phalanx.engine.why import Question
+from phalanx.engine.explain import Question
 from phalanx.model import builtin, objects
 from phalanx.model.decode import conform
 from phalanx.model.gates import Gates

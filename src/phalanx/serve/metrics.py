@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
-from phalanx.engine.roots import Place
+from phalanx.engine.scheduling.roots import Place
 from phalanx.serve.scheduler import SchedulerService
 
 _PLACES = {

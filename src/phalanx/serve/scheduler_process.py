@@ -17,8 +17,8 @@ from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.config import SchedulerConfig, default_config, read_config
 from phalanx.engine.engine import Engine
+from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi

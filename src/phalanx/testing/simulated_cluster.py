@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from phalanx.base.client import Resource, WatchEvent
-from phalanx.engine.config import default_config
 from phalanx.engine.engine import Engine
+from phalanx.engine.framework.config import default_config
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.adapters import RowFilter
-from phalanx.engine.columns import Columns
-from phalanx.engine.cycle import Cycle
-from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Depends
+from phalanx.engine.framework.adapters import RowFilter
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.problem import Group as Part
 from phalanx.engine.plugins.pod_index import ANTI, terms_of
-from phalanx.engine.records import PodRecord
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE, MemberState
 
@@ -41,10 +41,10 @@ class Built:
 
 
 def build(
-    cycle: Cycle, root: Group, pending: dict[GroupKey, dict[str, PodRecord]], budget: int, priority: int
+    state: ClusterState, root: Group, pending: dict[GroupKey, dict[str, PodRecord]], budget: int, priority: int
 ) -> Built:
     """Raises PluginFailure and Unplaceable."""
-    return _Builder(cycle, pending, priority).build(root, budget)
+    return _Builder(state, pending, priority).build(root, budget)
 
 
 class Capacity:
@@ -108,9 +108,9 @@ class BorrowedProblem(Problem):
 
 
 class _Builder:
-    def __init__(self, cycle: Cycle, pending: dict[GroupKey, dict[str, PodRecord]], priority: int) -> None:
-        self._cycle = cycle
-        self._columns: Columns = cycle.columns
+    def __init__(self, state: ClusterState, pending: dict[GroupKey, dict[str, PodRecord]], priority: int) -> None:
+        self._cluster = state
+        self._columns: Columns = state.columns
         self._waiting = pending
         self._priority = priority
         self._numbers: dict[Shape, int] = {}
@@ -125,12 +125,12 @@ class _Builder:
         part = self._part(root)
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
-        evaluations = [self._cycle.evaluation(self._records[shape]) for shape in shapes]
+        evaluations = [self._cluster.evaluation(self._records[shape]) for shape in shapes]
         # Devices that nobody here asks for are part of the problem too: plain pods should stay off their nodes.
         asked = {rid for shape in shapes for rid, _ in shape.requests}
         rids = sorted(asked.union(rid for rid in columns.devices() if columns.alloc[rid, :n].any()))
         capacity = Capacity(columns, rids)
-        promised = bool(self._cycle.nominations) and self._promised(capacity.free, rids)
+        promised = bool(self._cluster.nominations) and self._promised(capacity.free, rids)
         domains = {}
         names = {}
         for key in self._keys:
@@ -237,7 +237,7 @@ class _Builder:
 
     def _promised(self, free: Floats, rids: list[int]) -> bool:
         """Room promised to others of at least our rank is not free. True if anything was taken off."""
-        nominations = self._cycle.nominations
+        nominations = self._cluster.nominations
         ours = {record.key for records in self._pending.values() for record in records}
         taken = False
         index = {rid: number for number, rid in enumerate(rids)}
@@ -260,7 +260,7 @@ class _Builder:
         """Pairs of shapes that keep each other off a node: host ports, anti-affinity by host name."""
         if len(shapes) < 2:
             return frozenset()
-        objects = next(iter(self._cycle.profiles.values())).handle.objects
+        objects = self._cluster.objects
         apart = []
         for shape in shapes:
             terms = terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)

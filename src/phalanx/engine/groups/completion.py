@@ -13,10 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.words import UNSCHEDULABLE
-from phalanx.engine.requests import amount, pod_request
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.requests import amount, pod_request
 from phalanx.model.groups import Group
 from phalanx.model.groups.group import PLACED
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.adapters import RowFilter
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Depends
+from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.groups.build import COUNTED, Built
 from phalanx.engine.plugins.pod_index import ANTI, REQUIRED, LabelClass, Term, terms_of
 from phalanx.engine.plugins.spread_rules import HARD, own_constraints
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 
 AFFINITY, SPREAD = "InterPodAffinity", "PodTopologySpread"
 TIES = frozenset({AFFINITY, SPREAD})  # filters that a member may open as well as close

@@ -11,7 +11,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import Outcome, Verdict
 from phalanx.engine.placement.explain import explain
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
 

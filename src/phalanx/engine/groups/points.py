@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.adapters import PluginFailure, guarded
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Code, Emit, Placement, PostFilterResult, Status
+from phalanx.engine.framework.adapters import PluginFailure, guarded
+from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.outcomes import seats_of
 from phalanx.engine.placement import Outcome, Verdict, place
-from phalanx.engine.profile import Profile
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
 

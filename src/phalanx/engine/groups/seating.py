@@ -18,15 +18,15 @@ from itertools import combinations, islice, product
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.cycle import Cycle
-from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Bools
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.likeness import besides_promises, detached, likeness, open_masks
 from phalanx.engine.placement.problem import Group, Leaf, done
 from phalanx.engine.placement.state import Budget, Exhausted
-from phalanx.engine.records import PodRecord
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 
 TARGETS = 64  # sets of groups that are tried when not all groups of a tree can be placed
 # What it costs to go back on one member, in expansions: asking the filters takes longer than counting, and longer the
@@ -61,9 +61,9 @@ class _Seats:
 class Seating:
     """Answers an assignment, in an order in which every pod is allowed, or None. `exhausted`: None is no proof."""
 
-    def __init__(self, cycle: Cycle, built: Built) -> None:
-        self._cycle = cycle
-        self._columns = cycle.columns
+    def __init__(self, state: ClusterState, built: Built) -> None:
+        self._cluster = state
+        self._columns = state.columns
         self._built = built
         self.satisfied: set[int] = set()
         self.exhausted = False
@@ -233,7 +233,7 @@ class Seating:
     def _rows(self, unit: _Unit) -> list[int]:
         """Where a member may go now, best first; one of those that nothing can tell apart."""
         n = self._columns.n
-        evaluation = self._cycle.evaluation(unit.records[unit.used])
+        evaluation = self._cluster.evaluation(unit.records[unit.used])
         if evaluation.pre_filter() is not None:
             return []
         inside = evaluation.feasible[:n] & self._area(unit)

@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.cycle import Cycle
 from phalanx.engine.framework import Bools
+from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.likeness import besides_promises, open_masks
 from phalanx.engine.groups.seating import Seating
 from phalanx.engine.placement import Verdict, place
 from phalanx.engine.placement.problem import Composite, Group, Leaf, done
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.records import PodRecord
 
 Assignment = list[tuple[PodRecord, int]]
 
@@ -29,24 +29,24 @@ MOST = 1 << 20  # slots of a shape that asks for nothing
 DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains fails in the next, too, as a rule
 
 
-def holds(cycle: Cycle, assignment: Assignment) -> bool:
+def holds(state: ClusterState, assignment: Assignment) -> bool:
     """Whether every filter agrees when the pods arrive one after the other."""
-    journal = cycle.columns.journal
+    journal = state.columns.journal
     mark = journal.mark()
     try:
         for record, row in assignment:
-            if not cycle.evaluation(record).feasible[row]:
+            if not state.evaluation(record).feasible[row]:
                 return False
-            cycle.columns.place(record, row)
+            state.columns.place(record, row)
     finally:
         journal.rewind(mark)
     return True
 
 
-def open_to_members(cycle: Cycle, built: Built) -> bool:
+def open_to_members(state: ClusterState, built: Built) -> bool:
     """Counting finds no placement, but it took the members' ties to each other as they are before any of them sits:
     whether there is room for them if the ties are left to the careful way."""
-    masks = open_masks(built, cycle.columns) if built.coupled else None
+    masks = open_masks(built, state.columns) if built.coupled else None
     if masks is None:
         return False
     shapes = [replace(row, mask=mask, slots=None) for row, mask in zip(built.problem.shapes, masks, strict=True)]
@@ -56,9 +56,9 @@ def open_to_members(cycle: Cycle, built: Built) -> bool:
 class Careful:
     """Answers an assignment whose root minimum is met, or None; `exhausted` if None is no proof."""
 
-    def __init__(self, cycle: Cycle, built: Built) -> None:
-        self._cycle = cycle
-        self._columns = cycle.columns
+    def __init__(self, state: ClusterState, built: Built) -> None:
+        self._cluster = state
+        self._columns = state.columns
         self._built = built
         self._order: dict[int, list[PodRecord]] = {}
         self._made: Assignment = []
@@ -71,7 +71,7 @@ class Careful:
     def run(self) -> Assignment | None:
         found = self._plainly()
         if found is None:
-            seating = Seating(self._cycle, self._built)
+            seating = Seating(self._cluster, self._built)
             found = seating.run()
             self.satisfied, self.exhausted, self.expansions = seating.satisfied, seating.exhausted, seating.expansions
         return found
@@ -192,7 +192,7 @@ class Careful:
             self._place(record, self._where[id(group)])
 
     def _place(self, record: PodRecord, mask: Bools) -> bool:
-        evaluation = self._cycle.evaluation(record)
+        evaluation = self._cluster.evaluation(record)
         if self._built.promised:
             mask = mask.copy()
             besides_promises(self._built, self._columns, record.shape, mask)

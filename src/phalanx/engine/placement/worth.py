@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phalanx.engine.placement.problem import Floats, Ints
-from phalanx.engine.requests import is_device
+from phalanx.engine.state.requests import is_device
 
 PLAIN = frozenset({"cpu", "memory", "ephemeral-storage"})
 SIZES = 4  # powers of two, up to the most that a node has left

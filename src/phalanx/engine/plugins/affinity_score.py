@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Floats
-from phalanx.engine.journal import Change
-from phalanx.engine.labels import LabelColumn
 from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, RuleSet, Watch, per_row
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.labels import LabelColumn
+from phalanx.engine.state.shapes import Shape
 
 if TYPE_CHECKING:
     from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Depends, Floats, Handle, Rows
 from phalanx.engine.plugins.resource_weights import resource_weights
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 
 
 class NodeResourcesBalancedAllocation:

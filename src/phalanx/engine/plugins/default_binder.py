@@ -7,8 +7,9 @@ from typing import Any
 
 from phalanx.engine import decisions
 from phalanx.engine.framework import Emit, Handle
-from phalanx.engine.records import PodRecord
-from phalanx.engine.roots import BOUND_IN_GROUP
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import PodKey
+from phalanx.model.groups.keys import BOUND_IN_GROUP
 
 
 class DefaultBinder:
@@ -18,10 +19,12 @@ class DefaultBinder:
         self._handle = handle
 
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
-        cycle = self._handle.cycle
         # The mark tells a later scheduler process that this member was placed by us as part of its group, and of which:
         # a group that is deleted and made again did not place it.
-        mark = cycle.groups.mark(record) if cycle is not None else None
+        forest = self._handle.forest
+        leaf = forest.leaf_of(PodKey(record.namespace, record.name))
+        group = forest.group(leaf) if leaf is not None else None
+        mark = group.spec.uid if group is not None and group.spec is not None else None
         return emit(
             decisions.Bind,
             namespace=record.namespace,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.engine.framework import Code, Handle, Status, Wake
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.shapes import Shape
 
 MESSAGE = "pod has resource claims, and dynamic resource allocation is not supported yet by this scheduler"
 

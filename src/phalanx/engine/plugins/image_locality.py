@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Floats, Handle
-from phalanx.engine.journal import Change
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.shapes import Shape
 
 _MIN = 23 * 1024 * 1024  # bytes; less than this is not worth a preference
 _MAX_PER_IMAGE = 1000 * 1024 * 1024

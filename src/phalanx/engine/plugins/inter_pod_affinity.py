@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
-from phalanx.engine.config_args import InterPodAffinityArgs
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
-from phalanx.engine.journal import Change
-from phalanx.engine.labels import LabelColumn
+from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
 from phalanx.engine.plugins.pod_index import (
     ANTI,
@@ -30,7 +27,10 @@ from phalanx.engine.plugins.pod_index import (
     terms_of,
 )
 from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.labels import LabelColumn
+from phalanx.engine.state.shapes import Shape
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 OWN_ANTI = "node(s) didn't match pod anti-affinity rules"

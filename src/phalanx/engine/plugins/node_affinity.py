@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.adapters import ByMax
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows
-from phalanx.engine.shapes import Shape
+from phalanx.engine.framework.adapters import ByMax
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeAffinity as Affinity
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
 

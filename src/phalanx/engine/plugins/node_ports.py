@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 
 
 class NodePorts:

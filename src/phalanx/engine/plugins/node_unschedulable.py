@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows
 from phalanx.engine.plugins.tolerating import NO_SCHEDULE, tolerated
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.node import Taint
 
 _TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, Wake
 from phalanx.engine.plugins.volume_state import (
     Attachment,
@@ -18,7 +17,8 @@ from phalanx.engine.plugins.volume_state import (
     not_found,
     not_made_for,
 )
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import CSIDriver, CSINode
 
 FULL = "node(s) exceed max volume count"

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.columns import Columns
-from phalanx.engine.interest import LabelInterest
-from phalanx.engine.objects import Objects
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Namespace
 from phalanx.model.objects.meta import LabelSelector
 from phalanx.model.objects.pod import PodAffinity, PodAffinityTerm

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.columns import CPU, MEMORY, PODS, Columns
 from phalanx.engine.framework import MAX_SCORE, Bools, Depends, Finding, Floats, Handle, Rows
 from phalanx.engine.plugins.resource_weights import resource_weights
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import CPU, MEMORY, PODS, Columns
+from phalanx.engine.state.shapes import Shape
 
 TOO_MANY_PODS = "Too many pods"
 _STRATEGIES = ("LeastAllocated", "MostAllocated", "RequestedToCapacityRatio")

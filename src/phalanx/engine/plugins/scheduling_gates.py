@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.engine.framework import Code, Handle, Status
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.records import PodRecord
 
 
 class SchedulingGates:

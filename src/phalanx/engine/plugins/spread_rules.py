@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.columns import Columns
-from phalanx.engine.objects import Objects
 from phalanx.engine.plugins.node_affinity import matching
 from phalanx.engine.plugins.pod_index import LabelClass, matcher_of
 from phalanx.engine.plugins.tolerating import untolerated
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, Service, StatefulSet
 from phalanx.model.objects.pod import TopologySpreadConstraint
 from phalanx.model.selectors import LabelMatcher, Requirement

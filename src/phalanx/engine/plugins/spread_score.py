@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
-from phalanx.engine.journal import Change
 from phalanx.engine.plugins.pod_index import Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
     HOSTNAME,
@@ -22,7 +20,9 @@ from phalanx.engine.plugins.spread_rules import (
     one_matcher,
     with_all_keys,
 )
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.shapes import Shape
 
 if TYPE_CHECKING:
     from phalanx.engine.plugins.topology_spread import PodTopologySpread

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.adapters import ByMax
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows
+from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.plugins.tolerating import PREFER_NO_SCHEDULE, tolerated, untolerated
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.node import Taint
 
 

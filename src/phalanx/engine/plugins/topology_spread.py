@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
-from phalanx.engine.config_args import PodTopologySpreadArgs
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
-from phalanx.engine.interest import of_labels, of_selector
-from phalanx.engine.journal import Change
+from phalanx.engine.framework.config_args import PodTopologySpreadArgs
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
     HARD,
@@ -26,7 +23,10 @@ from phalanx.engine.plugins.spread_rules import (
     with_all_keys,
 )
 from phalanx.engine.plugins.spread_score import SpreadScore
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.interest import of_labels, of_selector
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, Service, StatefulSet
 
 MESSAGE = "node(s) didn't match pod topology spread constraints"

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine import decisions as d
-from phalanx.engine.columns import Columns
-from phalanx.engine.config_args import VolumeBindingArgs
 from phalanx.engine.events import Outcome
 from phalanx.engine.framework import Code, Emit, Floats, Handle, Status, Wake
-from phalanx.engine.journal import Change
+from phalanx.engine.framework.config_args import VolumeBindingArgs
 from phalanx.engine.plugins.volume_matching import (
     NO_VOLUME,
     NOT_REACHABLE,
@@ -39,8 +37,10 @@ from phalanx.engine.plugins.volume_state import (
     not_found,
     not_made_for,
 )
-from phalanx.engine.records import PodRecord
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import PersistentVolumeClaim
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, ClusterChange, Code, Status, Wake
 from phalanx.engine.plugins.volume_state import (
     ClaimKey,
@@ -15,7 +14,8 @@ from phalanx.engine.plugins.volume_state import (
     disks_of,
     not_found,
 )
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import Volume
 
 DISK = "node(s) had no available disk"

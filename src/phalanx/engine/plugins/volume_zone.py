@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.columns import Columns
 from phalanx.engine.framework import Bools, Code, Status, Wake
 from phalanx.engine.plugins.volume_state import Verdict, VolumeFilter, VolumePlugin, claims_of, class_of, not_found
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import PersistentVolume
 
 CONFLICT = "node(s) had no available volume zone"

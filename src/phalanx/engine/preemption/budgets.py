@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from phalanx.engine.objects import Objects
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import PodDisruptionBudget
 from phalanx.model.selectors import BadSelector, LabelMatcher, from_selector
 

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.engine.columns import Columns
-from phalanx.engine.cycle import Cycle
-from phalanx.engine.objects import Objects
+from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
-from phalanx.engine.records import PodRecord
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupForest, GroupKey, PodKey
 
 UnitKey = str | GroupKey  # a pod's key, or the group that goes as a whole
@@ -45,13 +44,12 @@ class Unit:
 
 
 class Catalogue:
-    """One per engine: `Catalogue.of(cycle)`."""
+    """One per engine."""
 
-    def __init__(self, cycle: Cycle, objects: Objects) -> None:
-        self.cycle = cycle
-        self.columns: Columns = cycle.columns
-        self.objects = objects
-        self.budgets = Budgets(objects)
+    def __init__(self, state: ClusterState) -> None:
+        self.cluster = state
+        self.columns: Columns = state.columns
+        self.budgets = Budgets(state.objects)
         self.units: dict[UnitKey, Unit] = {}
         self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
@@ -63,23 +61,16 @@ class Catalogue:
         self.epoch = 0  # +1 when everything was built anew
         self._starts: dict[str, float] = {}
 
-    @classmethod
-    def shared(cls, cycle: Cycle, objects: Objects) -> Catalogue:
-        found = cycle.columns.shared.get(cls)
-        if found is None:
-            found = cycle.columns.shared[cls] = cls(cycle, objects)
-        assert isinstance(found, Catalogue)
-        return found
-
     @property
     def forest(self) -> GroupForest | None:
-        return getattr(self.cycle.groups, "forest", None)
+        return self.cluster.forest
 
     @property
     def circumstances(self) -> tuple[int, ...]:
         """Everything but the preemptor itself that the search for victims depends on, as one value: as long as it is
         the same, a search that failed fails again."""
-        return (self.columns.log.position, self.cycle.nominations.version, self.objects.version)
+        state = self.cluster
+        return (state.columns.log.position, state.nominations.version, state.objects.version)
 
     def regroup(self) -> None:
         """A group changed: who goes with whom may be different now."""
@@ -180,7 +171,7 @@ class Catalogue:
         """When the pod started; one that has not yet loses nothing."""
         text = record.start_time
         if not text:
-            return self.cycle.now
+            return self.cluster.now
         found = self._starts.get(text)
         if found is None:
             if len(self._starts) > 50_000:
@@ -194,7 +185,7 @@ class Catalogue:
 
     def lost(self, unit: Unit) -> float:
         """Seconds of work thrown away."""
-        return max(0.0, len(unit.pods) * self.cycle.now - unit.started)
+        return max(0.0, len(unit.pods) * self.cluster.now - unit.started)
 
     def gangs_broken(self, units: Iterable[Unit]) -> int:
         """Gangs that would be left running below their minimum."""

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.cycle import Cycle
-from phalanx.engine.evaluation import Evaluation
 from phalanx.engine.framework import Bools
-from phalanx.engine.nominations import Nominations
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.records import PodRecord
-from phalanx.engine.shapes import Shape
+from phalanx.engine.state.nominations import Nominations
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 
 TRIALS = 100  # rows judged by the filters themselves, per attempt
 MAX_TABLES = 64
@@ -53,7 +53,7 @@ class RowTable:
 
     def refresh(self) -> None:
         catalogue, columns = self.chooser.catalogue, self.chooser.catalogue.columns
-        nominations = self.chooser.cycle.nominations
+        nominations = self.chooser.cluster.nominations
         budgets = catalogue.budgets
         versions = (budgets.version, columns.generation)
         if self._epoch != catalogue.epoch or versions != self._versions:
@@ -99,8 +99,8 @@ class RowTable:
 
 
 class Chooser:
-    def __init__(self, cycle: Cycle, catalogue: Catalogue, order: Sequence[str] = ORDER) -> None:
-        self.cycle = cycle
+    def __init__(self, state: ClusterState, catalogue: Catalogue, order: Sequence[str] = ORDER) -> None:
+        self.cluster = state
         self.catalogue = catalogue
         self.order = tuple(order)
         self.position: dict[int, int] = {}
@@ -135,7 +135,7 @@ class Chooser:
             for rid, amount in record.shape.requests:
                 if rid in left:
                     left[rid] += amount
-        for record in self.cycle.nominations.on(columns.names[row]):
+        for record in self.cluster.nominations.on(columns.names[row]):
             if record.row < 0 and record.priority >= priority and record.key != besides:
                 for rid, amount in record.shape.requests:
                     if rid in left:
@@ -320,7 +320,7 @@ class Chooser:
                 columns.unplace(pod)
         for pod in list(self.catalogue.leaving.get(row, {}).values()):
             columns.unplace(pod)
-        for rival in self.cycle.nominations.rivals(columns.names[row], record):
+        for rival in self.cluster.nominations.rivals(columns.names[row], record):
             if rival.row < 0:
                 columns.place(rival, row)
 

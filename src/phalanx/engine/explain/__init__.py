@@ -1,0 +1,21 @@
+"""Explain yourself: why something is pending, what would help, what would happen if. Values, and no side effects."""
+
+from phalanx.engine.explain.ask import Unknown, why
+from phalanx.engine.explain.plans import plan
+from phalanx.engine.explain.values import Outlook, PlanAnswer, Relaxation, Report, Verdict, Why, Would
+from phalanx.engine.explain.whatif import Question, whatif
+
+__all__ = [
+    "Outlook",
+    "PlanAnswer",
+    "Question",
+    "Relaxation",
+    "Report",
+    "Unknown",
+    "Verdict",
+    "Why",
+    "Would",
+    "plan",
+    "whatif",
+    "why",
+]

@@ -1,0 +1,361 @@
+"""Why is it pending: everything the engine knows about a pod, a group or a Workload, and what a trial says now.
+
+Asking decides nothing and changes nothing: no event, no decision, no place in the queue. Trials are rewound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from phalanx.base.clock import rfc3339
+from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
+from phalanx.engine.explain.relax import for_pod, relaxations
+from phalanx.engine.explain.trial import solve, verdict_of
+from phalanx.engine.explain.values import (
+    NodeReason,
+    PodLine,
+    Preempting,
+    QueuePlace,
+    Relaxation,
+    Report,
+    Verdict,
+    Why,
+    proof_of,
+)
+from phalanx.engine.framework import Finding, Wake
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.scheduling.group_roots import root_key
+from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
+from phalanx.model.objects import Workload
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.scheduler import Scheduler
+
+KINDS = ("Pod", POD_GROUP, COMPOSITE, WORKLOAD)
+_EVENTS = {
+    Wake.NODE_ADDED: "a node is added",
+    Wake.NODE_CHANGED: "a node changes",
+    Wake.POD_GONE: "a pod leaves a node",
+    Wake.POD_PLACED: "a pod is placed",
+    Wake.POD_LABELS: "labels of a placed pod change",
+    Wake.NOMINATION: "a promised place is given up",
+    Wake.STORAGE: "a volume, claim or storage class changes",
+    Wake.NAMESPACE: "labels of a namespace change",
+    Wake.SERVICE: "a Service or its like changes",
+    Wake.GROUP: "a group or Workload changes",
+}
+
+
+class Unknown(Exception):
+    """The scheduler knows no such object."""
+
+
+def why(engine: Scheduler, kind: str, namespace: str, name: str, *, relax: bool = True) -> Report:
+    """Raises Unknown. `relax`: also look for changes that would help, which costs several trials."""
+    asked = _Asked(engine, relax)
+    if kind == "Pod":
+        items = [asked.pod(namespace, name)]
+    elif kind == WORKLOAD:
+        items = asked.workload(namespace, name)
+    else:
+        items = [asked.group(GroupKey(kind, namespace, name))]
+    return Report(kind, namespace, name, all(item.scheduled for item in items), items)
+
+
+class _Asked:
+    def __init__(self, engine: Scheduler, relax: bool) -> None:
+        self._engine = engine
+        self._relax = relax
+        self._groups = engine.groups if engine.cluster.grouping else None
+
+    # ---- pods
+
+    def pod(self, namespace: str, name: str) -> Why:
+        record = self._engine.pods.records.get(f"{namespace}/{name}")
+        leaf = self._groups.forest.leaf_of(PodKey(namespace, name)) if self._groups is not None else None
+        if leaf is not None:
+            return self._member(leaf, PodKey(namespace, name))
+        if record is None:
+            raise Unknown(f"the scheduler knows no pod {namespace}/{name}: it is another scheduler's, finished or gone")
+        root = self._engine.queue.roots.get(f"pod/{record.key}")
+        if record.node_name:
+            return self._placed(record)
+        verdict, reasons, changes = self._judge(record)
+        said = record.said.partition(": ")[2]
+        queue = self._queue(root)
+        summary = queue.message if queue.place == "gated" else said or verdict.message
+        if verdict.result == "placed":
+            summary = f"fits now on {verdict.message}; it is tried when its turn comes"
+        return Why(
+            kind="Pod",
+            namespace=namespace,
+            name=name,
+            root=f"pod/{record.key}",
+            scheduled=False,
+            summary=summary or "waiting for its first attempt",
+            priority=record.priority,
+            queue=queue,
+            last=Verdict("impossible" if said else "untried", said),
+            now=verdict,
+            node_reasons=reasons,
+            nodes=self._engine.columns.count,
+            preemption=self._preempting(f"pod/{record.key}"),
+            relaxations=changes,
+            pods=[PodLine(name, "pending", nominated=record.nominated, message=said)],
+        )
+
+    def _placed(self, record: PodRecord) -> Why:
+        word = "is being bound to" if record.assumed else "is on"
+        held = self._engine.cycle.holding.get(record.key)
+        more = f", waiting for {held.stage} plugins" if held is not None else ""
+        return Why(
+            kind="Pod",
+            namespace=record.namespace,
+            name=record.name,
+            root=f"pod/{record.key}",
+            scheduled=not record.assumed,
+            summary=f"{word} node {record.node_name}{more}",
+            priority=record.priority,
+            nodes=self._engine.columns.count,
+            pods=[PodLine(record.name, "assumed" if record.assumed else "running", record.node_name)],
+        )
+
+    def _judge(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
+        """One pod against all nodes, now."""
+        state = self._engine.cluster
+        try:
+            evaluation = state.evaluation(record)
+            status = evaluation.pre_filter()
+            if status is not None:
+                diagnosis = Diagnosis(state.columns.count, pre_filter=status)
+                return Verdict("impossible", diagnosis.message), [], []
+            blocked: list[tuple[str, Finding]] = []
+            row = choose(state, record, evaluation, blocked)
+            if row >= 0:
+                return Verdict("placed", state.columns.names[row]), [], []
+            diagnosis = evaluation.diagnose()
+            diagnosis.findings += blocked
+            changes = for_pod(state, evaluation) if self._relax else []
+            return Verdict("impossible", diagnosis.message), reasons_of(diagnosis), changes
+        except PluginFailure as problem:
+            return Verdict("error", str(problem)), [], []
+
+    def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
+        """A member of a group: the group's story, and what this pod itself is told."""
+        assert self._groups is not None
+        record = self._engine.pods.records.get(str(pod))
+        group = self._groups.forest.named(leaf)
+        assert group is not None
+        member = group.members[pod]
+        state = member.state.name.lower()
+        if record is not None and record.node_name and not record.assumed:
+            whole = self._placed(record)
+            return _with(whole, root=root_key(leaf), levels=levels_of(self._groups, leaf))
+        if state in ("running", "succeeded", "failed"):
+            where = f"is on node {member.node}" if state == "running" else f"has {state}"
+            line = PodLine(pod.name, state, member.node)
+            return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
+        whole = self._story(leaf)
+        said = record.said.partition(": ")[2] if record is not None else ""
+        if member.state is MemberState.FOREIGN:
+            name = member.pod.spec.scheduler_name
+            said = f"is for the scheduler {name} (spec.schedulerName), not for this one; {leaf} does not count it"
+        reasons: list[NodeReason] = []
+        if record is not None and not record.node_name:
+            verdict, reasons, _ = self._judge(record)
+            if verdict.result != "placed" and verdict.message and not whole.scheduled:
+                said = said or verdict.message
+        line = PodLine(pod.name, state, member.node, record.nominated if record is not None else "", said)
+        return _with(
+            whole,
+            kind="Pod",
+            name=pod.name,
+            scheduled=False,
+            summary=said or whole.summary,
+            node_reasons=reasons,
+            pods=[line],
+        )
+
+    # ---- groups
+
+    def group(self, key: GroupKey) -> Why:
+        if self._groups is None:
+            raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
+        if self._groups.forest.named(key) is None:
+            raise Unknown(f"the scheduler knows no {key.kind} {key.namespace}/{key.name}")
+        return self._story(key)
+
+    def workload(self, namespace: str, name: str) -> list[Why]:
+        """One item per root: groups made from the Workload, or its implicit groups (NAME/GROUP/KEY asks for one)."""
+        if self._groups is None:
+            raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
+        forest = self._groups.forest
+        if "/" in name:
+            parts = [*name.split("/"), ""][:3]
+            return [self.group(GroupKey(WORKLOAD, namespace, "/".join(parts)))]
+        roots: dict[GroupKey, None] = {}
+        for key in sorted(forest.of_workload(namespace, name)):
+            roots[forest.resolve(key).root or key] = None
+        if not roots and self._engine.objects.get(Workload, namespace, name) is None:
+            raise Unknown(f"the scheduler knows no Workload {namespace}/{name}")
+        return [self._story(key) for key in roots]
+
+    def _story(self, key: GroupKey) -> Why:
+        groups = self._groups
+        assert groups is not None
+        resolution = groups.forest.resolve(key)
+        head = resolution.root or key
+        root = groups.root_of(key)
+        group = groups.forest.group(key)
+        queue = self._queue(root)
+        levels = levels_of(groups, head)
+        satisfied = group is not None and placed_enough(groups, group) and not groups.under_way(head)
+        waiting = len(root.records) if root is not None else 0
+        last = now = None
+        changes: list[Relaxation] = []
+        if resolution.root is not None:
+            failure = groups.failure(root_key(head))
+            if failure is not None:
+                proof = proof_of(failure.outcome.certificate) if failure.outcome is not None else None
+                result = failure.outcome.verdict.value if failure.outcome is not None else "rules"
+                steps = failure.outcome.expansions if failure.outcome is not None else 0
+                last = Verdict(result, failure.message, proof, steps)
+            tree = groups.forest.group(head)
+            if tree is not None and waiting and groups.forest.ready(head) and queue.place != "gated":
+                now, changes = self._try(tree, root)
+        below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))
+        summary = self._summary(key, group, resolution.message, queue, last, now, below, satisfied)
+        return Why(
+            kind=key.kind,
+            namespace=key.namespace,
+            name=key.name,
+            root=root_key(head),
+            scheduled=satisfied,
+            summary=summary,
+            priority=groups.forest.priority(head) if groups.forest.group(head) is not None else 0,
+            queue=queue,
+            levels=levels,
+            last=last,
+            now=now,
+            nodes=self._engine.columns.count,
+            preemption=self._preempting(root_key(head)),
+            relaxations=changes,
+            pods=pods_of(groups, key, self._engine.pods.records),
+        )
+
+    def _try(self, tree: Group, root: Root | None) -> tuple[Verdict, list[Relaxation]]:
+        """The attempt that would be made now, without making it."""
+        state, groups = self._engine.cluster, self._groups
+        assert groups is not None
+        try:
+            priority = root.priority if root is not None else 0
+            built = build(state, tree, groups.waiting_pods, self._engine.settings.search_budget, priority)
+            solved = solve(state, built)
+            if solved.outcome.placed and not solved.seats and not solved.rules_in_the_way:
+                return Verdict("impossible", "its minimum is met; no further member fits"), []
+            verdict = verdict_of(tree, built, solved)
+            certificate = solved.outcome.certificate
+            if not self._relax or certificate is None:
+                return verdict, []
+            return verdict, relaxations(state, built, certificate)
+        except (PluginFailure, Unplaceable) as problem:
+            return Verdict("error", str(problem)), []
+
+    def _summary(
+        self,
+        key: GroupKey,
+        group: Group | None,
+        missing: str,
+        queue: QueuePlace,
+        last: Verdict | None,
+        now: Verdict | None,
+        waiting: int,
+        satisfied: bool,
+    ) -> str:
+        assert self._groups is not None
+        if satisfied and group is not None and group.spec is not None:
+            what = "child groups" if key.kind == COMPOSITE else "pods"
+            text = f"{key} is scheduled: at least {group.spec.minimum} of its {what} have a node"
+            more = "1 more pod waits" if waiting == 1 else f"{waiting} more pods wait"
+            return f"{text}; {more}" if waiting else text
+        if queue.place == "gated":
+            said = self._groups.conditions.said(key)
+            return said[2] if said is not None and said[0] == "False" and said[2] else queue.message
+        if missing:
+            return missing
+        if now is not None and now.result == "placed":
+            return "fits now; it is tried when its turn comes"
+        said = self._groups.conditions.said(key)
+        if said is not None and said[0] == "False" and said[2]:
+            return said[2]  # word for word what the object says
+        for verdict in (last, now):
+            if verdict is not None and verdict.message:
+                return verdict.message
+        if self._groups.under_way(self._groups.forest.resolve(key).root or key):
+            return "its pods are being bound"
+        if group is not None and group.spec is not None and not group.ready:
+            return self._groups.forest.quorum(key).message
+        return "waiting for its first attempt"
+
+    # ---- parts of an answer
+
+    def _queue(self, root: Root | None) -> QueuePlace:
+        if root is None or root.place is Place.NOWHERE:
+            return QueuePlace("none")
+        bucket = root.bucket
+        position, until = 0, ""
+        waits: list[str] = []
+        gate, message = root.gate if root.place is Place.GATED else ("", "")
+        if root.place is Place.ACTIVE:
+            ahead = [other for other, place in self._engine.queue.places() if place is Place.ACTIVE]
+            position = 1 + sum(other.entry[:2] < root.entry[:2] for other in ahead)
+        elif root.place is Place.BACKOFF:
+            until = rfc3339(root.expiry)
+        elif root.place is Place.WAITING and bucket is not None:
+            until = rfc3339(bucket.deadline)
+            waits = [text for bit, text in _EVENTS.items() if bit & bucket.wakes]
+            if bucket.needs is not None:
+                waits.insert(0, f"a node has {self._amounts(bucket.needs)} free")
+        return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message)
+
+    def _amounts(self, needs: tuple[tuple[int, float], ...]) -> str:
+        names = self._engine.columns.resource_names
+        parts = [f"{names[rid]} {_amount(names[rid], value)}" for rid, value in needs if names[rid] != "pods"]
+        return ", ".join(parts) or "room for a pod"
+
+    def _preempting(self, root: str) -> Preempting | None:
+        plan = self._engine.evictions.plans.get(root)
+        if plan is None:
+            return None
+        return Preempting(sorted(plan.victims), plan.size, sorted(plan.nodes), plan.text)
+
+
+def reasons_of(diagnosis: Diagnosis) -> list[NodeReason]:
+    """Filter reasons with the number of nodes, most nodes first."""
+    counts: dict[tuple[str, str, bool], int] = {}
+    for plugin, finding in diagnosis.findings:
+        key = (plugin, finding.reason, not finding.unresolvable)
+        counts[key] = counts.get(key, 0) + len(finding.rows)
+    found = [NodeReason(reason, nodes, plugin, helps) for (plugin, reason, helps), nodes in counts.items()]
+    return sorted(found, key=lambda reason: (-reason.nodes, reason.reason))
+
+
+def _amount(name: str, value: float) -> str:
+    if name == "cpu":
+        return f"{value / 1000:g}"
+    if name == "memory" or name.endswith("storage"):
+        for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if value >= size and value % (size / 4) == 0:
+                return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _with(value: Why, **changes: object) -> Why:
+    return msgspec.structs.replace(value, **changes)

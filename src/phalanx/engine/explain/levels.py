@@ -1,0 +1,87 @@
+"""The tree of a root, level by level: quorum, what is placed, where, and what its condition says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phalanx.engine.explain.values import Level, PodLine
+from phalanx.engine.scheduling.group_roots import Groups
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import ON_NODE, Group, GroupKey, MemberState
+
+MOST_PODS = 200  # listed by name; counts are always complete
+
+
+def levels_of(groups: Groups, head: GroupKey) -> list[Level]:
+    """Parents first, siblings by age."""
+    found = []
+    depth: dict[GroupKey, int] = {}
+    for group in groups.forest.tree(head):
+        spec = group.spec
+        above = spec.parent if spec is not None and spec.parent in depth else None
+        depth[group.key] = depth[above] + 1 if above is not None else 0
+        found.append(_level(groups, group, depth[group.key]))
+    return found
+
+
+def placed_enough(groups: Groups, group: Group) -> bool:
+    """Its minimum is met by what is placed. Composites in a cycle never are: nobody can say where to start counting."""
+    return not (group.composite and groups.forest.resolve(group.key).cycle) and group.satisfied
+
+
+def _level(groups: Groups, group: Group, depth: int) -> Level:
+    spec = group.spec
+    if spec is None:
+        return Level(group.key.kind, group.key.name, depth, policy="unknown", message="its object has not been seen")
+    said = groups.conditions.said(group.key) or ("", "", "")
+    leaves = list(groups.forest.leaves(group.key))
+    return Level(
+        kind=group.key.kind,
+        name=group.key.name,
+        depth=depth,
+        parent=spec.parent.name if spec.parent is not None else "",
+        policy="gang" if spec.gang else "basic",
+        minimum=spec.minimum,
+        known=group.ready_children if group.composite else group.known,
+        placed=sum(placed_enough(groups, g) for g in group.children.values()) if group.composite else group.placed,
+        pending=sum(leaf.counts[MemberState.PENDING] for leaf in leaves),
+        gated=sum(len(leaf.gated) for leaf in leaves),
+        ready=group.ready,
+        satisfied=placed_enough(groups, group),
+        topology=spec.topology_key or "",
+        domains=_domains(groups, leaves, spec.topology_key),
+        disruption="all" if spec.disrupt_all else "single",
+        status=said[0],
+        reason=said[1],
+        message=said[2],
+    )
+
+
+def _domains(groups: Groups, leaves: list[Group], key: str | None) -> list[str]:
+    if key is None:
+        return []
+    columns = groups.cycle.columns
+    found: dict[str, None] = {}
+    for leaf in leaves:
+        for member in leaf.members.values():
+            row = columns.row_of.get(member.node, -1) if member.state in ON_NODE else -1
+            node = columns.nodes[row] if row >= 0 else None
+            if node is not None and key in node.metadata.labels:
+                found[node.metadata.labels[key]] = None
+    return sorted(found)
+
+
+def pods_of(groups: Groups, key: GroupKey, records: Mapping[str, PodRecord]) -> list[PodLine]:
+    """Members below a group: those that wait first, by name."""
+    found = []
+    for leaf in groups.forest.leaves(key):
+        of_group = (groups.conditions.said(leaf.key) or ("", "", ""))[2]
+        for name, member in leaf.members.items():
+            record = records.get(str(name))
+            said = record.said.partition(": ")[2] if record is not None and not record.node_name else ""
+            if said == of_group:
+                said = ""  # only what is not said about the group already
+            nominated = record.nominated if record is not None else ""
+            found.append(PodLine(name.name, member.state.name.lower(), member.node, nominated, said))
+    found.sort(key=lambda line: (line.state != "pending", line.name))
+    return found[:MOST_PODS]

@@ -1,0 +1,191 @@
+"""What would be evicted for a pod or a group: the plan that preemption would make now, without making it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from phalanx.engine.explain.ask import Unknown
+from phalanx.engine.explain.trial import solve
+from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
+from phalanx.engine.framework import Finding
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.choice import choose
+from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.placement.sentences import plural
+from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan
+from phalanx.engine.preemption.single import Candidate, Chooser
+from phalanx.engine.scheduling.group_preemption import GroupPlan
+from phalanx.engine.scheduling.group_roots import Groups, root_key
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.scheduler import Scheduler
+
+NEVER = "its preemptionPolicy is Never: it waits for room and evicts nobody"
+FITS = "fits without evicting anybody"
+
+
+def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
+    """Raises Unknown."""
+    groups = engine.groups if engine.cluster.grouping else None
+    if kind == "Pod":
+        leaf = groups.forest.leaf_of(PodKey(namespace, name)) if groups is not None else None
+        if leaf is None:
+            return _pod(engine, namespace, name)
+    else:
+        leaf = GroupKey(kind, namespace, "/".join([*name.split("/"), "", ""][:3]) if kind == WORKLOAD else name)
+    if groups is None or groups.forest.named(leaf) is None:
+        raise Unknown(f"the scheduler knows no {kind} {namespace}/{name}")
+    return _group(engine, groups, leaf)
+
+
+def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
+    found = engine.evictions.plans.get(root)
+    if found is None:
+        return None
+    victims = [
+        VictimLine(f"pod {key}", 1, record.priority if record is not None else 0, "is being evicted")
+        for key, record in ((key, engine.pods.records.get(key)) for key in sorted(found.victims))
+    ]
+    text = found.text.partition("\n")[0] or "victims are on their way out"
+    return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
+
+
+# ---- pods
+
+
+def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
+    record = engine.pods.records.get(f"{namespace}/{name}")
+    if record is None:
+        raise Unknown(f"the scheduler knows no pod {namespace}/{name}")
+    root = f"pod/{record.key}"
+    if record.node_name:
+        return PlanAnswer(root, "fits", f"is on node {record.node_name}")
+    under_way = _under_way(engine, root)
+    if under_way is not None:
+        return under_way
+    if record.preemption_policy == "Never":
+        return PlanAnswer(root, "none", NEVER)
+    if not engine.profiles[record.scheduler_name].preempts:
+        return PlanAnswer(root, "none", "its scheduler profile has no DefaultPreemption plugin")
+    try:
+        return _choose(engine, engine.preemption.chooser, root, record)
+    except PluginFailure as problem:
+        return PlanAnswer(root, "none", str(problem))
+
+
+def _choose(engine: Scheduler, chooser: Chooser, root: str, record: PodRecord) -> PlanAnswer:
+    state = engine.cluster
+    evaluation = state.evaluation(record)
+    status = evaluation.pre_filter()
+    if status is not None:
+        return PlanAnswer(root, "hopeless", f"evictions do not help: {status.message}")
+    blocked: list[tuple[str, Finding]] = []
+    row = choose(state, record, evaluation, blocked)
+    if row >= 0:
+        return PlanAnswer(root, "fits", FITS, places=[NodeShare(engine.columns.names[row], 1)])
+    diagnosis = evaluation.diagnose()
+    chooser.catalogue.refresh()
+    found = chooser.choose(record, evaluation, diagnosis.resolvable)
+    if found is None:
+        return PlanAnswer(root, "hopeless", "evicting pods of lower priority would not make room on any node")
+    return _candidate(engine, chooser, root, found)
+
+
+def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
+    node = engine.columns.names[found.row]
+    why = f"while it stays the pod does not fit on {node}"
+    victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
+    cost = dict(zip(chooser.order, found.key, strict=True))
+    pods = sum(line.pods for line in victims)
+    price = Price(
+        budget_violations=int(cost.get("budgets", 0)),
+        highest_priority=max((line.priority for line in victims), default=None),
+        pods=pods,
+        broken_gangs=int(cost.get("gangs", 0)),
+        lost_seconds=round(sum(chooser.catalogue.lost(unit) for unit in found.units), 3),
+    )
+    if not victims:
+        text = f"room on node {node} is about to be free: pods that are leaving suffice"
+        return PlanAnswer(root, "plan", text, places=[NodeShare(node, 1)], cost=price)
+    text = f"evict {pods} pod{'s' if pods != 1 else ''} on node {node}"
+    return PlanAnswer(root, "plan", text, victims, [NodeShare(node, 1)], price)
+
+
+# ---- groups
+
+
+def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
+    head = groups.forest.resolve(leaf).root
+    if head is None:
+        return PlanAnswer(root_key(leaf), "none", groups.forest.resolve(leaf).message)
+    name = root_key(head)
+    under_way = _under_way(engine, name)
+    if under_way is not None:
+        return under_way
+    group, root = groups.forest.group(head), groups.root_of(head)
+    if group is None or root is None or not root.records:
+        if any(each.key in groups.waiting_pods for each in groups.forest.leaves(head)):
+            return PlanAnswer(name, "none", "waiting for its first attempt")
+        return PlanAnswer(name, "fits", "no pod of it waits")
+    if not groups.forest.ready(head):
+        return PlanAnswer(name, "none", groups.forest.quorum(head).message)
+    held = groups.forest.invalid(head) is not None or groups.forest.mismatch(head) is not None
+    if held:
+        return PlanAnswer(name, "none", root.gate[1])
+    try:  # also for a group whose pods are gated: that is how to see a plan before it is carried out
+        settings = engine.settings
+        built = build(engine.cluster, group, groups.waiting_pods, settings.search_budget, root.priority)
+        solved = solve(engine.cluster, built)
+        if solved.seats:
+            return PlanAnswer(name, "fits", FITS, places=_shares(engine, solved.seats))
+        if groups.forest.preemption_policy(head) == "Never":
+            return PlanAnswer(name, "none", NEVER)
+        if not engine.profiles[next(iter(root.records.values())).scheduler_name].preempts:
+            return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts nobody for groups")
+        return _of(engine, name, groups.preempt.plan(root, group, built))
+    except (PluginFailure, Unplaceable) as problem:
+        return PlanAnswer(name, "none", str(problem))
+
+
+def _of(engine: Scheduler, name: str, found: GroupPlan) -> PlanAnswer:
+    answer, places = found.answer, _shares(engine, found.seats)
+    if isinstance(answer, Plan):
+        victims = [VictimLine(v.name, v.pods, v.priority, v.why) for v in answer.victims]
+        units = plural(len(victims), "unit")
+        text = f"evict {plural(answer.cost.pods, 'pod')} in {units}" if victims else FITS
+        if not victims and places:
+            text = "evicts nobody more: pods that are leaving suffice"
+        cost, bound = _price(answer.cost), _price(answer.lower_bound)
+        return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions)
+    if found.units:
+        # Found by the filters' own word, unit by unit: no bound is known.
+        why = "while it stays the pods' rules about each other are not kept"
+        victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
+        pods = sum(line.pods for line in victims)
+        cost = Price(highest_priority=max(line.priority for line in victims), pods=pods)
+        return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
+    if isinstance(answer, Hopeless):
+        return PlanAnswer(name, "hopeless", answer.reason, expansions=answer.expansions)
+    steps = answer.expansions
+    return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
+
+
+def _shares(engine: Scheduler, seats: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:
+    counts: dict[str, int] = {}
+    for _, row in seats:
+        node = engine.columns.names[row]
+        counts[node] = counts.get(node, 0) + 1
+    return [NodeShare(node, count) for node, count in sorted(counts.items())]
+
+
+def _price(cost: Cost) -> Price:
+    return Price(
+        budget_violations=cost.budgets,
+        highest_priority=None if cost.priority == NOBODY else cost.priority,
+        pods=cost.pods,
+        broken_gangs=cost.gangs,
+        lost_seconds=round(cost.work, 3),
+    )

@@ -1,0 +1,335 @@
+"""What would make it fit: small changes to the problem, each tried by the same search that said no.
+
+Tried in a fixed order with a budget of their own; nothing of the engine's state is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.explain.trial import Edit, changed, edited, solve
+from phalanx.engine.explain.values import Relaxation
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.groups.build import COUNTED, Built
+from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow
+from phalanx.engine.placement import Group as Part
+from phalanx.engine.placement.problem import groups as parts_below
+from phalanx.engine.placement.sentences import domain_word, plural
+from phalanx.engine.state.columns import Bools, Columns
+from phalanx.model.objects import Node
+
+BUDGET = 1_000  # expansions per trial
+MOST_NODES = 64  # of one type that are added for a trial
+TYPES = 3  # of nodes that are tried
+MOST_EXAMPLES = 8  # of a type that are looked at
+CORDON, CORDON_TAINT = "NodeUnschedulable", "node.kubernetes.io/unschedulable"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+
+
+def relaxations(state: ClusterState, built: Built, certificate: Certificate) -> list[Relaxation]:
+    """For a tree that does not fit."""
+    relaxer = _Relaxer(state, built, certificate)
+    return [*relaxer.topology(), *relaxer.members(), *relaxer.filters(), *relaxer.nodes()]
+
+
+class _Relaxer:
+    def __init__(self, state: ClusterState, built: Built, certificate: Certificate) -> None:
+        self._cluster = state
+        self._columns = state.columns
+        # Masks are borrowed from evaluations, which move with every trial.
+        shapes = [replace(shape, mask=shape.mask.copy()) for shape in built.problem.shapes]
+        small = changed(built.problem, shapes=shapes, budget=min(BUDGET, built.problem.budget))
+        self._built = replace(built, problem=small)
+        chain = [certificate]
+        while chain[-1].inner is not None:
+            chain.append(chain[-1].inner)
+        self._chain = chain
+        self._parts = {part.name: part for part in parts_below(small.root)}
+
+    def _failing(self) -> Iterator[tuple[Certificate, Part]]:
+        """The groups named by the certificate, the innermost first."""
+        for why in reversed(self._chain):
+            part = self._parts.get(why.group)
+            if part is not None:
+                yield why, part
+
+    # ---- topology
+
+    def topology(self) -> Iterator[Relaxation]:
+        """For the innermost constrained level: its key one step wider, and so on until it fits; then no key."""
+        for why, part in self._failing():
+            if part.key is None:
+                continue
+            below = domain_word(part.key)
+            for key in [*self._wider(part.key), None]:
+                trial = edited(self._built, _set(part, key=key, pinned=-1), partial(self._with_key, key))
+                if key is not None and part.pinned >= 0:
+                    trial = self._repinned(trial, part, key)
+                fits = solve(self._cluster, trial).fits
+                change = f"{below}→{domain_word(key)}" if key is not None else f"without the {below} constraint it"
+                verb = {True: "fits now", False: "does not fit either", None: "gave no answer within the search budget"}
+                yield Relaxation("topology", f"{change} {verb[fits]}", fits, fits is not None, why.group, key or "")
+                if fits:
+                    return
+            return
+
+    def _wider(self, key: str) -> list[str]:
+        """Label keys whose domains are unions of this key's domains, the narrowest first."""
+        domain_of: dict[str, dict[str, str]] = {}  # wider key -> our value -> its value
+        sizes: dict[str, set[str]] = {}
+        broken: set[str] = {key}
+        mine: set[str] = set()
+        for node in self._columns.nodes:
+            value = node.metadata.labels.get(key) if node is not None else None
+            if node is None or value is None:
+                continue
+            new = value not in mine
+            mine.add(value)
+            for other, name in node.metadata.labels.items():
+                if other in broken:
+                    continue
+                known = domain_of.setdefault(other, {})
+                if known.setdefault(value, name) != name or (new and len(known) != len(mine)):
+                    broken.add(other)
+                sizes.setdefault(other, set()).add(name)
+        found = [
+            other
+            for other, known in domain_of.items()
+            if other not in broken and len(known) == len(mine) and 1 < len(sizes[other]) < len(mine)
+        ]
+        return sorted(found, key=lambda other: (-len(sizes[other]), other))
+
+    def _with_key(self, key: str | None, problem: Problem) -> Problem:
+        if key is None or key in problem.domains:
+            return problem
+        ids: dict[str, int] = {}
+        column = np.full(self._columns.n, -1, dtype=np.int32)
+        for row, node in enumerate(self._columns.nodes):
+            value = node.metadata.labels.get(key) if node is not None else None
+            if value is not None:
+                column[row] = ids.setdefault(value, len(ids))
+        return changed(
+            problem,
+            domains={**problem.domains, key: column},
+            domain_names={**problem.domain_names, key: list(ids)},
+        )
+
+    def _repinned(self, trial: Built, part: Part, key: str) -> Built:
+        """Running members stay where they are: the wider domain is the one around theirs."""
+        assert part.key is not None
+        inside = np.flatnonzero(self._built.problem.domains[part.key] == part.pinned)
+        wide = int(trial.problem.domains[key][inside[0]]) if len(inside) else -1
+        return edited(trial, _set(part, pinned=wide))
+
+    # ---- members
+
+    def members(self) -> Iterator[Relaxation]:
+        """The largest smaller minimum that fits, for the innermost group where one does."""
+        for why, part in self._failing():
+            low = part.satisfied if isinstance(part, Leaf) else 0
+            best = self._largest(part, low, part.minimum - 1)
+            if best <= low or best <= 0:
+                continue
+            word = "minGroupCount" if isinstance(part, Composite) else "minCount"
+            text = f"{word} {best} instead of {part.minimum} fits now"
+            yield Relaxation("members", text, True, True, why.group, str(best))
+            return
+
+    def _largest(self, part: Part, low: int, high: int) -> int:
+        """The largest minimum above `low`, up to `high`, that works; `low` if none does."""
+        while low < high:
+            middle = (low + high + 1) // 2
+            trial = edited(self._built, _set(part, minimum=middle))
+            if solve(self._cluster, trial).fits:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # ---- filters
+
+    def filters(self) -> Iterator[Relaxation]:
+        """Filters (taints, cordons, node affinity, …) without which it would fit: each left out alone."""
+        names: dict[str, None] = {}
+        for evaluation in self._built.evaluations:
+            names.update(dict.fromkeys(plugin.name for plugin, _ in evaluation.filters))
+        for name in names:
+            if name in COUNTED:
+                continue
+            found = self._without(name)
+            if found is None:
+                continue
+            trial, rows, reason = found
+            # The filters would still say no: by counting alone.
+            if solve(self._cluster, replace(trial, coupled=False)).fits:
+                text = f"but for {plural(rows, 'node')} with '{reason}' it would fit now"
+                yield Relaxation("filter", text, True, not self._ties(), to=name)
+
+    def _without(self, name: str) -> tuple[Built, int, str] | None:
+        """The problem as it is when a filter is not asked, the number of nodes that opens, and what it said of them."""
+        n = self._columns.n
+        opened = np.zeros(n, dtype=np.bool_)
+        reason = ""
+        shapes = []
+        for shape, evaluation in zip(self._built.problem.shapes, self._built.evaluations, strict=True):
+            mask = _mask_without(self._columns, evaluation, name)[:n]
+            fresh = np.flatnonzero(mask & ~shape.mask)
+            shapes.append(replace(shape, mask=mask, slots=None))
+            if len(fresh) and evaluation.pre_filter() is None:
+                opened[fresh] = True
+                asked = next(tracker for plugin, tracker in evaluation.filters if plugin.name == name)
+                reason = reason or asked.explain(fresh)[0].reason
+        if not reason:
+            return None
+        trial = edited(self._built, lambda part: part, lambda problem: changed(problem, shapes=shapes))
+        return trial, int(opened.sum()), reason
+
+    # ---- nodes
+
+    def nodes(self) -> Iterator[Relaxation]:
+        """The smallest number of further free nodes of a type, next to those where it nearly fits."""
+        rows, where = self._neighbourhood()
+        for kind in self._types(rows)[:TYPES]:
+            count = self._fewest(kind)
+            if not count:
+                continue
+            more = "1 more free node" if count == 1 else f"{count} more free nodes"
+            text = f"{more} {kind.name}{where} would do"
+            yield Relaxation("nodes", text, True, not self._ties(), to=f"{count} {kind.example}")
+
+    def _ties(self) -> bool:
+        """Members have rules about other pods or volumes, which nobody can ask about nodes that are not there."""
+        return any(s.affinity or s.anti_affinity or s.spread or s.volumes for s in self._built.shapes)
+
+    def _neighbourhood(self) -> tuple[Sequence[int], str]:
+        """Rows of the domain that comes closest at the innermost constrained level, and what to call it."""
+        everywhere = np.flatnonzero(self._columns.alive[: self._columns.n])
+        for why, part in self._failing():
+            if part.key is None or why.best is None:
+                continue
+            column = self._built.problem.domains[part.key]
+            names = self._built.problem.domain_names[part.key]
+            if why.best in names:
+                rows = np.flatnonzero((column == list(names).index(why.best)) & self._columns.alive[: self._columns.n])
+                return rows.tolist(), f" in {domain_word(part.key)} {why.best}"
+        return everywhere.tolist(), ""
+
+    def _types(self, rows: Sequence[int]) -> list[NodeType]:
+        """Distinct kinds of nodes that could take a member if they were empty, the most frequent first."""
+        columns = self._columns
+        rids = [columns.resources[name] for name in self._built.problem.resources]
+        examples: dict[tuple[object, ...], list[int]] = {}
+        for row in rows:
+            if not columns.unschedulable[row]:
+                signature = (tuple(columns.alloc[rids, row]), int(columns.taint_set[row]))
+                examples.setdefault(signature, []).append(row)
+        found = []
+        for same in sorted(examples.values(), key=lambda same: (-len(same), same[0]))[: 2 * TYPES]:
+            for row in same[:MOST_EXAMPLES]:  # a neighbour's rule may bar one of them and not the next
+                allowed = tuple(_takes_when_empty(columns, each, row) for each in self._built.evaluations)
+                node = columns.nodes[row]
+                if any(allowed) and node is not None:
+                    found.append(NodeType(row, allowed, _type_name(node), node.metadata.name))
+                    break
+        return found
+
+    def _fewest(self, kind: NodeType) -> int:
+        """0: not even the most help."""
+        high = 1
+        while not self._enough(kind, high):
+            high *= 2
+            if high > MOST_NODES:
+                return 0
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._enough(kind, middle) else (middle, high)
+        return high
+
+    def _enough(self, kind: NodeType, count: int) -> bool:
+        trial = edited(self._built, lambda p: p, lambda problem: self._with_nodes(problem, kind, count))
+        # By counting alone: the filters know no such nodes.
+        return solve(self._cluster, replace(trial, coupled=False)).fits is True
+
+    def _with_nodes(self, problem: Problem, kind: NodeType, count: int) -> Problem:
+        row = kind.row
+        rids = [self._columns.resources[name] for name in problem.resources]
+        fresh = np.repeat(self._columns.alloc[rids, row][:, None], count, axis=1)
+        shapes = [_grown(shape, row, count, ok) for shape, ok in zip(problem.shapes, kind.allowed, strict=True)]
+        domains = {key: np.append(ids, np.repeat(ids[row], count)) for key, ids in problem.domains.items()}
+        used = None if problem.used is None else np.hstack([problem.used, np.zeros_like(fresh)])
+        return changed(problem, free=np.hstack([problem.free, fresh]), shapes=shapes, domains=domains, used=used)
+
+
+def _set(part: Part, **fields: Any) -> Edit:
+    """An edit of one group, known by its name."""
+    return lambda other: replace(other, **fields) if other.name == part.name else other
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    row: int  # an example of it
+    allowed: tuple[bool, ...]  # per shape: would its filters take such a node if it were empty
+    name: str
+    example: str
+
+
+def _type_name(node: Node) -> str:
+    kind = node.metadata.labels.get(INSTANCE_TYPE)
+    return f"of type {kind}" if kind else f"like {node.metadata.name}"
+
+
+def _grown(shape: ShapeRow, row: int, count: int, allowed: bool) -> ShapeRow:
+    score = None if shape.score is None else np.append(shape.score, np.repeat(shape.score[row], count))
+    cap = None if shape.cap is None else np.append(shape.cap, np.repeat(shape.cap[row], count))
+    mask = np.append(shape.mask, np.repeat(allowed, count))
+    return replace(shape, mask=mask, cap=cap, slots=None, score=score, reasons=None)
+
+
+def _takes_when_empty(columns: Columns, evaluation: Evaluation, row: int) -> bool:
+    """Whether a shape could go to the row if nothing ran there: every filter but those about what is in use, and what
+    the node has in all. Asked without emptying the row, so that nobody who follows the columns notices."""
+    if evaluation.pre_filter() is not None:
+        return False
+    if any(columns.alloc[rid, row] < amount for rid, amount in evaluation.shape.requests):
+        return False
+    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if plugin.name not in COUNTED)
+
+
+def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
+    """(capacity,) the nodes that all filters but one allow. A cordon is a field and a taint: it counts as one."""
+    mask = columns.alive.copy()
+    for plugin, tracker in evaluation.filters:
+        if plugin.name == name:
+            continue
+        if name == CORDON and plugin.name == "TaintToleration":
+            only = [all(taint.key == CORDON_TAINT for taint in taints) for taints in columns.taint_sets]
+            mask &= tracker.mask | (columns.unschedulable & np.array(only)[columns.taint_set])
+        else:
+            mask &= tracker.mask
+    return mask
+
+
+def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
+    """For one pod that fits nowhere: on how many nodes a single filter is all that is in the way."""
+    if evaluation.pre_filter() is not None:
+        return []
+    found = []
+    for plugin, tracker in evaluation.filters:
+        rows = _mask_without(state.columns, evaluation, plugin.name) & ~tracker.mask
+        if plugin.name == "NodeResourcesFit":  # a node that is too small would not do if it were empty either
+            for rid, amount in evaluation.shape.requests:
+                rows &= state.columns.alloc[rid] >= amount
+        count = int(rows.sum())
+        if count:
+            first = state.columns.names[int(np.flatnonzero(rows)[0])]
+            example = first if count == 1 else f"{first} and {count - 1} more"
+            text = f"only {plugin.name} stands between the pod and {plural(count, 'node')} ({example})"
+            found.append(Relaxation("filter", text, True, True, to=plugin.name))
+    return found

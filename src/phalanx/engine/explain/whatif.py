@@ -1,0 +1,346 @@
+"""What if these objects were there: would they fit now, where, and if not why. Nothing of them stays behind.
+
+The groups of the question live in a forest of their own, its pods in records nobody else sees, its shapes in a table of
+their own. What a trial has to touch (rows, label columns, resources, interesting labels) is put back afterwards: a
+scheduler that was asked decides the same as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from phalanx.engine.explain.ask import reasons_of
+from phalanx.engine.explain.relax import for_pod, relaxations
+from phalanx.engine.explain.trial import Solved, solve, verdict_of
+from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Verdict, Would
+from phalanx.engine.framework import Finding
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.plugins.pod_index import PodIndex
+from phalanx.engine.scheduling.group_roots import root_key
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import ShapeTable
+from phalanx.model.groups import WORKLOAD, Group, GroupForest, GroupKey, MemberState, PodKey, group_of, pod_key
+from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class Question:
+    """Objects as the API server would have made them: defaults filled in, priorities resolved."""
+
+    pods: list[Pod] = field(default_factory=list)
+    pod_groups: list[PodGroup] = field(default_factory=list)
+    composites: list[CompositePodGroup] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+
+
+def whatif(engine: Scheduler, question: Question, *, relax: bool = True) -> Outlook:
+    """Roots in the order of the queue, each after those before it have been placed."""
+    with _Trial(engine) as trial:
+        asked = _Asked(engine, trial, relax)
+        asked.put(question)
+        items = [asked.judge(root) for root in asked.roots()]
+        return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
+
+
+class _Ids:
+    """Ids of shapes in questions: never one the engine uses, never one twice."""
+
+    def __init__(self) -> None:
+        self.next = count(1 << 40)
+
+
+class _Trial:
+    """Remembers what a question may change besides rows, and puts it back."""
+
+    def __init__(self, engine: Scheduler) -> None:
+        self._engine = engine
+        self._columns = engine.columns
+        self._shared = engine.columns.shared
+
+    def __enter__(self) -> _Trial:
+        columns, interest = self._columns, self._engine.interest
+        index = self._shared.get(PodIndex)
+        if index is not None:
+            index.sync()  # what it looks past must be known to the state that is put back
+        self._interest = interest.state()
+        self._labels = set(columns.labels)
+        self._resources = len(columns.resource_names)
+        self._ids: _Ids = self._shared.setdefault(_Ids, _Ids())
+        self.shapes = ShapeTable(columns.resource, interest)
+        self.shapes.signers = list(self._engine.shapes.signers)
+        self._mark = columns.journal.mark()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        columns, engine = self._columns, self._engine
+        columns.journal.rewind(self._mark)
+        for shape in self.shapes.every():
+            engine.evaluations.forget(shape)
+        for key in [key for key in columns.labels if key not in self._labels]:
+            del columns.labels[key]
+        columns.forget_resources(self._resources)
+        # The index must see pods of the question go as they came, and must not take a later growth of the interest for
+        # the one it saw here.
+        index = self._shared.get(PodIndex)
+        if index is not None:
+            index.sync()
+        engine.interest.restore(self._interest)
+        if index is not None:
+            index.sync()
+
+    def record(self, pod: Pod, order: int, created: float) -> PodRecord:
+        shape = self.shapes.of(pod)
+        if shape.id < 1 << 40:
+            shape.id = next(self._ids.next)
+        record = PodRecord(pod, shape, order, created)
+        # Rows know pods by key: the real pod of this name, if there is one, must keep its own entry.
+        record.key = f"?{record.key}"
+        record.nominated = ""
+        return record
+
+
+@dataclass(slots=True)
+class _Root:
+    key: GroupKey | None  # None: a single pod
+    priority: int
+    order: int
+    records: list[PodRecord]
+
+
+class _Asked:
+    def __init__(self, engine: Scheduler, trial: _Trial, relax: bool) -> None:
+        self._engine = engine
+        self._cluster = engine.cluster
+        self._trial = trial
+        self._relax = relax
+        self._groups = engine.groups if engine.cluster.grouping else None
+        self.forest = GroupForest(
+            lambda name: name in engine.profiles, group_preemption_policy=engine.gates("PodGroupPreemptionPolicy")
+        )
+        self.notes: list[str] = []
+        self._records: list[PodRecord] = []
+        self._pending: dict[GroupKey, dict[str, PodRecord]] = {}
+        self._copied: set[GroupKey] = set()
+
+    # ---- what is asked about
+
+    def put(self, question: Question) -> None:
+        for workload in question.workloads:
+            self.forest.put_workload(workload)
+        for composite in question.composites:
+            self.forest.put_composite(composite)
+        for group in question.pod_groups:
+            self.forest.put_pod_group(group)
+        for group in question.pod_groups:
+            self._existing_above(group.spec.parent_composite_pod_group_name, group.metadata.namespace)
+        for number, pod in enumerate(question.pods):
+            if pod.spec.scheduler_name not in self._engine.profiles:
+                name = pod.spec.scheduler_name
+                self.notes.append(f"pod {pod_key(pod)} names scheduler {name}, which is not this one; left out")
+                continue
+            record = self._trial.record(pod, number, self._engine.cluster.now)
+            leaf = group_of(pod) if self._groups is not None else None
+            if leaf is None:
+                self._records.append(record)
+                continue
+            self._existing(leaf)
+            self.forest.put_pod(pod)
+            self._pending.setdefault(leaf, {})[record.key] = record
+
+    def _existing(self, leaf: GroupKey) -> None:
+        """Pods may join a group that is there already: its objects and members count too."""
+        assert self._groups is not None
+        if leaf in self._copied:
+            return
+        self._copied.add(leaf)
+        if leaf.kind == WORKLOAD:
+            name = leaf.name.partition("/")[0]
+            source = self._engine.objects.get(Workload, leaf.namespace, name)
+            if source is not None and self.forest.workload(leaf.namespace, name) is None:
+                self.forest.put_workload(source)
+        real = self._groups.forest.named(leaf)
+        if real is None or self.forest.group(leaf) is not None:
+            return
+        if isinstance(real.source, PodGroup):
+            self.forest.put_pod_group(real.source)
+            self._existing_above(real.source.spec.parent_composite_pod_group_name, leaf.namespace)
+        for key, member in real.members.items():
+            self.forest.put_pod(member.pod)
+            if member.state is MemberState.ASSUMED:
+                self.forest.assume(key, member.node)
+        self._pending.setdefault(leaf, {}).update(self._groups.waiting_pods.get(leaf, {}))
+
+    def _existing_above(self, name: str | None, namespace: str) -> None:
+        """Ancestors that exist already are taken as they are, without their other children."""
+        while name:
+            key = GroupKey("CompositePodGroup", namespace, name)
+            known = self.forest.group(key)
+            if known is None:
+                source = self._engine.objects.get(CompositePodGroup, namespace, name)
+                if source is None:
+                    return
+                self.forest.put_composite(source)
+                known = self.forest.group(key)
+            parent = known.spec.parent if known is not None and known.spec is not None else None
+            name = parent.name if parent is not None and parent != key else None
+
+    def roots(self) -> list[_Root]:
+        found: dict[GroupKey, _Root] = {}
+        for leaf, records in self._pending.items():
+            key = self.forest.resolve(leaf).root or leaf
+            root = found.get(key)
+            if root is None:
+                known = self.forest.group(key) is not None
+                first = next(iter(records.values()))
+                priority = self.forest.priority(key) if known else first.priority
+                root = found[key] = _Root(key, priority, first.order, [])
+            root.records += records.values()
+        roots = [*found.values(), *(_Root(None, r.priority, r.order, [r]) for r in self._records)]
+        empty = [key for key in self.forest.roots() if key not in found]
+        for key in empty:
+            if not any(leaf.members for leaf in self.forest.leaves(key)):
+                self.notes.append(f"{key} has no pods here: nothing to place")
+        return sorted(roots, key=lambda root: (-root.priority, root.order))
+
+    # ---- answers
+
+    def judge(self, root: _Root) -> Would:
+        try:
+            return self._pod(root) if root.key is None else self._group(root, root.key)
+        except (PluginFailure, Unplaceable) as problem:
+            return self._no(root, Verdict("error", str(problem)))
+
+    def _no(
+        self,
+        root: _Root,
+        verdict: Verdict,
+        reasons: Sequence[NodeReason] = (),
+        changes: Sequence[Relaxation] = (),
+    ) -> Would:
+        name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
+        return Would(
+            root=name,
+            fits=False,
+            summary=verdict.message,
+            priority=root.priority,
+            wanted=len(root.records),
+            verdict=verdict,
+            node_reasons=list(reasons),
+            nodes=self._engine.columns.count,
+            relaxations=list(changes),
+        )
+
+    def _pod(self, root: _Root) -> Would:
+        (record,) = root.records
+        if record.pod is not None and record.pod.spec.scheduling_gates:
+            return self._no(root, Verdict("untried", "waiting for its scheduling gates"))
+        state = self._cluster
+        evaluation = state.evaluation(record)
+        status = evaluation.pre_filter()
+        if status is not None:
+            message = Diagnosis(state.columns.count, pre_filter=status).message
+            return self._no(root, Verdict("impossible", message))
+        blocked: list[tuple[str, Finding]] = []
+        row = choose(state, record, evaluation, blocked)
+        if row < 0:
+            diagnosis = evaluation.diagnose()
+            diagnosis.findings += blocked
+            changes = for_pod(state, evaluation) if self._relax else []
+            return self._no(root, Verdict("impossible", diagnosis.message), reasons_of(diagnosis), changes)
+        state.columns.place(record, row)
+        node = state.columns.names[row]
+        place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
+        return Would(
+            root=f"pod/{_name(record)}",
+            fits=True,
+            summary=f"would go to node {node}",
+            priority=root.priority,
+            pods=1,
+            wanted=1,
+            places=[place],
+            nodes=state.columns.count,
+        )
+
+    def _group(self, root: _Root, key: GroupKey) -> Would:
+        waits = self._held(key)
+        if waits:
+            return self._no(root, Verdict("untried", waits))
+        group = self.forest.group(key)
+        assert group is not None
+        state = self._cluster
+        built = build(state, group, self._pending, self._engine.settings.search_budget, root.priority)
+        solved = solve(state, built)
+        if not solved.seats:
+            verdict = verdict_of(group, built, solved)
+            if verdict.result == "placed":
+                verdict = Verdict("impossible", "its minimum is met already; no further member fits")
+            certificate = solved.outcome.certificate
+            changes = relaxations(state, built, certificate) if self._relax and certificate is not None else []
+            return self._no(root, verdict, changes=changes)
+        for record, row in solved.seats:
+            state.columns.place(record, row)
+        total, placed = len(root.records), len(solved.seats)
+        summary = f"fits: {placed} of {total} pods would get a node"
+        return Would(
+            root=root_key(key),
+            fits=True,
+            summary=summary,
+            priority=root.priority,
+            pods=placed,
+            wanted=total,
+            places=self._places(group, built, solved),
+            nodes=state.columns.count,
+        )
+
+    def _held(self, key: GroupKey) -> str:
+        """Why no attempt would be made at all."""
+        forest = self.forest
+        invalid = forest.invalid(key)
+        if invalid is not None:
+            return invalid.message
+        resolution = forest.resolve(key)
+        if resolution.root is None:
+            return resolution.message
+        mismatch = forest.mismatch(key)
+        if mismatch is not None:
+            return mismatch
+        if not forest.ready(key):
+            return forest.quorum(key).message
+        gated = forest.gated(key)
+        return f"waiting for scheduling gates of {', '.join(map(str, gated[:3]))}" if gated else ""
+
+    def _places(self, root: Group, built: Built, solved: Solved) -> list[GroupPlace]:
+        rows_of: dict[GroupKey, dict[int, int]] = {}
+        for record, row in solved.seats:
+            leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
+            if leaf is not None:
+                counts = rows_of.setdefault(leaf, {})
+                counts[row] = counts.get(row, 0) + 1
+        found = []
+        for group in self.forest.tree(root.key):
+            leaves = [leaf.key for leaf in self.forest.leaves(group.key)]
+            rows = [row for leaf in leaves for row in rows_of.get(leaf, ())]
+            if not rows or group.spec is None:
+                continue
+            mine = rows_of.get(group.key, {})
+            names = self._engine.columns.names
+            shares = [NodeShare(name, n) for name, n in sorted((names[row], n) for row, n in mine.items())]
+            key = group.spec.topology_key or ""
+            node = self._engine.columns.nodes[rows[0]]
+            domain = node.metadata.labels.get(key, "") if node is not None and key else ""
+            pods = sum(n for leaf in leaves for n in rows_of.get(leaf, {}).values())
+            found.append(GroupPlace(str(group.key), pods, key, domain, shares))
+        return found
+
+
+def _name(record: PodRecord) -> str:
+    return f"{record.namespace}/{record.name}"

@@ -1,0 +1,360 @@
+"""Turns plain and vectorised plugins into trackers, and keeps misbehaving ones from harming anybody else.
+
+Every call into a plugin during an evaluation goes through here or through `guard`; whatever a plugin raises comes out
+as `PluginFailure` with its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.framework.interface import (
+    MAX_SCORE,
+    Bools,
+    Code,
+    Depends,
+    Finding,
+    Floats,
+    NodeFilter,
+    NodeScore,
+    NodeView,
+    Normaliser,
+    Rows,
+    ShapeFilter,
+    ShapeScore,
+    Status,
+    TrackingFilter,
+    TrackingScore,
+    VectorFilter,
+    VectorScore,
+)
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.shapes import Shape
+
+# Up to this many changed rows are looked at one by one; more are done as vectors, of the rows or of all rows.
+FEW_ROWS = 32
+MANY_ROWS = 48  # where there is no vector form for some rows: one by one up to here
+
+
+class PluginFailure(Exception):
+    """A plugin raised or returned nonsense: the attempt fails, the engine goes on."""
+
+    def __init__(self, plugin: str, message: str) -> None:
+        super().__init__(f"plugin {plugin}: {message}")
+        self.plugin = plugin
+
+
+def guarded(plugin: Any, call: Any, *args: Any) -> Any:
+    """What a plugin answers. Raises PluginFailure for whatever it raises."""
+    try:
+        return call(*args)
+    except PluginFailure:
+        raise
+    except Exception as problem:
+        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+
+
+def checked(plugin: Any, method: str, answer: Any) -> Status | None:
+    """An answer that is one. Raises PluginFailure for anything else, so that its author reads what was wrong."""
+    if answer is None or isinstance(answer, Status):
+        return answer
+    raise PluginFailure(plugin.name, f"{method}() must return a Status or None, got {_describe(answer)}")
+
+
+_NODE, _USAGE = int(Depends.NODE), int(Depends.USAGE)  # plain ints: flag arithmetic is slow
+
+
+def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
+    """Distinct rows, in order, whose verdict may have changed."""
+    rows: dict[int, None] = {}
+    for row, record, _ in changes:
+        if depends & (_NODE if record is None else _USAGE):
+            rows[row] = None
+    return list(rows)
+
+
+class RowFilter:
+    """A vectorised filter about one shape."""
+
+    def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.depends = int(plugin.depends)
+        self.row_verdict = getattr(plugin, "mask_row", None)
+        self.rows_verdict = getattr(plugin, "mask_rows", None)
+        self.mask: Bools = np.zeros(0, dtype=np.bool_)
+
+    def start(self) -> bool:
+        """False if the plugin has nothing to say about the shape."""
+        return self._fill()
+
+    def rebuild(self) -> None:
+        self._fill()
+
+    def _fill(self) -> bool:
+        n = self.columns.n
+        verdict = self.plugin.mask(self.shape, self.columns)
+        mask = np.zeros(self.columns.capacity, dtype=np.bool_)
+        if verdict is None:
+            mask[:n] = True
+            self.mask = mask
+            return False
+        if not isinstance(verdict, np.ndarray) or verdict.dtype != np.bool_ or verdict.shape != (n,):
+            raise PluginFailure(self.plugin.name, f"mask() must return {n} booleans, got {_describe(verdict)}")
+        mask[:n] = verdict
+        self.mask = mask
+        return True
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = relevant_rows(changes, self.depends)
+        self.look(rows)
+        return rows
+
+    def look(self, rows: Sequence[int]) -> None:
+        """Judge these rows again."""
+        verdict, count = self.row_verdict, len(rows)
+        if verdict is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_verdict is None)):
+            for row in rows:
+                self.mask[row] = bool(verdict(self.shape, self.columns, row))
+        elif self.rows_verdict is not None and count * 4 < self.columns.n:
+            at = np.array(rows)
+            self.mask[at] = self.rows_verdict(self.shape, self.columns, at)
+        else:
+            self._fill()
+
+    def explain(self, rows: Rows) -> Sequence[Finding]:
+        findings: Sequence[Finding] = self.plugin.explain(self.shape, self.columns, rows)
+        return findings
+
+    def verdict(self, row: int) -> bool:
+        """About one row as it is now, without touching the mask."""
+        if self.row_verdict is not None:
+            return bool(self.row_verdict(self.shape, self.columns, row))
+        verdict = self.plugin.mask(self.shape, self.columns)
+        return verdict is None or bool(verdict[row])
+
+
+class PlainFilter:
+    """A per-node filter about one shape."""
+
+    def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.mask: Bools = np.zeros(0, dtype=np.bool_)
+
+    def rebuild(self) -> None:
+        columns = self.columns
+        self.mask = np.zeros(columns.capacity, dtype=np.bool_)
+        for row in np.flatnonzero(columns.alive[: columns.n]):
+            self.mask[row] = self.verdict(int(row))
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = relevant_rows(changes, _NODE | _USAGE)
+        for row in rows:
+            self.mask[row] = self.columns.nodes[row] is not None and self.verdict(row)
+        return rows
+
+    def verdict(self, row: int) -> bool:
+        if self.columns.nodes[row] is None:
+            return False
+        status = checked(self.plugin, "filter", self.plugin.filter(self.shape, NodeView(self.columns, row)))
+        if status is None or status.code is Code.SUCCESS:
+            return True
+        if not status.rejected:
+            raise PluginFailure(self.plugin.name, status.message or f"filter() answered {status.code.name}")
+        return False
+
+    def explain(self, rows: Rows) -> Sequence[Finding]:
+        found: dict[tuple[str, bool], list[int]] = {}
+        for row in rows:
+            status = self.plugin.filter(self.shape, NodeView(self.columns, int(row)))
+            for reason in status.reasons if status is not None else ():
+                found.setdefault((reason, status.code is Code.UNRESOLVABLE), []).append(int(row))
+        return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
+
+
+class RowScore:
+    """A vectorised score of one shape."""
+
+    def __init__(self, plugin: Any, shape: Shape, columns: Columns, *, bounded: bool) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.depends = int(plugin.depends)
+        self.row_score = getattr(plugin, "score_row", None)
+        self.rows_score = getattr(plugin, "score_rows", None)
+        self.bounded = bounded  # must be 0..100 because nothing normalises it
+        self.raw: Floats = np.zeros(0)
+
+    def start(self) -> bool:
+        return self._fill()
+
+    def rebuild(self) -> None:
+        self._fill()
+
+    def _fill(self) -> bool:
+        columns = self.columns
+        raw = np.zeros(columns.capacity)
+        scores = self.plugin.scores(self.shape, columns)
+        self.raw = raw
+        if scores is None:
+            return False
+        if not isinstance(scores, np.ndarray) or scores.shape != (columns.n,):
+            raise PluginFailure(self.plugin.name, f"scores() must return {columns.n} numbers, got {_describe(scores)}")
+        raw[: columns.n] = scores
+        if columns.count < columns.n:
+            raw[: columns.n][~columns.alive[: columns.n]] = 0.0
+        low, high = (float(scores.min()), float(scores.max())) if columns.count == columns.n > 0 else _range(raw)
+        if not (low > -np.inf and high < np.inf):  # also when NaN
+            raise PluginFailure(self.plugin.name, "scores() returned a score that is not a finite number")
+        if self.bounded and (low < 0 or high > MAX_SCORE):
+            raise PluginFailure(self.plugin.name, f"scores() returned a score outside 0..{MAX_SCORE}")
+        return True
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = relevant_rows(changes, self.depends)
+        self.look(rows)
+        return rows
+
+    def look(self, rows: Sequence[int]) -> None:
+        """Score these rows again."""
+        score, count = self.row_score, len(rows)
+        if score is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_score is None)):
+            for row in rows:
+                value = float(score(self.shape, self.columns, row))
+                if self.bounded and not 0.0 <= value <= MAX_SCORE:
+                    raise PluginFailure(self.plugin.name, f"score_row() returned {value}, outside 0..{MAX_SCORE}")
+                self.raw[row] = value
+        elif self.rows_score is not None and count * 4 < self.columns.n:
+            at = np.array(rows)
+            values = self.rows_score(self.shape, self.columns, at)
+            if self.bounded and not (values.min() >= 0 and values.max() <= MAX_SCORE):
+                raise PluginFailure(self.plugin.name, f"score_rows() returned a score outside 0..{MAX_SCORE}")
+            self.raw[at] = values
+        else:
+            self._fill()
+
+
+class PlainScore:
+    """A per-node score of one shape."""
+
+    def __init__(self, plugin: Any, shape: Shape, columns: Columns, *, bounded: bool) -> None:
+        self.plugin = plugin
+        self.shape = shape
+        self.columns = columns
+        self.bounded = bounded
+        self.raw: Floats = np.zeros(0)
+
+    def rebuild(self) -> None:
+        self.raw = np.zeros(self.columns.capacity)
+        for row in np.flatnonzero(self.columns.alive[: self.columns.n]):
+            self._look(int(row))
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = relevant_rows(changes, _NODE | _USAGE)
+        for row in rows:
+            self._look(row)
+        return rows
+
+    def _look(self, row: int) -> None:
+        if self.columns.nodes[row] is None:
+            self.raw[row] = 0.0
+            return
+        value = float(self.plugin.score(self.shape, NodeView(self.columns, row)))
+        if not np.isfinite(value) or (self.bounded and not 0.0 <= value <= MAX_SCORE):
+            raise PluginFailure(self.plugin.name, f"score() returned {value}, outside 0..{MAX_SCORE}")
+        self.raw[row] = value
+
+
+def _range(raw: Floats) -> tuple[float, float]:
+    return (float(raw.min()), float(raw.max())) if len(raw) else (0.0, 0.0)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {value.shape}"
+    return type(value).__name__
+
+
+_FILTERS: tuple[Any, ...] = (TrackingFilter, VectorFilter, NodeFilter)
+_SCORES: tuple[Any, ...] = (TrackingScore, VectorScore, NodeScore)
+_kinds: dict[tuple[type[Any], tuple[Any, ...]], Any] = {}
+
+
+def _kind(plugin: Any, protocols: tuple[Any, ...]) -> Any:
+    """The first protocol a plugin implements; asked once per class because asking is slow."""
+    key = (type(plugin), protocols)
+    if key not in _kinds:
+        _kinds[key] = next((protocol for protocol in protocols if isinstance(plugin, protocol)), None)
+    return _kinds[key]
+
+
+def make_filter(plugin: Any, shape: Shape, columns: Columns) -> ShapeFilter | None:
+    """A tracker, built and current; None if the plugin leaves this shape alone."""
+    kind = _kind(plugin, _FILTERS)
+    if kind is TrackingFilter:
+        tracker: ShapeFilter | None = plugin.track(shape, columns)
+        if tracker is not None:
+            tracker.rebuild()
+        return tracker
+    if kind is VectorFilter:
+        row_filter = RowFilter(plugin, shape, columns)
+        return row_filter if row_filter.start() else None
+    if kind is NodeFilter:
+        plain = PlainFilter(plugin, shape, columns)
+        plain.rebuild()
+        return plain
+    return None
+
+
+def make_score(plugin: Any, shape: Shape, columns: Columns) -> ShapeScore | None:
+    bounded = getattr(plugin, "normaliser", None) is None
+    kind = _kind(plugin, _SCORES)
+    if kind is TrackingScore:
+        tracker: ShapeScore | None = plugin.track_score(shape, columns)
+        if tracker is not None:
+            tracker.rebuild()
+        return tracker
+    if kind is VectorScore:
+        row_score = RowScore(plugin, shape, columns, bounded=bounded)
+        return row_score if row_score.start() else None
+    if kind is NodeScore:
+        plain = PlainScore(plugin, shape, columns, bounded=bounded)
+        plain.rebuild()
+        return plain
+    return None
+
+
+class ByMax:
+    """100 * raw / max; all 0 when the maximum is 0. `reverse`: 100 minus that (all 100 when the maximum is 0)."""
+
+    def __init__(self, *, reverse: bool = False) -> None:
+        self.reverse = reverse
+
+    def bounds(self, raw: Floats) -> tuple[float, float]:
+        return 0.0, float(raw.max())
+
+    def scale(self, raw: Any, low: float, high: float) -> Any:
+        scaled = np.floor(raw * MAX_SCORE / high) if high > 0 else raw * 0.0
+        return MAX_SCORE - scaled if self.reverse else scaled
+
+
+class ByRange:
+    """100 * (raw - min) / (max - min); all 0 when they are equal."""
+
+    def bounds(self, raw: Floats) -> tuple[float, float]:
+        return float(raw.min()), float(raw.max())
+
+    def scale(self, raw: Any, low: float, high: float) -> Any:
+        return np.floor(MAX_SCORE * (raw - low) / (high - low)) if high > low else raw * 0.0
+
+
+def normaliser_of(plugin: Any, tracker: ShapeScore) -> Normaliser | None:
+    found: Normaliser | None = getattr(tracker, "normaliser", None) or getattr(plugin, "normaliser", None)
+    return found

@@ -1,0 +1,56 @@
+"""One pod, all nodes: the best row beside what is promised to others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.interface import Finding
+from phalanx.engine.state.records import PodRecord
+
+
+def choose(state: ClusterState, record: PodRecord, evaluation: Evaluation, blocked: list[tuple[str, Finding]]) -> int:
+    """The best row for a pod, -1 if none; rows held by nominated pods go into `blocked`."""
+    columns = state.columns
+    if record.nominated:
+        row = columns.row_of.get(record.nominated, -1)
+        if row >= 0 and evaluation.feasible[row] and _room_beside_nominated(state, record, evaluation, row, []):
+            return row
+    row = evaluation.best()
+    if row < 0 or not state.nominations:
+        return row
+    allowed = None
+    while row >= 0:
+        if _room_beside_nominated(state, record, evaluation, row, blocked):
+            return row
+        if allowed is None:
+            allowed = columns.alive.copy()
+        allowed[row] = False
+        row = evaluation.best(allowed)
+    return -1
+
+
+def _room_beside_nominated(
+    state: ClusterState, record: PodRecord, evaluation: Evaluation, row: int, blocked: list[tuple[str, Finding]]
+) -> bool:
+    """The second pass of the two-pass rule: with nominated pods of equal or higher priority on the node."""
+    rivals = [r for r in state.nominations.rivals(state.columns.names[row], record) if r.row < 0]
+    if not rivals:
+        return True
+    mark = state.columns.journal.mark()
+    for rival in rivals:
+        state.columns.place(rival, row)
+    try:
+        evaluation.refresh()
+        fits = bool(evaluation.feasible[row])
+        if not fits:
+            rows = np.array([row])
+            for plugin, tracker in evaluation.filters:
+                if not tracker.mask[row]:
+                    blocked += [(plugin.name, finding) for finding in tracker.explain(rows)]
+                    break
+    finally:
+        state.columns.journal.rewind(mark)
+    evaluation.refresh()
+    return fits

@@ -1,0 +1,53 @@
+"""Everything an attempt looks at, in one value: the cluster's tables, and what the plugins say about them.
+
+Whoever tries something (an attempt, a plan, a question) is given this and nothing else; it changes rows only inside a
+mark of the journal. `variant` is the same cluster with another forest, for questions about groups that do not exist.
+"""
+
+from __future__ import annotations
+
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.evaluations import Evaluations
+from phalanx.engine.framework.profile import Profile
+from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.nominations import Nominations
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import ShapeTable
+from phalanx.model.gates import Gates
+from phalanx.model.groups import GroupForest
+
+
+class ClusterState:
+    def __init__(self, settings: EngineSettings, gates: Gates) -> None:
+        self.settings = settings
+        self.gates = gates
+        self.now = 0.0
+        self.columns = Columns()
+        self.objects = Objects()
+        self.interest = LabelInterest()
+        self.shapes = ShapeTable(self.columns.resource, self.interest)
+        self.evaluations = Evaluations(self.columns, self.objects)
+        self.shapes.on_evict.append(self.evaluations.forget)
+        self.nominations = Nominations()
+        self.profiles: dict[str, Profile] = {}  # by scheduler name
+        # Without it nothing enters the forest: pods that name a group are scheduled as if they named none.
+        self.grouping = gates("GenericWorkload") and gates("GangScheduling")
+        self.forest = self.new_forest()
+
+    def new_forest(self) -> GroupForest:
+        """An empty forest under the rules of this scheduler: the only place that says what they are."""
+        return GroupForest(
+            lambda name: name in self.profiles,
+            group_preemption_policy=self.gates("PodGroupPreemptionPolicy"),
+            topology=self.gates("TopologyAwareWorkloadScheduling"),
+            composites=self.gates("CompositePodGroup"),
+        )
+
+    def evaluation(self, record: PodRecord) -> Evaluation:
+        """Current verdicts about a pending pod's shape. Raises PluginFailure."""
+        evaluation = self.evaluations.of(record.shape, self.profiles[record.scheduler_name])
+        evaluation.refresh()
+        return evaluation

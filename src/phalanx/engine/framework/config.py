@@ -1,0 +1,328 @@
+"""KubeSchedulerConfiguration v1 (`kubescheduler.config.k8s.io/v1`): from a document to frozen values.
+
+`read_config(document)` takes what a YAML or JSON parser gives; `default_config()` is what an empty document means.
+Everything unknown or wrong is a ConfigProblem whose path is the field in Kubernetes notation.
+`SchedulerConfig.engine()` gives the part the engine needs. Nothing here opens files or loads plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine.framework.config_args import API, ARGS, PluginArgs
+from phalanx.engine.framework.config_reader import Fields
+from phalanx.engine.framework.interface import POINTS
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+
+KIND = "KubeSchedulerConfiguration"
+DEFAULT_SCHEDULER = "default-scheduler"
+# What kube-scheduler does in plugins and this engine does itself: naming them changes nothing.
+ENGINE_PARTS = ("GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount")
+# Default plugins of kube-scheduler that do not exist here: they may be disabled, not enabled.
+ABSENT_PLUGINS = ("NodeDeclaredFeatures", "DeferredPodScheduling")
+# Score weights of the default profile; plugins that are not listed weigh 1.
+DEFAULT_WEIGHTS = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "NodeResourcesFit": 1,
+    "VolumeBinding": 1,
+    "PodTopologySpread": 2,
+    "InterPodAffinity": 2,
+    "DynamicResources": 2,
+    "NodeResourcesBalancedAllocation": 1,
+    "ImageLocality": 1,
+}
+REMOVED_PLUGINS = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
+MAX_WEIGHT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderElection:
+    enabled: bool = True
+    lease_duration: float = 15.0  # seconds
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    lease_name: str = "phalanx-scheduler"  # not kube-scheduler's: beside one we must not wait for its lease
+    lease_namespace: str = "kube-system"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    kubeconfig: str = ""
+    qps: float = 50.0
+    burst: int = 100
+    content_type: str = ""
+    accept_content_types: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One scheduler name and how pods that carry it are placed."""
+
+    scheduler_name: str = DEFAULT_SCHEDULER
+    plugins: tuple[PluginUse, ...] = tuple(PluginUse(name, DEFAULT_WEIGHTS.get(name, 0)) for name in DEFAULT_PLUGINS)
+    args: dict[str, PluginArgs] = field(default_factory=dict)  # of the plugins that are configured, checked
+    raw_args: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same as they were written
+
+    def settings(self) -> ProfileSettings:
+        return ProfileSettings(self.scheduler_name, self.plugins, self.raw_args)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    profiles: tuple[Profile, ...] = (Profile(),)
+    initial_backoff: float = 1.0  # seconds
+    max_backoff: float = 10.0
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    # Accepted and without effect: all nodes are evaluated at once, always.
+    percentage_of_nodes_to_score: int | None = None
+    parallelism: int = 16
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
+    delay_cache_until_active: bool = False
+
+    def engine(self, base: EngineSettings | None = None) -> EngineSettings:
+        """`base` brings the settings that KubeSchedulerConfiguration has no field for."""
+        return replace(
+            base or EngineSettings(),
+            profiles=tuple(profile.settings() for profile in self.profiles),
+            initial_backoff=self.initial_backoff,
+            max_backoff=self.max_backoff,
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """What was accepted but changes nothing, for the log."""
+        found = []
+        if self.percentage_of_nodes_to_score is not None:
+            found.append("percentageOfNodesToScore has no effect: every node is evaluated for every pod")
+        if self.parallelism != 16:
+            found.append("parallelism has no effect: nodes are evaluated as vectors, not by worker threads")
+        if (self.client_connection.qps, self.client_connection.burst) != (50.0, 100):
+            found.append("clientConnection.qps and burst have no effect: writes are bounded by how many are under way")
+        return tuple(found)
+
+
+def default_config() -> SchedulerConfig:
+    return SchedulerConfig()
+
+
+def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfig:
+    """`known`: names of further plugins that are installed (third-party ones, found by entry point)."""
+    fields = Fields(document)
+    version = fields.text("apiVersion")
+    if version != API:
+        raise ConfigProblem("apiVersion", f'Unsupported value: "{version}": supported values: "{API}"')
+    kind = fields.text("kind")
+    if kind != KIND:
+        raise ConfigProblem("kind", f'Unsupported value: "{kind}": supported values: "{KIND}"')
+    plugins = frozenset((*DEFAULT_PLUGINS, *ARGS, *known))
+    profiles = _profiles(fields, plugins)
+    for path, _ in fields.items("extenders"):
+        raise ConfigProblem(
+            path,
+            "extenders are not supported: write a plugin instead (see docs/engine-plugins.md); "
+            "an extender would make every decision wait for a remote call",
+        )
+    initial = fields.whole("podInitialBackoffSeconds", 1)
+    if initial <= 0:
+        raise ConfigProblem("podInitialBackoffSeconds", f"Invalid value: {initial}: must be greater than 0")
+    longest = fields.whole("podMaxBackoffSeconds", 10)
+    if longest < initial:
+        text = f"Invalid value: {longest}: must be greater than or equal to PodInitialBackoffSeconds"
+        raise ConfigProblem("podMaxBackoffSeconds", text)
+    config = SchedulerConfig(
+        profiles=profiles,
+        initial_backoff=float(initial),
+        max_backoff=float(longest),
+        leader_election=_leader_election(fields.object("leaderElection")),
+        client_connection=_client_connection(fields.object("clientConnection")),
+        percentage_of_nodes_to_score=_percentage(fields),
+        parallelism=fields.whole("parallelism", 16, 1),
+        enable_profiling=fields.boolean("enableProfiling", True),
+        enable_contention_profiling=fields.boolean("enableContentionProfiling", True),
+        delay_cache_until_active=fields.boolean("delayCacheUntilActive"),
+    )
+    fields.done()
+    return config
+
+
+def _percentage(fields: Fields) -> int | None:
+    key = "percentageOfNodesToScore"
+    return fields.whole(key, 0, 0, 100) if fields.has(key) else None
+
+
+def _leader_election(fields: Fields) -> LeaderElection:
+    made = LeaderElection(
+        enabled=fields.boolean("leaderElect", True),
+        lease_duration=fields.seconds("leaseDuration", 15.0),
+        renew_deadline=fields.seconds("renewDeadline", 10.0),
+        retry_period=fields.seconds("retryPeriod", 2.0),
+        lease_name=fields.text("resourceName", "phalanx-scheduler"),
+        lease_namespace=fields.text("resourceNamespace", "kube-system"),
+    )
+    lock = fields.text("resourceLock", "leases")
+    if made.enabled:
+        if lock != "leases":
+            raise ConfigProblem(fields.at("resourceLock"), 'resourceLock value must be "leases"')
+        if made.retry_period <= 0:
+            raise ConfigProblem(fields.at("retryPeriod"), "must be greater than zero")
+        if made.lease_duration <= made.renew_deadline:
+            raise ConfigProblem(fields.at("leaseDuration"), "LeaseDuration must be greater than RenewDeadline")
+        if made.renew_deadline <= made.retry_period:
+            raise ConfigProblem(fields.at("renewDeadline"), "must be greater than retryPeriod")
+        if not made.lease_name or not made.lease_namespace:
+            missing = "resourceNamespace" if made.lease_name else "resourceName"
+            raise ConfigProblem(fields.at(missing), f"{missing} is required")
+    fields.done()
+    return made
+
+
+def _client_connection(fields: Fields) -> ClientConnection:
+    made = ClientConnection(
+        kubeconfig=fields.text("kubeconfig"),
+        qps=fields.number("qps", 50.0) or 50.0,
+        burst=fields.whole("burst", 100, 0) or 100,
+        content_type=fields.text("contentType"),
+        accept_content_types=fields.text("acceptContentTypes"),
+    )
+    fields.done()
+    return made
+
+
+def _profiles(fields: Fields, known: frozenset[str]) -> tuple[Profile, ...]:
+    entries = [(path, Fields(item, path)) for path, item in fields.items("profiles")]
+    if not entries:
+        return (Profile(),)
+    found: dict[str, Profile] = {}
+    for path, entry in entries:
+        name = entry.text("schedulerName", DEFAULT_SCHEDULER if len(entries) == 1 else "")
+        if not name:
+            raise ConfigProblem(f"{path}.schedulerName", "Required value")
+        if name in found:
+            raise ConfigProblem(f"{path}.schedulerName", f'Duplicate value: "{name}"')
+        _percentage(entry)
+        plugins = _plugins(entry.object("plugins"), known)
+        args, raw = _plugin_config(entry, known)
+        entry.done()
+        found[name] = Profile(name, plugins, args, raw)
+    sorters = [(path, _sorter(p.plugins)) for (path, _), p in zip(entries, found.values(), strict=True)]
+    for path, sorter in sorters[1:]:
+        if sorter != sorters[0][1]:
+            raise ConfigProblem(f"{path}.plugins.queueSort", "must be the same for all profiles")
+    return tuple(found.values())
+
+
+def _plugin_config(profile: Fields, known: frozenset[str]) -> tuple[dict[str, PluginArgs], dict[str, dict[str, Any]]]:
+    args: dict[str, PluginArgs] = {}
+    raw: dict[str, dict[str, Any]] = {}
+    for path, item in profile.items("pluginConfig"):
+        entry = Fields(item, path)
+        name = _known_name(entry, known)
+        if name in raw:
+            raise ConfigProblem(path, f'Duplicate value: "{name}"')
+        given = entry.object("args").rest()
+        if name in ARGS:
+            args[name] = ARGS[name].read(given, f"{path}.args")
+        raw[name] = given
+        entry.done()
+    return args, raw
+
+
+def _known_name(entry: Fields, known: Iterable[str], *, disabling: bool = False) -> str:
+    name = entry.text("name")
+    path = entry.at("name")
+    if not name:
+        raise ConfigProblem(path, "Required value")
+    if disabling and (name == "*" or name in ABSENT_PLUGINS):
+        return name
+    if name in ENGINE_PARTS:
+        if disabling:
+            raise ConfigProblem(path, f'"{name}" is part of the engine: switch off its feature gate instead')
+        return name
+    if name in ABSENT_PLUGINS:
+        raise ConfigProblem(path, f'"{name}" is a plugin of kube-scheduler that does not exist here')
+    if name in REMOVED_PLUGINS:
+        raise ConfigProblem(path, f'Invalid value: "{name}": this plugin was removed from Kubernetes')
+    if name not in known:
+        raise ConfigProblem(path, f'unknown plugin "{name}": it is neither built in nor installed')
+    return name
+
+
+@dataclass(slots=True)
+class _PointSet:
+    enabled: dict[str, int] = field(default_factory=dict)  # name -> weight, 0 = not given
+    disabled: set[str] = field(default_factory=set)
+
+
+def _point_set(fields: Fields, known: frozenset[str]) -> _PointSet:
+    found = _PointSet()
+    for path, item in fields.items("enabled"):
+        entry = Fields(item, path)
+        name = _known_name(entry, known)
+        if name in found.enabled:
+            raise ConfigProblem(f"{path}.name", f'Duplicate value: "{name}"')
+        found.enabled[name] = entry.whole("weight", 0, 0, MAX_WEIGHT)
+        entry.done()
+    for name in ENGINE_PARTS:
+        found.enabled.pop(name, None)
+    for path, item in fields.items("disabled"):
+        entry = Fields(item, path)
+        found.disabled.add(_known_name(entry, known, disabling=True))
+        entry.whole("weight", 0)
+        entry.done()
+    fields.done()
+    return found
+
+
+def _plugins(fields: Fields, known: frozenset[str]) -> tuple[PluginUse, ...]:
+    """The default plugins, less what is disabled, with what is enabled.
+
+    A plugin enabled under multiPoint takes part in every point it implements; one enabled under a point only there.
+    Disabling under multiPoint removes a default plugin; disabling under a point takes only that point from it.
+    """
+    multi = _point_set(fields.object("multiPoint"), known)
+    points = {point: _point_set(fields.object(point), known) for point in POINTS}
+    fields.done()
+    weights: dict[str, int] = {}
+    for name in DEFAULT_PLUGINS:
+        # A default plugin that is enabled anew keeps its place and takes the new weight.
+        if name in multi.enabled or not ({name, "*"} & multi.disabled):
+            weights[name] = multi.enabled.get(name) or DEFAULT_WEIGHTS.get(name, 0)
+    if "*" in multi.disabled or multi.disabled & set(multi.enabled):
+        # What was disabled and named again stands where it is named.
+        again = [n for n in multi.enabled if "*" in multi.disabled or n in multi.disabled]
+        weights = {n: w for n, w in weights.items() if n not in again}
+    for name, weight in multi.enabled.items():
+        weights.setdefault(name, weight or DEFAULT_WEIGHTS.get(name, 0))
+    everywhere = frozenset(POINTS)
+    use: dict[str, frozenset[str]] = dict.fromkeys(weights, everywhere)
+    for point, chosen in points.items():
+        for name, at in use.items():
+            if name in chosen.disabled or "*" in chosen.disabled:
+                use[name] = at - {point}
+        for name, weight in chosen.enabled.items():
+            use[name] = use.get(name, frozenset()) | {point}
+            weights.setdefault(name, DEFAULT_WEIGHTS.get(name, 0))
+            if weight and point == "score":
+                weights[name] = weight
+    made = tuple(PluginUse(name, weights[name], None if at == everywhere else at) for name, at in use.items() if at)
+    if _sorter(made) is None:
+        raise ConfigProblem(fields.at("queueSort"), "one queue sort plugin is needed: enable PrioritySort")
+    if len(points["queueSort"].enabled) > 1:
+        raise ConfigProblem(fields.at("queueSort.enabled"), "only one queue sort plugin can be enabled")
+    return made
+
+
+def _sorter(plugins: Iterable[PluginUse]) -> str | None:
+    """The plugin that orders the queue: one enabled for that point alone, else PrioritySort."""
+    for use in plugins:
+        if use.points is not None and "queueSort" in use.points and len(use.points) == 1:
+            return use.name
+    for use in plugins:
+        if use.name == "PrioritySort" and (use.points is None or "queueSort" in use.points):
+            return use.name
+    return None

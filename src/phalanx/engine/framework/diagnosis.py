@@ -1,0 +1,53 @@
+"""Why no node would do: a structured value first, kube-scheduler's sentence second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.framework.interface import Finding, Status
+
+NO_NODES = "no nodes available to schedule pods"
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """Of one failed attempt of one shape."""
+
+    nodes: int  # how many nodes there are
+    pre_filter: Status | None = None  # set if a plugin rejected the pod before any node was looked at
+    findings: list[tuple[str, Finding]] = field(default_factory=list)  # (plugin, finding), in plugin order
+    # (capacity,) True on rows where preemption might help (no plugin said "unresolvable")
+    resolvable: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    plugins: frozenset[str] = frozenset()  # that rejected at least one node (or the pod)
+    post_filter: str = ""
+
+    def counts(self) -> dict[str, int]:
+        """Reason -> number of nodes."""
+        result: dict[str, int] = {}
+        for _, finding in self.findings:
+            result[finding.reason] = result.get(finding.reason, 0) + len(finding.rows)
+        return result
+
+    @property
+    def message(self) -> str:
+        if self.nodes == 0 and self.pre_filter is None:
+            return NO_NODES
+        text = f"0/{self.nodes} nodes are available:"
+        if self.pre_filter is not None:
+            text += f" {self.pre_filter.message}."
+        else:
+            parts = histogram(self.counts())
+            if parts:
+                text += f" {', '.join(parts)}."
+        if self.post_filter:
+            text += f" {self.post_filter}"
+        return text
+
+
+def histogram(counts: dict[str, int]) -> Sequence[str]:
+    """ "3 Insufficient cpu", sorted as text, which is what kube-scheduler does (so "10 x" comes before "2 x")."""
+    return sorted(f"{count} {reason}" for reason, count in counts.items())

@@ -1,0 +1,424 @@
+"""All nodes judged for one shape: masks, scores, the best row, slot counts; kept current row by row.
+
+The first look at a shape is one vector pass per plugin; after that an evaluation follows the change log, so the next
+pod of the same shape costs what changed since. The best row is found through block maxima, so that it does not cost
+a pass over all nodes either. Ties: the lowest row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.framework.adapters import (
+    FEW_ROWS,
+    PlainFilter,
+    PluginFailure,
+    RowFilter,
+    RowScore,
+    checked,
+    guarded,
+    make_filter,
+    make_score,
+    normaliser_of,
+)
+from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.framework.interface import (
+    Bools,
+    Code,
+    Floats,
+    Normaliser,
+    ShapeFilter,
+    ShapeScore,
+    Status,
+    VectorFilter,
+)
+from phalanx.engine.framework.profile import Profile
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.shapes import Shape
+
+BLOCK = 256
+NEVER = float("-inf")
+
+
+class _Term:
+    """One score plugin's share of the total."""
+
+    __slots__ = (
+        "constant", "high", "low", "normaliser", "plugin", "sample", "scaled", "set_feasible", "tracker", "weight",
+    )  # fmt: skip
+
+    def __init__(self, plugin: Any, tracker: ShapeScore, weight: int, normaliser: Normaliser | None) -> None:
+        self.plugin = plugin
+        self.tracker = tracker
+        self.weight = float(weight)
+        self.normaliser = normaliser
+        self.set_feasible = getattr(tracker, "set_feasible", None)
+        self.low = self.high = 0.0
+        self.constant = False  # every node has the same raw score: bounds cannot move
+        self.sample: Floats = np.zeros(0)  # that score, once
+        self.scaled: Floats = np.zeros(0)  # weight * normalised score
+
+
+class Evaluation:
+    def __init__(self, shape: Shape, profile: Profile, columns: Columns, objects: Objects) -> None:
+        self.shape = shape
+        self.profile = profile
+        self.columns = columns
+        self.objects = objects
+        self.filters: list[tuple[Any, ShapeFilter]] = []
+        self._plain: list[_Term] = []  # already 0..100
+        self._normalised: list[_Term] = []
+        self._local_filters: list[tuple[Any, RowFilter]] = []  # row-local ones
+        self._trackers: list[tuple[Any, ShapeFilter]] = []  # the others
+        self._local_scores: list[tuple[_Term, RowScore]] = []
+        self._score_trackers: list[_Term] = []
+        self.feasible: Bools = np.zeros(0, dtype=np.bool_)  # (capacity,)
+        self.total: Floats = np.zeros(0)  # (capacity,) weighted sum of scores, -inf where infeasible
+        self._block: Floats = np.zeros(0)
+        self._width = BLOCK
+        self._position = -1
+        self._generation = -1
+        self._objects_version = -1
+        self._slots: npt.NDArray[np.int64] | None = None
+        self._slots_stale: set[int] | None = None  # rows to count again; None: all
+        self._cap: tuple[int | None] | None = None
+
+    # ---- keeping current
+
+    def refresh(self) -> None:
+        """Bring everything up to date. Raises PluginFailure; the next refresh then starts from scratch."""
+        columns = self.columns
+        position = columns.log.position
+        outside = self.objects.version
+        if position == self._position and outside == self._objects_version and columns.generation == self._generation:
+            return
+        changes: Sequence[Change] | None = None
+        if self._position >= 0 and columns.generation == self._generation:
+            changes = columns.log.since(self._position)
+        self._position = -1
+        if changes is None:
+            self._rebuild()
+        else:
+            self._follow(changes)
+        self._position = position
+        self._objects_version = outside
+        self._generation = columns.generation
+
+    def _rebuild(self) -> None:
+        self._cap = None
+        self.filters = []
+        self._plain = []
+        self._normalised = []
+        for plugin in self.profile.filters:
+            tracker = guarded(plugin, make_filter, plugin, self.shape, self.columns)
+            if tracker is not None:
+                self.filters.append((plugin, tracker))
+        for plugin, weight in self.profile.scores:
+            score = guarded(plugin, make_score, plugin, self.shape, self.columns)
+            if score is not None:
+                term = _Term(plugin, score, weight, normaliser_of(plugin, score))
+                (self._plain if term.normaliser is None else self._normalised).append(term)
+        terms = [*self._plain, *self._normalised]
+        self._local_filters = [(plugin, each) for plugin, each in self.filters if isinstance(each, RowFilter)]
+        self._trackers = [(plugin, each) for plugin, each in self.filters if not isinstance(each, RowFilter)]
+        self._local_scores = [(term, term.tracker) for term in terms if isinstance(term.tracker, RowScore)]
+        self._score_trackers = [term for term in terms if not isinstance(term.tracker, RowScore)]
+        self._combine()
+
+    def _combine(self) -> None:
+        """Feasibility and totals of all rows from the trackers' arrays."""
+        self._slots_stale = None
+        capacity = self.columns.capacity
+        feasible = self.columns.alive.copy()
+        for _, tracker in self.filters:
+            feasible &= tracker.mask
+        self.feasible = feasible
+        self._width = min(BLOCK, capacity)
+        for term in self._normalised:
+            raw = term.tracker.raw[: self.columns.n]
+            if self.columns.count < self.columns.n:
+                raw = raw[self.columns.alive[: self.columns.n]]
+            term.constant = len(raw) > 0 and term.set_feasible is None and bool((raw == raw[0]).all())
+            term.sample = raw[:1]  # of a row in use: free rows keep a 0
+        self._tell_feasible()
+        self._rescale(force=True)
+        self._sum()
+
+    def _tell_feasible(self) -> bool:
+        """Scores that depend on which nodes compete look again; True if any raw score changed."""
+        changed = False
+        for term in self._normalised:
+            if term.set_feasible is not None:
+                changed = bool(guarded(term.plugin, term.set_feasible, self.feasible[: self.columns.n])) or changed
+        return changed
+
+    def _rescale(self, *, force: bool) -> bool:
+        """Recompute bounds of normalised scores over the feasible rows; True if any share changed."""
+        changed = False
+        for term in self._normalised:
+            if term.constant and not force:
+                continue
+            raw = term.sample if term.constant else term.tracker.raw[self.feasible]
+            missing = np.isnan(raw)  # NaN: not scored, becomes 0
+            if missing.any():
+                raw = raw[~missing]
+            assert term.normaliser is not None
+            low, high = guarded(term.plugin, term.normaliser.bounds, raw) if len(raw) else (0.0, 0.0)
+            if force or (low, high) != (term.low, term.high):
+                term.low, term.high = low, high
+                scaled = guarded(term.plugin, term.normaliser.scale, term.tracker.raw, low, high)
+                if not isinstance(scaled, np.ndarray) or scaled.shape != term.tracker.raw.shape:
+                    raise PluginFailure(term.plugin.name, "normaliser.scale() must return an array like its input")
+                term.scaled = scaled * term.weight
+                unscored = np.isnan(term.scaled)
+                if unscored.any():
+                    term.scaled[unscored] = 0.0
+                changed = True
+        return changed
+
+    def _sum(self) -> None:
+        total = np.zeros(self.columns.capacity)
+        for term in self._plain:
+            total += term.tracker.raw * term.weight
+        for term in self._normalised:
+            total += term.scaled
+        total[~self.feasible] = NEVER
+        self.total = total
+        self._block = total.reshape(-1, self._width).max(axis=1)
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        nodes = {row for row, record, _ in changes if record is None}
+        usage = {row for row, record, _ in changes if record is not None}
+        touched = nodes | usage if nodes else usage
+        in_order = sorted(touched)
+        # By what a row-local plugin depends on: nothing, nodes, pods, both.
+        rows_of = ((), sorted(nodes) if nodes else (), sorted(usage) if nodes else in_order, in_order)
+        everything = False
+        plugin: Any = None
+        try:
+            for plugin, local in self._local_filters:  # noqa: B007  (the except clause names it)
+                if rows_of[local.depends]:
+                    local.look(rows_of[local.depends])
+            for term, scored in self._local_scores:
+                if rows_of[scored.depends]:
+                    plugin = term.plugin
+                    scored.look(rows_of[scored.depends])
+                    # Bounds may move with any raw score that is normalised: recombine.
+                    everything = everything or term.normaliser is not None
+            for plugin, tracker in self._trackers:  # noqa: B007
+                rows = tracker.update(changes)
+                if rows is None:
+                    everything = True
+                elif rows:
+                    touched.update(rows)
+            for term in self._score_trackers:
+                plugin = term.plugin
+                rows = term.tracker.update(changes)
+                if rows is None or (rows and term.normaliser is not None):
+                    everything = True
+                elif rows:
+                    touched.update(rows)
+        except PluginFailure:
+            raise
+        except Exception as problem:
+            raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+        if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
+            self._combine()
+            return
+        if self._slots_stale is not None:
+            self._slots_stale |= touched
+        stale = False
+        if len(touched) <= FEW_ROWS:
+            for row in sorted(touched):
+                stale = self._look(row) or stale
+        else:
+            stale = self._look_at(np.array(sorted(touched)))
+        if not stale:
+            return
+        if self._tell_feasible():
+            self._combine()
+        elif self._rescale(force=False):
+            self._sum()
+
+    def _look(self, row: int) -> bool:
+        """Recompute one row; True if bounds of normalised scores may have moved."""
+        feasible = bool(self.columns.alive[row])
+        if feasible:
+            for _, tracker in self.filters:
+                if not tracker.mask[row]:
+                    feasible = False
+                    break
+        stale = False
+        if feasible != self.feasible[row]:
+            self.feasible[row] = feasible
+            stale = any(not term.constant for term in self._normalised)
+        if feasible:
+            value = 0.0
+            for term in self._plain:
+                value += term.tracker.raw[row] * term.weight
+            for term in self._normalised:
+                value += term.scaled[row]
+        else:
+            value = NEVER
+        old = self.total[row]
+        if value != old:
+            self.total[row] = value
+            at = row // self._width
+            if value >= self._block[at]:
+                self._block[at] = value
+            elif old == self._block[at]:
+                self._block[at] = self.total[at * self._width : (at + 1) * self._width].max()
+        return stale
+
+    def _look_at(self, rows: npt.NDArray[np.int64]) -> bool:
+        """The same for some rows at once."""
+        feasible = self.columns.alive[rows]
+        for _, tracker in self.filters:
+            feasible &= tracker.mask[rows]
+        stale = False
+        if (feasible != self.feasible[rows]).any():
+            self.feasible[rows] = feasible
+            stale = any(not term.constant for term in self._normalised)
+        total = np.zeros(len(rows))
+        for term in self._plain:
+            total += term.tracker.raw[rows] * term.weight
+        for term in self._normalised:
+            total += term.scaled[rows]
+        total[~feasible] = NEVER
+        self.total[rows] = total
+        blocks = np.unique(rows // self._width)
+        self._block[blocks] = self.total.reshape(-1, self._width)[blocks].max(axis=1)
+        return stale
+
+    # ---- answers
+
+    def best(self, allowed: Bools | None = None) -> int:
+        """The feasible row with the highest score, -1 if there is none; within `allowed` (capacity,) if given."""
+        if allowed is not None:
+            total = np.where(allowed, self.total, NEVER)
+            row = int(total.argmax())
+            return row if total[row] != NEVER else -1
+        at = int(self._block.argmax())
+        if self._block[at] == NEVER:
+            return -1
+        start = at * self._width
+        return start + int(self.total[start : start + self._width].argmax())
+
+    def slots(self) -> npt.NDArray[np.int64]:
+        """(n,) how many more pods of this shape each node can take, as far as row-local rules say. The caller's own."""
+        n = self.columns.n
+        stale = self._slots_stale
+        if self._slots is None or stale is None or len(self._slots) != n or len(stale) * 4 > n:
+            self._slots = self._slots_of(slice(0, n))
+        elif len(stale) <= FEW_ROWS:
+            for row in stale:
+                self._slots[row] = self._slots_of_row(row)
+        else:
+            rows = np.fromiter(stale, np.int64, len(stale))
+            self._slots[rows] = self._slots_of(rows)
+        self._slots_stale = set()
+        return self._slots.copy()
+
+    def _slots_of(self, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        columns = self.columns
+        feasible = self.feasible[rows]
+        slots = np.full(len(feasible), float(2**31))
+        for rid, amount in self.shape.requests:
+            np.minimum(slots, np.floor((columns.alloc[rid, rows] - columns.used[rid, rows]) / amount), out=slots)
+        cap = self.cap()
+        if cap is not None:
+            np.minimum(slots, cap, out=slots)
+        slots[~feasible] = 0.0
+        counts: npt.NDArray[np.int64] = np.maximum(slots, 0.0).astype(np.int64)
+        return counts
+
+    def _slots_of_row(self, row: int) -> int:
+        """The same for one row, without the price of arrays."""
+        if not self.feasible[row]:
+            return 0
+        alloc, used = self.columns.alloc_cell, self.columns.used_cell
+        slots = float(2**31)
+        for rid, amount in self.shape.requests:
+            slots = min(slots, (alloc[rid][row] - used[rid][row]) // amount)
+        cap = self.cap()
+        return max(0, int(slots if cap is None else min(slots, cap)))
+
+    def cap(self) -> int | None:
+        """Most pods of this shape one node may take, whatever its capacity; None: no such rule."""
+        if self._cap is not None:
+            return self._cap[0]
+        cap = 1 if self.shape.host_ports else None
+        for plugin, _ in self.filters:
+            per_node = getattr(plugin, "max_per_node", None)
+            limit = per_node(self.shape) if per_node is not None else None
+            if limit is not None:
+                cap = limit if cap is None else min(cap, limit)
+        self._cap = (cap,)
+        return cap
+
+    def preferences(self) -> Floats | None:
+        """(n,) what the pod's own soft wishes say about nodes (affinity, taints, spreading); None: nothing. How full
+        a node is plays no part: a group chooses that for itself."""
+        total: Floats | None = None
+        for term in self._normalised:
+            if not term.constant and term.low != term.high:
+                share = term.scaled[: self.columns.n]
+                total = share.copy() if total is None else total + share
+        return total
+
+    def pre_filter(self) -> Status | None:
+        """The first rejection before any node is looked at."""
+        for plugin in self.profile.pre_filters:
+            status = checked(plugin, "pre_filter", guarded(plugin, plugin.pre_filter, self.shape))
+            if status is None or status.code in (Code.SUCCESS, Code.SKIP):
+                continue
+            if not status.rejected:
+                raise PluginFailure(plugin.name, status.message or f"pre_filter() answered {status.code.name}")
+            return Status(status.code, status.reasons, plugin.name)
+        return None
+
+    def diagnose(self) -> Diagnosis:
+        """Why each infeasible row is so: the first filter in order that rejects it."""
+        columns = self.columns
+        undecided = columns.alive.copy()
+        resolvable = columns.alive.copy()
+        findings = []
+        plugins: dict[str, None] = {}
+        for plugin, tracker in self.filters:
+            rows = np.flatnonzero(undecided & ~tracker.mask)
+            if not len(rows):
+                continue
+            undecided[rows] = False
+            plugins[plugin.name] = None
+            for finding in guarded(plugin, tracker.explain, rows):
+                findings.append((plugin.name, finding))
+                if finding.unresolvable:
+                    resolvable[finding.rows] = False
+        return Diagnosis(columns.count, None, findings, resolvable, frozenset(plugins))
+
+
+def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
+    """Whether every row-local filter passes a row as it is now; tracking filters are taken as passing. For wake-ups:
+    needs no evaluation, and is never wrongly False."""
+    if not columns.alive[row]:
+        return False
+    for plugin in profile.row_filters:
+        verdict = getattr(plugin, "mask_row", None)
+        try:
+            if verdict is not None:
+                if not verdict(shape, columns, row):
+                    return False
+            elif isinstance(plugin, VectorFilter):
+                if not RowFilter(plugin, shape, columns).verdict(row):
+                    return False
+            elif not PlainFilter(plugin, shape, columns).verdict(row):
+                return False
+        except Exception:
+            return True  # the attempt will fail, with the plugin's name in the message
+    return True

@@ -1,0 +1,37 @@
+"""Evaluations by shape, the least recently used forgotten first: their arrays are as long as the cluster is large."""
+
+from __future__ import annotations
+
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.profile import Profile
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.shapes import Shape
+
+BUDGET = 160 * 1024 * 1024  # bytes, roughly
+_PER_ROW = 80  # bytes per row and evaluation: a few float64 and bool columns
+
+
+class Evaluations:
+    def __init__(self, columns: Columns, objects: Objects) -> None:
+        self._columns = columns
+        self._objects = objects
+        self._known: dict[Shape, Evaluation] = {}
+
+    def of(self, shape: Shape, profile: Profile) -> Evaluation:
+        """The evaluation of a shape, not yet refreshed."""
+        known = self._known
+        evaluation = known.pop(shape, None)
+        if evaluation is None:
+            limit = max(16, BUDGET // (_PER_ROW * self._columns.capacity))
+            while len(known) >= limit:
+                del known[next(iter(known))]
+            evaluation = Evaluation(shape, profile, self._columns, self._objects)
+        known[shape] = evaluation  # dict order is order of use
+        return evaluation
+
+    def forget(self, shape: Shape) -> None:
+        self._known.pop(shape, None)
+
+    def __len__(self) -> int:
+        return len(self._known)

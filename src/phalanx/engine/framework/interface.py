@@ -1,0 +1,453 @@
+"""Extension points: what a plugin may implement, and what it is given. Types only; `profile` puts plugins to work.
+
+A plugin is any object with a `name` and at least one of the methods below. There are three ways to filter or score;
+pick the simplest that is fast enough:
+
+* plain:      `filter(shape, node)` / `score(shape, node)` per node, adapted automatically;
+* vectorised: `mask(shape, columns)` / `scores(shape, columns)` over all rows at once, and optionally
+  `mask_row` / `score_row` for one row, with `depends` saying which changes of a row matter;
+* tracking:   `track(shape, columns)` / `track_score(shape, columns)` returns an object that follows the change log;
+  for verdicts in which rows depend on each other (spreading, affinity, volumes).
+
+A filter never sees a pod, only its shape; a third-party filter that looks at more of the pod than the engine puts
+into a shape defines `sign(pod)`, a hashable value that then becomes part of the shape.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.gates import Gates
+from phalanx.model.groups import GroupForest
+from phalanx.model.objects import Node, Pod
+
+if TYPE_CHECKING:
+    from phalanx.engine.framework.diagnosis import Diagnosis
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+MAX_SCORE = 100
+
+# Names as in KubeSchedulerConfiguration `plugins`.
+POINTS = (
+    "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit",
+    "preBind", "bind", "postBind", "placementGenerate", "placementFeasible", "placementScore", "podGroupPostFilter",
+)  # fmt: skip
+
+
+class Code(enum.IntEnum):
+    SUCCESS = 0
+    UNSCHEDULABLE = 1  # another state of the cluster, or preemption, may help
+    UNRESOLVABLE = 2  # UnschedulableAndUnresolvable: preemption cannot help
+    WAIT = 3  # Permit, PlacementFeasible
+    SKIP = 4  # PreFilter: this plugin's Filter need not run
+    ERROR = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A plugin's answer. "Does not fit" is a value, never an exception."""
+
+    code: Code
+    reasons: tuple[str, ...] = ()
+    plugin: str = ""
+    timeout: float = 0.0  # of WAIT, seconds
+
+    @property
+    def message(self) -> str:
+        return ", ".join(self.reasons)
+
+    @property
+    def rejected(self) -> bool:
+        return self.code in (Code.UNSCHEDULABLE, Code.UNRESOLVABLE)
+
+
+SUCCESS = Status(Code.SUCCESS)
+SKIP = Status(Code.SKIP)
+
+
+class Depends(enum.IntFlag):
+    """Which changes of a row can change a row-local verdict on that row."""
+
+    NOTHING = 0
+    NODE = 1  # the node object: labels, taints, allocatable, images, unschedulable
+    USAGE = 2  # pods placed on or taken from the row
+
+
+class Wake(enum.IntFlag):
+    """Kinds of change a rejected root may wait for."""
+
+    NOTHING = 0
+    NODE_ADDED = 1
+    NODE_CHANGED = 2  # labels, taints, allocatable, unschedulable, images
+    POD_GONE = 4  # a pod left a node (deleted, finished, shrunk)
+    POD_PLACED = 8  # a pod arrived on a node
+    POD_LABELS = 16  # labels of a placed pod changed
+    NOMINATION = 32  # a nomination that held room was cleared
+    STORAGE = 64  # PV, PVC, StorageClass, CSINode, CSIDriver, CSIStorageCapacity
+    NAMESPACE = 128  # namespace labels
+    SERVICE = 256  # Service, ReplicaSet, StatefulSet
+    GROUP = 512  # PodGroup, CompositePodGroup, Workload
+    NODE = NODE_ADDED | NODE_CHANGED
+    ANY = 1023
+
+
+class ClusterChange(NamedTuple):
+    """Something happened that might help somebody."""
+
+    kind: Wake
+    row: int = -1  # of node and pod changes
+    record: PodRecord | None = None  # of pod changes
+    old: Any = None  # objects of the other kinds
+    new: Any = None
+
+
+class NodeView:
+    """A node as a plain per-node plugin sees it. Amounts: milli cpu, bytes, units."""
+
+    __slots__ = ("_columns", "row")
+
+    def __init__(self, columns: Columns, row: int) -> None:
+        self._columns = columns
+        self.row = row
+
+    @property
+    def name(self) -> str:
+        return self._columns.names[self.row]
+
+    @property
+    def node(self) -> Node:
+        node = self._columns.nodes[self.row]
+        assert node is not None
+        return node
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.node.metadata.labels
+
+    @property
+    def pods(self) -> Sequence[PodRecord]:
+        """Pods placed here, assumed ones included."""
+        return list(self._columns.pods[self.row].values())
+
+    def allocatable(self, resource: str) -> float:
+        return self._columns.alloc_cell[self._columns.resource(resource)][self.row]
+
+    def requested(self, resource: str) -> float:
+        return self._columns.used_cell[self._columns.resource(resource)][self.row]
+
+
+@dataclass(slots=True)
+class Handle:
+    """What a plugin gets at birth. The columns and objects are for reading."""
+
+    columns: Columns
+    objects: Objects
+    interest: LabelInterest
+    gates: Gates
+    forest: GroupForest
+    scheduler_name: str = "default-scheduler"
+
+
+Factory = Callable[[Mapping[str, Any], Handle], "Plugin"]
+"""(pluginConfig args, handle) -> plugin; raises base.errors.ConfigProblem on bad args."""
+
+Emit = Callable[..., int]
+"""emit(decision class, namespace=…, name=…, uid=…, **fields) -> decision id."""
+
+
+class Plugin(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+# ---- queue
+
+
+@runtime_checkable
+class PreEnqueue(Protocol):
+    def pre_enqueue(self, record: PodRecord) -> Status | None:
+        """None: may be queued. A rejected pod is gated until its own object changes, or until a change in the
+        plugin's `gate_wakes` (a Wake mask, default NOTHING)."""
+        ...
+
+
+@runtime_checkable
+class QueueSort(Protocol):
+    def sort_key(self, priority: int, asked: float, order: int) -> tuple[Any, ...]:
+        """Smaller goes first. `asked`: time the root first asked; `order`: arrival number."""
+        ...
+
+
+# ---- filter
+
+
+@runtime_checkable
+class PreFilter(Protocol):
+    def pre_filter(self, shape: Shape) -> Status | None:
+        """Asked once per attempt, before any node. None: go on; SKIP: leave my filter out; rejected: no node at all
+        (the reason is shown once, not per node)."""
+        ...
+
+
+@runtime_checkable
+class NodeFilter(Protocol):
+    """Plain. Assumed to depend on everything of its own row (node and pods) and on nothing else."""
+
+    def filter(self, shape: Shape, node: NodeView) -> Status | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason for which rows were rejected. A row may appear in several findings of one plugin."""
+
+    rows: Rows
+    reason: str
+    unresolvable: bool = False
+
+
+@runtime_checkable
+class VectorFilter(Protocol):
+    """Row-local: the verdict about a row depends on that row (and the shape) only."""
+
+    @property
+    def depends(self) -> Depends: ...
+
+    def mask(self, shape: Shape, columns: Columns) -> Bools | None:
+        """(n,) True where the pod may go; None: everywhere, whatever happens to nodes (the filter is left out)."""
+        ...
+
+    def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
+        """Why the given rows (all rejected by this plugin) were rejected."""
+        ...
+
+    # Optional: mask_row(shape, columns, row) -> bool, the verdict about one row, and mask_rows(shape, columns, rows)
+    # -> Bools about some. Without them mask() is run again.
+
+
+class ShapeFilter(Protocol):
+    """A tracking filter's verdicts about one shape. Arrays may be longer than the number of rows."""
+
+    mask: Bools
+
+    def rebuild(self) -> None:
+        """Compute `mask` for all rows from scratch (also after the columns grew)."""
+        ...
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        """Bring `mask` up to date. Returns the rows looked at again, or None for "any row may have changed". Called
+        with no changes when only other objects changed."""
+        ...
+
+    def explain(self, rows: Rows) -> Sequence[Finding]: ...
+
+
+@runtime_checkable
+class TrackingFilter(Protocol):
+    @property
+    def wakes_on(self) -> Wake:
+        """Changes that may make a shape feasible that this filter rejected."""
+        ...
+
+    def track(self, shape: Shape, columns: Columns) -> ShapeFilter | None:
+        """None: this filter has nothing to say about the shape, ever."""
+        ...
+
+    # Optional: worth(shape, change: ClusterChange) -> bool, a finer hint than wakes_on. When in doubt: True.
+    # Optional: max_per_node(shape) -> int | None, a cap on pods of the shape per node (slot counting).
+
+
+# ---- score
+
+
+class Normaliser(Protocol):
+    """How raw scores become 0..100, as a function of bounds over the feasible rows."""
+
+    def bounds(self, raw: Floats) -> tuple[float, float]:
+        """Of the raw scores of the feasible rows (never empty)."""
+        ...
+
+    def scale(self, raw: Any, low: float, high: float) -> Any:
+        """0..100, whole numbers; works on a float and on an array alike."""
+        ...
+
+
+@runtime_checkable
+class NodeScore(Protocol):
+    """Plain: 0..100 unless the plugin also has `normaliser`."""
+
+    def score(self, shape: Shape, node: NodeView) -> float: ...
+
+
+@runtime_checkable
+class VectorScore(Protocol):
+    @property
+    def depends(self) -> Depends: ...
+
+    def scores(self, shape: Shape, columns: Columns) -> Floats | None:
+        """(n,) raw score; None: the same for every node, whatever happens."""
+        ...
+
+    # Optional: score_row(shape, columns, row) -> float; score_rows(shape, columns, rows) -> Floats;
+    # normaliser: Normaliser; default_weight: int
+
+
+class ShapeScore(Protocol):
+    raw: Floats
+
+    def rebuild(self) -> None: ...
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None: ...
+
+    # Optional: set_feasible(mask: Bools) -> bool. Called after update() with the (n,) mask of rows that passed all
+    # filters, whenever that mask or `raw` may have changed and before scores are read; True: `raw` changed anywhere.
+    # For scores that depend on which nodes compete (PodTopologySpread counts the domains among them). NaN in `raw`
+    # stands for "not scored": it takes no part in the bounds and becomes 0.
+
+
+@runtime_checkable
+class TrackingScore(Protocol):
+    def track_score(self, shape: Shape, columns: Columns) -> ShapeScore | None: ...
+
+    # Optional: normaliser: Normaliser (may also be an attribute of the ShapeScore, which then wins)
+
+
+# ---- after a node was chosen
+
+
+@runtime_checkable
+class Reserve(Protocol):
+    def reserve(self, record: PodRecord, row: int) -> Status | None: ...
+
+    def unreserve(self, record: PodRecord, row: int) -> None:
+        """Undo reserve; must tolerate being called without it."""
+        ...
+
+
+@runtime_checkable
+class Permit(Protocol):
+    def permit(self, record: PodRecord, row: int) -> Status | None:
+        """WAIT holds the pod (assumed) for at most `timeout` seconds; the plugin is asked again after every change of
+        the cluster. Rejected: the pod goes back to the queue."""
+        ...
+
+
+@runtime_checkable
+class PreBind(Protocol):
+    def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
+        """Asked before Bind, and again after every event while it answers WAIT. Emits its writes once."""
+        ...
+
+
+@runtime_checkable
+class Bind(Protocol):
+    def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
+        """Emit the decision whose outcome is the outcome of binding; 0: leave it to the next plugin."""
+        ...
+
+
+@runtime_checkable
+class PostBind(Protocol):
+    def post_bind(self, record: PodRecord, node: str) -> None: ...
+
+
+# ---- when no node fits
+
+
+@dataclass(frozen=True, slots=True)
+class PostFilterResult:
+    status: Status
+    nominate: str | None = None  # node to nominate; "" clears; None keeps
+    message: str = ""  # appended to the message people see, e.g. "preemption: 0/3 nodes are available: …"
+    hopeless: bool = False  # trying again for a pod of the same shape and priority is pointless until something changes
+
+
+@runtime_checkable
+class PostFilter(Protocol):
+    def post_filter(self, record: PodRecord, diagnosis: Diagnosis, emit: Emit) -> PostFilterResult:
+        """May emit Evict decisions. The first plugin that returns SUCCESS ends the round."""
+        ...
+
+    # Optional: helps_after: Wake and helps(shape, priority, change: ClusterChange) -> bool. Changes after which the
+    # plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority arrived).
+
+
+# ---- whoever wants to hear of objects
+
+
+@runtime_checkable
+class Observer(Protocol):
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        """An object that is neither Pod nor Node was added (old None), changed, or removed (new None)."""
+        ...
+
+
+@runtime_checkable
+class Signs(Protocol):
+    def sign(self, pod: Pod) -> Hashable: ...
+
+
+# ---- groups: used by the group cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A set of nodes a whole group may be placed in."""
+
+    name: str
+    mask: Bools  # (capacity,)
+
+
+class GroupView(Protocol):
+    """A PodGroup or CompositePodGroup of a tree under evaluation."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def topology_key(self) -> str: ...
+
+
+@runtime_checkable
+class PlacementGenerate(Protocol):
+    def generate(self, group: GroupView, parent: Placement) -> Sequence[Placement] | Status: ...
+
+
+@runtime_checkable
+class PlacementFeasible(Protocol):
+    def feasible(self, group: GroupView, scheduled: int, remaining: int) -> Status:
+        """SUCCESS, WAIT (not yet), UNSCHEDULABLE (preemption may help) or UNRESOLVABLE (nothing will)."""
+        ...
+
+
+@runtime_checkable
+class PlacementScore(Protocol):
+    def score_placement(
+        self, group: GroupView, placement: Placement, assignments: Sequence[tuple[PodRecord, int]]
+    ) -> float:
+        """Raw; `assignments` are (pod, row). Normalised 100 * raw / max by default."""
+        ...
+
+
+@runtime_checkable
+class PodGroupPostFilter(Protocol):
+    def pod_group_post_filter(
+        self, group: GroupView, pods: Sequence[PodRecord], diagnosis: Any, emit: Emit
+    ) -> PostFilterResult: ...

@@ -1,0 +1,254 @@
+"""From the engine's columns to a preemption problem for one group tree. Nothing is changed; nothing is evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.groups.build import Built
+from phalanx.engine.placement.problem import Composite, Floats, Group, Leaf, ShapeRow, done, groups, leaves
+from phalanx.engine.preemption.catalogue import Catalogue, Unit
+from phalanx.engine.preemption.problem import PreemptionProblem, Units
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import GroupKey, PodKey
+
+MOST_HINDERED = 2_000  # looks at who is in the way on some row
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """A preemption problem and what its numbers stand for."""
+
+    problem: PreemptionProblem
+    units: list[Unit]
+    built: Built
+    origin: dict[int, int]  # id(leaf of the problem) -> id(leaf of `built`)
+
+    def victims(self, chosen: Sequence[int]) -> list[PodRecord]:
+        return [pod for u in chosen for pod in self.units[u].pods.values()]
+
+
+class Stager:
+    """Makes stages of one built group; arrays that do not depend on the stage are made once."""
+
+    def __init__(self, state: ClusterState, catalogue: Catalogue, built: Built, priority: int) -> None:
+        self.cluster = state
+        self.columns = state.columns
+        self.catalogue = catalogue
+        self.built = built
+        self.priority = priority
+        self.rids = [self.columns.resources[name] for name in built.problem.resources]
+        self.units = sorted((u for u in catalogue.units.values() if u.priority < priority), key=Unit.rank)
+        self.arrays = self._units()
+        self.free = self._free()
+        self.shapes, self.blockers = self._shapes()
+
+    def stage(self, root: Group, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
+        placement = replace(self.built.problem, free=self.free, shapes=self.shapes, root=root)
+        problem = PreemptionProblem(
+            placement, self.arrays, self.blockers, node_names=self.columns.names, order=order, budget=budget
+        )
+        return Stage(problem, self.units, self.built, origin)
+
+    # ---- who could go
+
+    def _units(self) -> Units:
+        budgets, forest = self.catalogue.budgets, self.catalogue.forest
+        vectors: dict[int, Floats] = {}
+        index = {rid: i for i, rid in enumerate(self.rids)}
+        parts: dict[tuple[int, int], list[PodRecord]] = {}
+        gangs: dict[GroupKey, int] = {}
+        running: list[int] = []
+        minimum: list[int] = []
+        membership: list[list[tuple[int, int]]] = []
+        for number, unit in enumerate(self.units):
+            mine: dict[int, int] = {}
+            for record in unit.pods.values():
+                parts.setdefault((record.row, number), []).append(record)
+                leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+                if forest is None or leaf is None:
+                    continue
+                if leaf not in gangs:
+                    group = forest.group(leaf)
+                    spec = group.spec if group is not None else None
+                    gangs[leaf] = len(running)
+                    running.append(self.catalogue.running(leaf))
+                    minimum.append(spec.minimum if spec is not None and spec.gang else 0)
+                mine[gangs[leaf]] = mine.get(gangs[leaf], 0) + 1
+            membership.append([(gang, count) for gang, count in mine.items() if minimum[gang] > 0])
+        order = sorted(parts)
+        requests = np.zeros((len(self.rids), len(order)))
+        pods = np.zeros(len(order), dtype=np.int64)
+        hits = np.zeros((len(budgets.allowed), len(order)), dtype=np.int64)
+        for at, key in enumerate(order):
+            for record in parts[key]:
+                vector = vectors.get(id(record.shape))
+                if vector is None:
+                    vector = vectors[id(record.shape)] = np.zeros(len(self.rids))
+                    for rid, amount in record.shape.requests:
+                        if rid in index:
+                            vector[index[rid]] = amount
+                requests[:, at] += vector
+                pods[at] += 1
+                for budget in budgets.of(record) if budgets.allowed else ():
+                    hits[budget, at] += 1
+        return Units(
+            [unit.name for unit in self.units],
+            np.array([unit.priority for unit in self.units], dtype=np.int64),
+            np.array([self.catalogue.lost(unit) for unit in self.units]),
+            np.array([unit for _, unit in order], dtype=np.int64),
+            np.array([row for row, _ in order], dtype=np.int64),
+            requests,
+            pods,
+            hits,
+            np.array(budgets.allowed, dtype=np.int64),
+            membership,
+            running,
+            minimum,
+            budgets.names,
+        )
+
+    def _free(self) -> Floats:
+        """(R, N) free now or about to be, less what others of at least our rank were promised."""
+        columns, n = self.columns, self.columns.n
+        free: Floats = columns.alloc[self.rids, :n] - columns.used[self.rids, :n]
+        index = {rid: i for i, rid in enumerate(self.rids)}
+
+        def add(record: PodRecord, row: int, sign: float) -> None:
+            for rid, amount in record.shape.requests:
+                if rid in index:
+                    free[index[rid], row] += sign * amount
+
+        for row, leaving in self.catalogue.leaving.items():
+            for record in leaving.values():
+                add(record, row, 1.0)
+        ours = {record.key for records in self.built.pending.values() for record in records}
+        for node, record in self.cluster.nominations.all():
+            row = columns.row_of.get(node, -1)
+            if row >= 0 and record.row < 0 and record.key not in ours and record.priority >= self.priority:
+                add(record, row, -1.0)
+        return free
+
+    # ---- where members may go once others are gone
+
+    def _shapes(self) -> tuple[list[ShapeRow], dict[tuple[int, int], tuple[int, ...]]]:
+        rows: list[ShapeRow] = []
+        hindered: list[npt.NDArray[np.int64]] = []
+        n = self.columns.n
+        for row, evaluation in zip(self.built.problem.shapes, self.built.evaluations, strict=True):
+            mask = self.columns.alive[:n].copy()
+            for plugin, tracker in evaluation.filters:
+                if plugin.name != "NodeResourcesFit":
+                    mask &= tracker.mask[:n]
+            if evaluation.pre_filter() is not None:
+                mask[:] = False
+            rows.append(replace(row, mask=mask, slots=None))
+            hindered.append(np.flatnonzero(self.columns.alive[:n] & ~mask & evaluation.diagnose().resolvable[:n]))
+        blockers: dict[tuple[int, int], tuple[int, ...]] = {}
+        if any(len(h) for h in hindered) and self.units:
+            self._clear_ways(rows, hindered, blockers)
+        return rows, blockers
+
+    def _clear_ways(
+        self,
+        rows: list[ShapeRow],
+        hindered: list[npt.NDArray[np.int64]],
+        blockers: dict[tuple[int, int], tuple[int, ...]],
+    ) -> None:
+        """With everybody gone: which hindered rows open up, and who on them was in the way."""
+        columns = self.columns
+        numbers = {unit.key: number for number, unit in enumerate(self.units)}
+        home = {pod.key: pod.row for unit in self.units for pod in unit.pods.values()}
+        tried = 0
+        mark = columns.journal.mark()
+        try:
+            for unit in self.units:
+                for pod in unit.pods.values():
+                    columns.unplace(pod)
+            for shape, evaluation in enumerate(self.built.evaluations):
+                evaluation.refresh()
+                opened = [int(r) for r in hindered[shape] if _passes(evaluation, int(r))]
+                for row in opened:
+                    here = self.catalogue.on_row.get(row, {})
+                    present = [numbers[key] for key in here if key in numbers]
+                    tried, guilty = self._guilty(evaluation, row, present, home, tried)
+                    rows[shape].mask[row] = True
+                    blockers[shape, row] = tuple(guilty)
+        finally:
+            columns.journal.rewind(mark)
+            for evaluation in self.built.evaluations:
+                evaluation.refresh()
+
+    def _guilty(
+        self, evaluation: Evaluation, row: int, units: list[int], home: dict[str, int], tried: int
+    ) -> tuple[int, list[int]]:
+        """Which of the units keep the row shut, found by halves; all of them where only several together do, or where
+        looking closer costs too much."""
+        if not units or tried >= MOST_HINDERED:
+            return tried, units
+        inner = self.columns.journal.mark()
+        for unit in units:
+            for pod in self.units[unit].pods.values():
+                self.columns.place(pod, home[pod.key])
+        evaluation.refresh()
+        shut = not _passes(evaluation, row)
+        self.columns.journal.rewind(inner)
+        evaluation.refresh()
+        tried += 1
+        if not shut or len(units) == 1:
+            return tried, units if shut else []
+        half = len(units) // 2
+        tried, first = self._guilty(evaluation, row, units[:half], home, tried)
+        tried, second = self._guilty(evaluation, row, units[half:], home, tried)
+        return tried, first + second or units
+
+
+def _passes(evaluation: Evaluation, row: int) -> bool:
+    """Every filter but capacity."""
+    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if plugin.name != "NodeResourcesFit")
+
+
+def raised(root: Group, more: dict[int, int]) -> tuple[Group, dict[int, int]]:
+    """A copy of the tree in which groups (by id) must come in as well: leaves with that many more pods, composites and
+    leaves that do not run yet with their own minimum; and where each new leaf came from."""
+    origin: dict[int, int] = {}
+
+    def copy(group: Group) -> Group:
+        if isinstance(group, Leaf):
+            extra = more.get(id(group), 0)
+            fresh: Group = replace(group, minimum=group.satisfied + extra) if extra else replace(group)
+            origin[id(fresh)] = id(group)
+            return fresh
+        children = tuple(copy(child) for child in group.children)
+        minimum = group.minimum
+        if any(id(below) in more for below in groups(group)[1:]):
+            touched = sum(any(id(below) in more for below in groups(old)) or done(old) for old in group.children)
+            minimum = max(minimum, touched)
+        return replace(group, children=children, minimum=minimum)
+
+    return copy(root), origin
+
+
+def leftovers(root: Group) -> list[Leaf]:
+    """Leaves whose minimum is met and that still have pods waiting."""
+    if isinstance(root, Composite) and not done(root):
+        return []
+    return [leaf for leaf in leaves(root) if leaf.need == 0 and leaf.total > 0]
+
+
+def latecomers(root: Group) -> list[Group]:
+    """Groups with pods waiting, not running yet, that a parent which has its minimum does not need."""
+    if isinstance(root, Leaf) or not done(root):
+        return []
+    found: list[Group] = []
+    for child in root.children:
+        if done(child):
+            found += latecomers(child)
+        elif any(leaf.total for leaf in leaves(child)):
+            found.append(child)
+    return found

@@ -1,0 +1,163 @@
+"""Whether a root may be tried: its tree in order, its quorum there, nobody gated; else it is held and told why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE
+from phalanx.engine.scheduling.pods import GATED_MESSAGE
+from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.group_roots import Groups
+
+GANG = "GangScheduling"  # the plugin kube-scheduler would name
+WAITING = "WaitingForMembers"
+INVALID = "Invalid"
+ERROR = "SchedulerError"
+GATED = "SchedulingGated"
+
+Newcomers = dict[str, PodRecord]
+
+
+class Admission:
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._cycle = groups.cycle
+        self._queue = groups.queue
+
+    def wait_for_objects(self, root: Root, leaf: GroupKey, newcomers: Newcomers | None) -> None:
+        """No root group is known for these pods."""
+        forest = self._groups.forest
+        invalid = forest.invalid(leaf)
+        if invalid is not None:
+            self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
+        else:
+            self._hold(root, newcomers, (), "", WAITING, forest.resolve(leaf).message)
+
+    def admit(self, root: Root, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
+        """Into the active queue if nothing speaks against it; False: the tree itself is not ready.
+
+        newcomers: pending pods that were not there when it was last admitted; None: look at everybody. helps: what
+        happened can make a root that failed fit (a pod more of the shape that failed cannot).
+        """
+        forest, key = self._groups.forest, group.key
+        before = (root.priority, root.asked)
+        root.priority = forest.priority(key)  # also of a held root: people ask what it would do
+        if not self._in_order(root, group, newcomers):
+            return False
+        root.asked = min(root.asked, self._repair_since(group, root.asked))
+        place = root.place
+        if place is Place.BACKOFF and not root.gate[0]:
+            return True  # it failed a moment ago
+        if place is Place.WAITING and not helps and self._like_the_others(root, newcomers):
+            return True
+        if place is Place.ACTIVE and newcomers is not None and before == (root.priority, root.asked):
+            self._groups.pods.admit(root, newcomers.values())
+        else:
+            self._groups.pods.admit(root)
+        return True
+
+    def _in_order(self, root: Root, group: Group, newcomers: Newcomers | None) -> bool:
+        forest, key = self._groups.forest, group.key
+        invalid = forest.invalid(key)
+        if invalid is not None:
+            self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
+            return False
+        if not forest.ready(key):
+            self._below_quorum(root, newcomers, key)
+            return False
+        mismatch = forest.mismatch(key)
+        if mismatch is not None:
+            groups = [key, *(leaf.key for leaf in forest.leaves(key) if leaf.key != key)]
+            self._hold(root, newcomers, groups, ERROR, ERROR, mismatch)
+            return False
+        gated = forest.gated(key)
+        if gated:
+            names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
+            # What the groups were told last may be a number of missing members that are there by now.
+            told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
+            self._hold(root, newcomers, told, WAITING, GATED, f"waiting for scheduling gates of {names}")
+            return False
+        return True
+
+    def _like_the_others(self, root: Root, newcomers: Newcomers | None) -> bool:
+        """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""
+        refusal = self._groups.failure(root.key)
+        if refusal is None or root.kind == "CompositePodGroup" or len(refusal.texts) != 1:
+            return False
+        shape, text = next(iter(refusal.texts.items()))
+        newcomers = newcomers or {}
+        if any(record.shape is not shape for record in newcomers.values()):
+            return False
+        for record in newcomers.values():
+            self._cycle.say(record, UNSCHEDULABLE, text)
+        return True
+
+    def _repair_since(self, group: Group, otherwise: float) -> float:
+        """Replacements come before new work: a gang that has members on nodes but too few of them asks since it
+        exists. Timestamps are whole seconds: it also goes before what was made in the same one."""
+        for leaf in self._groups.forest.leaves(group.key):
+            if leaf.spec is not None and 0 < leaf.placed < leaf.spec.minimum:
+                try:
+                    return parse_rfc3339(leaf.spec.created) - 0.5
+                except ValueError:
+                    return otherwise
+        return otherwise
+
+    def _below_quorum(self, root: Root, newcomers: Newcomers | None, key: GroupKey) -> None:
+        # The pods' text carries no count: it would change for every pod whenever one more arrives.
+        leaves: set[GroupKey] | None = None
+        if root.place is Place.GATED and newcomers is not None:
+            of = self._groups.forest.leaf_of
+            leaves = {leaf for r in newcomers.values() if (leaf := of(PodKey(r.namespace, r.name))) is not None}
+        text = self.short_of_members(key, leaves).message.partition(":")[0]
+        self._hold(root, newcomers, (), "", WAITING, text)
+
+    def short_of_members(self, key: GroupKey, leaves: set[GroupKey] | None = None) -> Quorum:
+        """Tell the root that waits for members, and every group below it that does; `leaves`: only those of them."""
+        forest = self._groups.forest
+        quorum = forest.quorum(key, None if leaves is None else 4)
+        told = (
+            quorum.shortages
+            if leaves is None
+            else [s for leaf in sorted(leaves) for s in forest.quorum(leaf).shortages]
+        )
+        for shortage in told:
+            if shortage.group != key:
+                self._groups.say(shortage.group, WAITING, f"waiting for members: {shortage}")
+        self._groups.say(key, WAITING, quorum.message)
+        return quorum
+
+    def _hold(
+        self,
+        root: Root,
+        newcomers: Newcomers | None,
+        groups: Iterable[GroupKey],
+        group_reason: str,
+        pod_reason: str,
+        message: str,
+    ) -> None:
+        for key in groups:
+            self._groups.say(key, group_reason, message)
+        records: Iterable[PodRecord] = root.records.values()
+        if root.place is Place.GATED and root.gate == (GANG, message) and newcomers is not None:
+            records = newcomers.values()  # the others know
+        else:
+            self._queue.gate(root, GANG, message)
+        quiet = pod_reason in (WAITING, GATED)
+        self._groups.no_plan(root)
+        for record in records:
+            if record.nominated and record.said.startswith(UNSCHEDULABLE):
+                # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod
+                # that was never tried is left alone.
+                self._cycle.nominate(record, "")
+            if record.pod is not None and record.pod.spec.scheduling_gates:
+                # Its own gate is the reason that matters to it; a real API server has written that already.
+                self._cycle.say(record, GATED, GATED_MESSAGE, event=False)
+                continue
+            self._cycle.say(record, pod_reason, message, event=not quiet)

@@ -1,0 +1,175 @@
+"""Gangs between the decision and the last confirmed bind, and what happens when a bind fails for good.
+
+A group is called scheduled when the binds that make its minimum are confirmed, all the way up to its root. A gang that
+can no longer be completed is released: members we bound that have not started are evicted, so that nothing half-placed
+stays behind. The mark on our binds (an annotation written with the Binding) lets a new scheduler process tell such
+members from pods that somebody else placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from phalanx.engine import decisions as d
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group, GroupKey, Member, MemberState, PodKey
+from phalanx.model.groups.keys import BOUND_IN_GROUP
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.group_roots import Groups
+
+
+class Commits:
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self.awaited: dict[str, GroupKey] = {}  # pod key -> leaf, of binds that are not answered yet
+        self._open: dict[GroupKey, int] = {}  # leaf -> how many of those
+        self._ours: set[GroupKey] = set()  # leaves of which we bound a member in this life
+        self._released: set[str] = set()  # uids of pods we asked to go
+
+    # ---- binds under way
+
+    def begin(self, records: list[PodRecord]) -> None:
+        for record in records:
+            leaf = self._groups.forest.leaf_of(PodKey(record.namespace, record.name))
+            if leaf is not None and record.key not in self.awaited:
+                self.awaited[record.key] = leaf
+                self._open[leaf] = self._open.get(leaf, 0) + 1
+                self._ours.add(leaf)
+
+    def answered(self, pod: str) -> GroupKey | None:
+        """The bind of a pod ended, one way or another. Returns its leaf if it was under way."""
+        leaf = self.awaited.pop(pod, None)
+        if leaf is not None:
+            left = self._open[leaf] - 1
+            if left:
+                self._open[leaf] = left
+            else:
+                del self._open[leaf]
+        return leaf
+
+    def moved(self, pod: str, leaf: GroupKey | None) -> None:
+        """A pod changed its group while its bind was under way."""
+        if self.answered(pod) is not None and leaf is not None:
+            self.awaited[pod] = leaf
+            self._open[leaf] = self._open.get(leaf, 0) + 1
+            self._ours.add(leaf)
+
+    def forget(self, key: GroupKey) -> None:
+        """A group is gone."""
+        self._ours.discard(key)
+
+    def under_way(self, root: GroupKey) -> bool:
+        return bool(self._open) and any(leaf.key in self._open for leaf in self._groups.forest.leaves(root))
+
+    # ---- scheduled
+
+    def enough(self, leaf: Group | None) -> bool:
+        """Whether the confirmed members of a leaf make its minimum, or no answer is outstanding."""
+        if leaf is None or leaf.spec is None:
+            return False
+        left = self._open.get(leaf.key, 0)
+        return not left or leaf.placed - left >= leaf.spec.minimum
+
+    def confirmed(self, group: Group) -> bool:
+        """The minimum is met by binds that are answered. Costs the subtree."""
+        if group.spec is None:
+            return False
+        if not group.composite:
+            return group.placed - self._open.get(group.key, 0) >= group.spec.minimum
+        return sum(self.confirmed(child) for child in group.children.values()) >= group.spec.minimum
+
+    def tell(self, group: Group) -> bool:
+        """True for every confirmed group whose ancestors are, as far as we had a hand in it."""
+        if not self.confirmed(group):
+            return False
+        conditions = self._groups.conditions
+        ours = False
+        for child in group.sorted_children():
+            ours = self.tell(child) or ours
+        if not group.composite:
+            ours = group.key in self._ours or group.marked > 0
+        if ours and not conditions.is_true(group.key):
+            # After a restart only what was not written before the crash is written; nobody needs the event again.
+            news = any(leaf.key in self._ours for leaf in self._groups.forest.leaves(group.key))
+            conditions.say(group, "True", "Scheduled", "", event=news)
+        return ours
+
+    # ---- release
+
+    def release(self, group: Group, root_key: str) -> bool:
+        """Give back what a commit that cannot be completed left on nodes; True if members were asked to go."""
+        found = False
+        for part in self._broken(group):
+            for leaf in self._groups.forest.leaves(part.key):
+                for member in releasable(leaf):
+                    found = True
+                    self._evict(part, leaf, member, root_key)
+        return found
+
+    def released(self, uid: str) -> None:
+        """Gone, or the eviction was refused: it may be asked again."""
+        self._released.discard(uid)
+
+    def _broken(self, group: Group) -> Iterator[Group]:
+        """The highest groups below their minimum of which everything placed is ours and has not started: commits that
+        did not end well. A gang that lost a member later was scheduled before, or has members that run: it is
+        repaired, never released."""
+        if group.spec is None:
+            return
+        if not group.satisfied and not self._groups.conditions.is_true(group.key):
+            placed = 0
+            for leaf in self._groups.forest.leaves(group.key):
+                counts = leaf.counts
+                if counts[MemberState.ASSUMED] or counts[MemberState.SUCCEEDED]:
+                    break
+                running = counts[MemberState.RUNNING]
+                if running and (self._scheduled_before(leaf) or len(releasable(leaf)) < running):
+                    break
+                placed += running
+            else:
+                if placed:
+                    yield group
+                return
+        for child in group.sorted_children():
+            yield from self._broken(child)
+
+    def _scheduled_before(self, leaf: Group) -> bool:
+        """Also of a leaf that only later got this parent."""
+        return self._groups.conditions.is_true(leaf.key)
+
+    def _evict(self, part: Group, leaf: Group, member: Member, root_key: str) -> None:
+        meta = member.pod.metadata
+        if meta.uid in self._released:
+            return
+        self._released.add(meta.uid)
+        assert part.spec is not None
+        what = "child groups" if part.composite else f"members, only {leaf.placed} could be bound"
+        self._groups.cycle.emit(
+            d.Evict,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            reason="GangIncomplete",
+            message=f"{part.key} needs {part.spec.minimum} {what}; released so that the whole gang can be tried again",
+            event_reason="GangReleased",
+            event_message=f"Released from node {member.node}: {part.key} could not be completed",
+            preemptor=root_key,
+        )
+
+
+def releasable(leaf: Group) -> list[Member]:
+    """Members of a broken gang that may be taken back: bound by us for this very group object, not started, not
+    leaving already. What ran under an earlier object of the same name is not touched by its successor."""
+    if leaf.spec is None:
+        return []
+    uid = leaf.spec.uid
+    return [
+        member
+        for member in leaf.members.values()
+        if member.state is MemberState.RUNNING
+        and member.pod.status.phase in ("", "Pending")
+        and member.pod.status.start_time is None
+        and member.pod.metadata.annotations.get(BOUND_IN_GROUP) == uid
+    ]

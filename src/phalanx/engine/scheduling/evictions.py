@@ -1,0 +1,180 @@
+"""Plans under way: who has been sent away for whom, and what happens as the victims go.
+
+While a plan is under way its root is not given a second one. When the last victim is gone the root is tried at once.
+A plan is void when its preemptor is gone, when one of its nodes is, or when an eviction was refused for good; evictions
+that were not sent by then are not sent any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import ClusterChange, Emit, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+
+GONE_LONG = 600.0  # seconds; a victim that refuses to die must not block its preemptor for ever
+
+
+@dataclass(slots=True)
+class UnderWay:
+    root: str  # key
+    members: tuple[str, ...]  # keys of the pods that were promised a node
+    nodes: frozenset[str]
+    victims: dict[str, str]  # pod key -> uid, of those still there
+    since: float
+    size: int  # victims at the start
+    text: str = ""  # the plan, for people
+    decisions: set[int] = field(default_factory=set)  # Evict decisions not answered yet
+
+
+class Evictions:
+    def __init__(self, state: ClusterState, queue: Queue, emit: Emit) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._emit = emit
+        self.plans: dict[str, UnderWay] = {}  # by root key
+        self._by_victim: dict[str, dict[str, None]] = {}  # pod key -> roots
+        self._by_decision: dict[int, str] = {}
+
+    def of(self, root: str) -> UnderWay | None:
+        """The plan that makes it pointless to look for another one, if there is one."""
+        plan = self.plans.get(root)
+        if plan is None:
+            return None
+        if not plan.victims or self._cluster.now - plan.since > GONE_LONG:
+            self.void(root)
+            return None
+        if any(node not in self._cluster.columns.row_of for node in plan.nodes):
+            self.void(root)
+            return None
+        return plan
+
+    def begin(
+        self,
+        root: str,
+        members: Iterable[PodRecord],
+        nodes: Iterable[str],
+        victims: Sequence[PodRecord],
+        leaving: Iterable[PodRecord] = (),
+        *,
+        text: str = "",
+        kind: str = "pod",
+        uid: str = "",
+        node: str = "",
+    ) -> UnderWay:
+        """Send the victims away and remember for whom. `leaving` are terminating already and only waited for."""
+        self.void(root)
+        everybody = {record.key: record.uid for record in (*victims, *leaving)}
+        plan = UnderWay(
+            root,
+            tuple(record.key for record in members),
+            frozenset(nodes),
+            everybody,
+            self._cluster.now,
+            len(victims),
+            text,
+        )
+        self.plans[root] = plan
+        for key in everybody:
+            self._by_victim.setdefault(key, {})[root] = None
+        for record in victims:
+            number = self._emit(
+                d.Evict,
+                namespace=record.namespace,
+                name=record.name,
+                uid=record.uid,
+                message=f"{record.scheduler_name}: preempting to accommodate a higher priority {kind}",
+                event_message=f"Preempted by {kind} {uid} on node {node}",
+                preemptor=root,
+            )
+            plan.decisions.add(number)
+            self._by_decision[number] = root
+        return plan
+
+    def void(self, root: str) -> None:
+        """Forget a plan. What was sent stays sent."""
+        plan = self.plans.pop(root, None)
+        if plan is None:
+            return
+        for key in plan.victims:
+            roots = self._by_victim.get(key)
+            if roots is not None:
+                roots.pop(root, None)
+                if not roots:
+                    del self._by_victim[key]
+        for number in plan.decisions:
+            self._by_decision.pop(number, None)
+
+    # ---- what happens meanwhile
+
+    def gone(self, record: PodRecord) -> None:
+        """A pod object is gone or finished."""
+        roots = self._by_victim.pop(record.key, None)
+        for root in roots or ():
+            plan = self.plans[root]
+            plan.victims.pop(record.key, None)
+            if not plan.victims:
+                self._finish(root)
+        for root in [key for key in (f"pod/{record.key}",) if key in self.plans]:
+            self.void(root)
+
+    def answered(self, decision: int, problem: str) -> None:
+        """The outcome of an Evict. Refused for good: the plan cannot come true as it is."""
+        root = self._by_decision.pop(decision, None)
+        plan = self.plans.get(root) if root is not None else None
+        if root is None or plan is None:
+            return
+        plan.decisions.discard(decision)
+        if problem:
+            self._finish(root)
+
+    def _finish(self, root: str) -> None:
+        """Nothing left to wait for: try again now."""
+        self.void(root)
+        waiting = self._queue.roots.get(root)
+        if waiting is not None and waiting.place in (Place.WAITING, Place.BACKOFF):
+            self._queue.activate(waiting)
+
+    # ---- sleeping
+
+    def sleep(self, root: Root, message: str) -> None:
+        """A single pod whose victims are leaving: until they are gone, or until there is room that nobody was
+        promised. Pods of one shape share a bucket: one question per change, however many of them wait."""
+        record = root.record
+        shape = record.shape
+        self._queue.wait(
+            root,
+            ("ongoing", shape.id, record.priority),
+            Wake.NODE,
+            lambda bucket, change: self._room(shape, record.priority, change),
+            self._cluster.now,
+            message=message,
+            needs=shape.requests,
+        )
+
+    def _room(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
+        """Whether the changed row has room beside what is promised to others."""
+        columns = self._cluster.columns
+        if change.row < 0:
+            return True  # a node is gone: perhaps the one they were promised
+        row = change.row
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for other in self._cluster.nominations.on(columns.names[change.row]):
+            if other.row < 0 and other.priority >= priority:
+                for rid, amount in other.shape.requests:
+                    if rid in left:
+                        left[rid] -= amount
+        return all(left[rid] >= amount for rid, amount in shape.requests)
+
+    def expected(self, root: str, change: ClusterChange) -> bool:
+        """Whether a change is only a step of the root's own plan: not worth an attempt before the last step."""
+        plan = self.plans.get(root)
+        if plan is None or change.row < 0 or change.kind & Wake.NODE:
+            return False
+        return bool(plan.victims) and self._cluster.columns.names[change.row] in plan.nodes

@@ -1,0 +1,210 @@
+"""Room for a pod by evicting pods of lower priority, as few and as unimportant as will do.
+
+The words are kube-scheduler's; the choice looks at every node and at the cost in the order of `preemption.cost.ORDER`.
+Nothing is evicted unless the pod then fits, and nothing more while victims of an earlier choice are still leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import ClusterChange, Code, Emit, PostFilterResult, Status, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.diagnosis import Diagnosis, histogram
+from phalanx.engine.preemption.catalogue import Catalogue, Unit
+from phalanx.engine.preemption.single import Candidate, Chooser
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.pod_status import PodStatus
+from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import WORKLOAD, GroupKey
+
+NEVER = "not eligible due to preemptionPolicy=Never."
+WAITING = "not eligible due to a terminating pod on the nominated node."
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+NO_VICTIMS = "No preemption victims found for incoming pod"
+_GROUPS = ("PodGroup", "CompositePodGroup", "Workload")
+
+
+@dataclass(frozen=True, slots=True)
+class Help(PostFilterResult):
+    """What preemption did for a pod, with how the pod is to wait."""
+
+    # Puts the root to sleep instead of the cycle: (root, message); the eviction's end will wake it.
+    sleep: Callable[[Root, str], None] | None = None
+    # Of `HELPS_AFTER`, the changes that can make a difference this time. None: all of them.
+    asks: Wake | None = None
+
+
+# A pod of lower priority arrived, a promise was dropped, a pod of higher priority left a node with victims on it.
+HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
+
+
+class PodPreemption:
+    def __init__(
+        self, state: ClusterState, catalogue: Catalogue, evictions: Evictions, status: PodStatus, emit: Emit
+    ) -> None:
+        self._cluster = state
+        self._evictions = evictions
+        self._status = status
+        self._emit = emit
+        self.catalogue = catalogue
+        self.chooser = Chooser(state, catalogue)
+        self._futile: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
+
+    # ---- news
+
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        if kind == "PodDisruptionBudget":
+            self.catalogue.budgets.changed(old, new)
+        elif kind in _GROUPS and (old is None or new is None or old.spec != new.spec):
+            forest = self._cluster.forest
+            meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
+            key = GroupKey(kind, meta.namespace, meta.name)
+            if old is None and kind != WORKLOAD and forest.named(key) is None:
+                return  # nobody belongs to it yet
+            self.catalogue.regroup()
+
+    def helps(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
+        row = change.row
+        if row < 0:
+            return False
+        columns = self._cluster.columns
+        if any(columns.alloc_cell[rid][row] < amount for rid, amount in shape.requests):
+            return False
+        unit_of = self.catalogue.unit_of
+        if change.kind & Wake.POD_PLACED and (change.record is None or unit_of(change.record)[1] >= priority):
+            return False
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for record in columns.pods[row].values():
+            if record.terminating or unit_of(record)[1] < priority:
+                for rid, amount in record.shape.requests:
+                    if rid in left:
+                        left[rid] += amount
+        return all(left[rid] >= amount for rid, amount in shape.requests)
+
+    # ---- PostFilter
+
+    def __call__(self, record: PodRecord, diagnosis: Diagnosis) -> Help:
+        if record.preemption_policy == "Never":
+            return replace(_no(NEVER, hopeless=True), asks=Wake.NOTHING)
+        root = f"pod/{record.key}"
+        if self._evictions.of(root) is not None or self._victims_leaving(record, diagnosis):
+            status = Status(Code.UNSCHEDULABLE, (WAITING,))
+            return Help(status, None, f"preemption: {WAITING}", sleep=self._sleep(record, diagnosis))
+        if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
+            text = _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})
+            return replace(_no(text, clear=record, hopeless=True), asks=Wake.NODE)
+        self.catalogue.refresh()
+        key = (record.shape.id, record.priority)
+        known = self._futile.get(key)
+        if known is not None and known[0] == self.catalogue.circumstances:
+            return _no(known[1], clear=record, hopeless=True)
+        found = self.chooser.choose(record, self._cluster.evaluation(record), diagnosis.resolvable)
+        if found is None:
+            message = self._why_not(record, diagnosis)
+            if len(self._futile) > 4096:
+                self._futile.clear()
+            state = (
+                self._cluster.columns.log.position,
+                self._cluster.nominations.version,
+                self._cluster.objects.version,
+            )
+            self._futile[key] = (state, message)
+            return _no(message, clear=record, hopeless=True)
+        return self._carry_out(record, found, diagnosis)
+
+    def _victims_leaving(self, record: PodRecord, diagnosis: Diagnosis) -> bool:
+        """Nominated by an earlier process, or by us before a plan ended: wait while lower priorities are leaving."""
+        row = self._cluster.columns.row_of.get(record.nominated, -1) if record.nominated else -1
+        if row < 0 or not len(diagnosis.resolvable) or not diagnosis.resolvable[row]:
+            return False
+        self.catalogue.refresh()
+        leaving = self.catalogue.leaving.get(row)
+        if not leaving or not any(pod.priority < record.priority for pod in leaving.values()):
+            return False
+        self._evictions.begin(
+            f"pod/{record.key}",
+            [record],
+            [record.nominated],
+            (),
+            list(leaving.values()),
+            text="waiting for pods to leave",
+        )
+        return True
+
+    def _sleep(self, record: PodRecord, diagnosis: Diagnosis) -> Callable[[Root, str], None] | None:
+        """The quick way to wait, where only the row itself decides about a row."""
+        profile = self._cluster.profiles[record.scheduler_name]
+        local = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
+        return self._evictions.sleep if local else None
+
+    def _carry_out(self, record: PodRecord, found: Candidate, diagnosis: Diagnosis) -> Help:
+        node = self._cluster.columns.names[found.row]
+        victims = [pod for unit in found.units for pod in unit.pods.values()]
+        for other in list(self._cluster.nominations.on(node)):
+            if other.priority < record.priority and other.key != record.key:
+                self._status.nominate(other, "")  # its promise no longer holds
+        message = f"found a potential placement for pod on node {node}, preempting {len(victims)} victims"
+        leaving = list(self.catalogue.leaving.get(found.row, {}).values())
+        self._evictions.begin(
+            f"pod/{record.key}", [record], [node], victims, leaving, text=message, uid=record.uid, node=node
+        )
+        announce(self._cluster, self._emit, found.units, "pod")
+        return Help(Status(Code.SUCCESS), node, f"preemption: {message}", sleep=self._sleep(record, diagnosis))
+
+    def _why_not(self, record: PodRecord, diagnosis: Diagnosis) -> str:
+        columns, catalogue = self._cluster.columns, self.catalogue
+        counts: dict[str, int] = {}
+        resolvable = diagnosis.resolvable
+        hopeless = int((columns.alive & ~resolvable).sum())
+        if hopeless:
+            counts[NOT_HELPFUL] = hopeless
+        lonely = np.zeros(columns.capacity, dtype=np.bool_)
+        for row in np.flatnonzero(columns.alive & resolvable).tolist():
+            here = catalogue.on_row.get(row, {})
+            lonely[row] = not any(catalogue.units[key].priority < record.priority for key in here)
+        if lonely.any():
+            counts[NO_VICTIMS] = int(lonely.sum())
+        for _, finding in diagnosis.findings:
+            rows = finding.rows[resolvable[finding.rows] & ~lonely[finding.rows]]
+            if len(rows):
+                counts[finding.reason] = counts.get(finding.reason, 0) + len(rows)
+        return _sentence(diagnosis.nodes, counts)
+
+
+def announce(state: ClusterState, emit: Emit, units: Iterable[Unit], kind: str) -> None:
+    """DisruptionTarget on groups that go as a whole."""
+    for unit in units:
+        if isinstance(unit.key, str):
+            continue
+        group = state.forest.group(unit.key)
+        if group is None or group.spec is None or unit.key.kind not in ("PodGroup", "CompositePodGroup"):
+            continue
+        emit(
+            d.SetGroupCondition,
+            namespace=unit.key.namespace,
+            name=unit.key.name,
+            uid=group.spec.uid,
+            kind=unit.key.kind,
+            type="DisruptionTarget",
+            status="True",
+            reason="PreemptionByScheduler",
+            message=f"preempting to accommodate a higher priority {kind}",
+            observed_generation=group.spec.generation,
+        )
+
+
+def _sentence(nodes: int, counts: dict[str, int]) -> str:
+    return f"0/{nodes} nodes are available: {', '.join(histogram(counts))}."
+
+
+def _no(text: str, *, clear: PodRecord | None = None, hopeless: bool = False) -> Help:
+    nominate = "" if clear is not None and clear.nominated else None
+    return Help(Status(Code.UNSCHEDULABLE, (text,)), nominate, f"preemption: {text}", hopeless)

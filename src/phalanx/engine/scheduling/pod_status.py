@@ -1,0 +1,58 @@
+"""What the engine writes into the status of pending pods: the PodScheduled condition and the nominated node."""
+
+from __future__ import annotations
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import ClusterChange, Emit, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.state.records import PodRecord
+
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULER_ERROR = "SchedulerError"
+
+
+class PodStatus:
+    def __init__(self, state: ClusterState, queue: Queue, emit: Emit) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._emit = emit
+
+    def nominate(self, record: PodRecord, node: str) -> None:
+        """Promise a node to a pod ("" takes it back) and have it written."""
+        if record.nominated == node:
+            return
+        old = self._cluster.nominations.clear(record)
+        if node:
+            self._cluster.nominations.set(record, node)
+        self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
+        if old:
+            self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(old, -1), record))
+
+    def say(self, record: PodRecord, reason: str, message: str, *, event: bool = True) -> None:
+        """PodScheduled=False, with an event, unless that is what was said last."""
+        said = f"{reason}: {message}"
+        if record.said == said:
+            return
+        record.said = said
+        self._emit(
+            d.SetPodCondition,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            reason=reason,
+            message=message,
+            observed_generation=record.generation,
+        )
+        if not event:
+            return
+        self._emit(
+            d.RecordEvent,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            type="Warning",
+            reason="FailedScheduling",
+            action="Scheduling",
+            message=message[: d.MAX_EVENT_MESSAGE],
+        )

@@ -1,0 +1,323 @@
+"""The queue of roots: active, backoff, waiting for an event, gated.
+
+Roots that failed for the same reason of the same shape share a bucket. A bucket sleeps until a change that can
+matter; then only its first root becomes active. If that one succeeds the next follows, if it fails all stay: one
+evaluation per shape, however many pods wait. The queue never looks at nodes itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterator
+from functools import cache
+from typing import Any
+
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.state.sieve import Requests, Sieve
+
+SortKey = Callable[[int, float, int], tuple[Any, ...]]
+# Changes of one row; a bucket may ask to hear of them only if the row has room for what it needs.
+ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
+
+Worth = Callable[["Bucket", ClusterChange], bool]
+
+
+def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
+    return (-priority, asked, order)
+
+
+class Bucket:
+    """Roots that wait for the same thing."""
+
+    __slots__ = ("armed", "asleep", "deadline", "heap", "key", "message", "needs", "waits_for", "wakes", "worth")
+
+    def __init__(self, key: Hashable, wakes: Wake, worth: Worth | None, message: str, waits_for: Any) -> None:
+        self.key = key
+        self.wakes = wakes  # kinds of change that are looked at at all
+        self.worth = worth  # finer question; None: every change of those kinds
+        self.message = message  # what people were told
+        self.waits_for = waits_for  # whatever `worth` needs
+        self.needs: Requests | None = None  # also roused by changes of a row with room for this
+        self.heap: list[tuple[tuple[Any, ...], int, Root]] = []
+        self.asleep = True
+        self.deadline = 0.0  # woken then even without an event
+        self.armed = False  # has an entry among the deadlines
+
+    def first(self) -> Root | None:
+        while self.heap:
+            entry = self.heap[0]
+            root = entry[2]
+            if root.entry is entry and root.place is Place.WAITING:
+                return root
+            heapq.heappop(self.heap)
+        return None
+
+
+class Queue:
+    def __init__(
+        self,
+        sieve: Sieve[Bucket],
+        sort_key: SortKey = by_priority,
+        *,
+        initial_backoff: float = 1.0,
+        max_backoff: float = 10.0,
+        flush_after: float = 300.0,
+    ) -> None:
+        self._sieve = sieve
+        self._sort_key = sort_key
+        self.initial_backoff = initial_backoff
+        self.max_backoff = max_backoff
+        self.flush_after = flush_after
+        self.roots: dict[str, Root] = {}  # every root that has a place
+        self._active: list[tuple[tuple[Any, ...], int, Root]] = []
+        self._backoff: list[tuple[float, int, Root]] = []
+        self._buckets: dict[Hashable, Bucket] = {}
+        self._asleep: dict[int, dict[Hashable, Bucket]] = {bit: {} for bit in _bits(Wake.ANY)}
+        self._deadlines: list[tuple[float, int, Bucket]] = []
+        self._ticket = 0
+        # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
+        self.gatekeepers: dict[str, Wake] = {}
+        self.readmit: Callable[[Root], None] = self.activate
+
+    # ---- moving roots
+
+    def activate(self, root: Root) -> None:
+        """Into the active queue, from wherever it is."""
+        self._leave(root)
+        self._into_active(root)
+
+    def back_off(self, root: Root, now: float) -> None:
+        """After an error: wait, twice as long each time."""
+        self._leave(root)
+        root.errors += 1
+        delay = min(self.initial_backoff * 2.0 ** min(root.errors - 1, 30), self.max_backoff)
+        root.expiry = now + delay
+        root.place = Place.BACKOFF
+        self.roots[root.key] = root
+        root.entry = (root.expiry, self._next(), root)
+        heapq.heappush(self._backoff, root.entry)
+
+    def gate(self, root: Root, plugin: str, message: str) -> None:
+        self._leave(root)
+        root.place = Place.GATED
+        root.gate = (plugin, message)
+        self.roots[root.key] = root
+
+    def wait(
+        self,
+        root: Root,
+        key: Hashable,
+        wakes: Wake,
+        worth: Worth | None,
+        now: float,
+        *,
+        message: str = "",
+        waits_for: Any = None,
+        needs: Requests | None = None,
+    ) -> Bucket:
+        """After a rejection: sleep in the bucket `key` until a change that is worth it: one of the kinds in `wakes`,
+        or, if `needs` is given, any change of a row that has room for it."""
+        self._leave(root)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(key, wakes, worth, message, waits_for)
+        else:
+            self._unindex(bucket)
+            bucket.wakes, bucket.worth, bucket.message, bucket.waits_for = wakes, worth, message, waits_for
+        bucket.needs = needs
+        self._index(bucket)
+        bucket.asleep = True
+        bucket.deadline = now + self.flush_after
+        self._arm(bucket)
+        self._into_bucket(root, bucket)
+        return bucket
+
+    def sleeping(self, key: Hashable) -> Bucket | None:
+        """The bucket `key`, if it is asleep: a root that would land there need not be tried."""
+        bucket = self._buckets.get(key)
+        return bucket if bucket is not None and bucket.asleep else None
+
+    def join(self, root: Root, bucket: Bucket) -> None:
+        """Let a root sleep with its twins without having been tried."""
+        self._leave(root)
+        self._into_bucket(root, bucket)
+
+    def remove(self, root: Root) -> None:
+        """Out of the queue: bound, assumed or gone."""
+        self._leave(root)
+        root.place = Place.NOWHERE
+        self.roots.pop(root.key, None)
+
+    def pop(self) -> Root | None:
+        """The next root to attempt. The caller must then move it somewhere, and call `attempted`."""
+        while self._active:
+            entry = heapq.heappop(self._active)
+            root = entry[2]
+            if root.entry is entry and root.place is Place.ACTIVE:
+                root.entry = None
+                root.place = Place.ATTEMPT
+                root.attempts += 1
+                return root
+        return None
+
+    def attempted(self, root: Root, came_from: Bucket | None) -> None:
+        """After an attempt of a root that was woken from a bucket: unless it went back to sleep there, its twins may
+        go on."""
+        if came_from is not None and not came_from.asleep:
+            self._follow(came_from)
+
+    # ---- time and events
+
+    def flush(self, now: float) -> None:
+        """Move roots whose backoff is over, and wake buckets nobody woke for long."""
+        while self._backoff and self._backoff[0][0] <= now:
+            entry = heapq.heappop(self._backoff)
+            root = entry[2]
+            if root.entry is entry and root.place is Place.BACKOFF:
+                if root.gate[0]:
+                    self.readmit(root)  # it failed at the gate: ask there again
+                else:
+                    self._into_active(root)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            bucket = heapq.heappop(self._deadlines)[2]
+            bucket.armed = False
+            if not bucket.asleep:
+                continue
+            if bucket.deadline <= now:
+                self._rouse(bucket)
+            else:
+                self._arm(bucket)
+
+    def next_time(self) -> float | None:
+        """When `flush` will have something to do."""
+        while self._backoff and self._backoff[0][2].entry is not self._backoff[0]:
+            heapq.heappop(self._backoff)
+        while self._deadlines and not self._deadlines[0][2].asleep:
+            heapq.heappop(self._deadlines)[2].armed = False
+        times = [heap[0][0] for heap in (self._backoff, self._deadlines) if heap]
+        return min(times) if times else None
+
+    def wake(self, change: ClusterChange) -> None:
+        """Something happened: rouse every sleeping bucket to which it can matter."""
+        sleeping = self._asleep[int(change.kind)]
+        if sleeping:
+            roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
+            for bucket in roused:
+                self._rouse(bucket)
+        if change.row >= 0 and change.kind & ROW_WAKES:
+            for bucket in self._sieve.passing(change.row):
+                if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
+                    self._rouse(bucket)
+        if self.gatekeepers:
+            names = [name for name, wakes in self.gatekeepers.items() if wakes & change.kind]
+            for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
+                self.readmit(root)
+
+    def rouse(self, bucket: Bucket) -> None:
+        """Wake a sleeping bucket, whatever it waits for."""
+        self._rouse(bucket)
+
+    def has_active(self) -> bool:
+        while self._active:
+            entry = self._active[0]
+            if entry[2].entry is entry and entry[2].place is Place.ACTIVE:
+                return True
+            heapq.heappop(self._active)
+        return False
+
+    def places(self) -> Iterator[tuple[Root, Place]]:
+        """For validation: every root as found in the structures themselves."""
+        for entry in self._active:
+            if entry[2].entry is entry:
+                yield entry[2], Place.ACTIVE
+        for timed in self._backoff:
+            if timed[2].entry is timed:
+                yield timed[2], Place.BACKOFF
+        for bucket in self._buckets.values():
+            for entry in bucket.heap:
+                if entry[2].entry is entry:
+                    yield entry[2], Place.WAITING
+        for root in self.roots.values():
+            if root.place is Place.GATED:
+                yield root, Place.GATED
+
+    # ---- inside
+
+    def _arm(self, bucket: Bucket) -> None:
+        if not bucket.armed:
+            bucket.armed = True
+            heapq.heappush(self._deadlines, (bucket.deadline, self._next(), bucket))
+
+    def _next(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+    def _entry(self, root: Root) -> tuple[tuple[Any, ...], int, Root]:
+        return (self._sort_key(root.priority, root.asked, root.order), self._next(), root)
+
+    def _into_active(self, root: Root) -> None:
+        root.place = Place.ACTIVE
+        root.gate = ("", "")
+        self.roots[root.key] = root
+        root.entry = self._entry(root)
+        heapq.heappush(self._active, root.entry)
+
+    def _into_bucket(self, root: Root, bucket: Bucket) -> None:
+        root.place = Place.WAITING
+        root.bucket = bucket
+        self.roots[root.key] = root
+        root.entry = self._entry(root)
+        heapq.heappush(bucket.heap, root.entry)
+
+    def _leave(self, root: Root) -> None:
+        """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
+        scout_of = root.bucket if root.place is Place.ACTIVE else None
+        root.entry = None
+        if root.place is Place.WAITING and root.bucket is not None and root.bucket.first() is None:
+            self._drop(root.bucket)
+        root.bucket = None
+        root.place = Place.NOWHERE
+        if scout_of is not None and not scout_of.asleep:
+            self._follow(scout_of)
+
+    def _rouse(self, bucket: Bucket) -> None:
+        self._unindex(bucket)
+        bucket.asleep = False
+        self._follow(bucket)
+
+    def _follow(self, bucket: Bucket) -> None:
+        """The first root of an awake bucket becomes active and remembers where it came from."""
+        root = bucket.first()
+        if root is None:
+            self._drop(bucket)
+            return
+        heapq.heappop(bucket.heap)
+        self._into_active(root)
+        root.bucket = bucket
+
+    def _drop(self, bucket: Bucket) -> None:
+        self._unindex(bucket)
+        bucket.asleep = False
+        if self._buckets.get(bucket.key) is bucket:
+            del self._buckets[bucket.key]
+
+    def _index(self, bucket: Bucket) -> None:
+        for bit in _bits(bucket.wakes):
+            self._asleep[bit][bucket.key] = bucket
+        if bucket.needs is not None:
+            self._sieve.add(bucket, bucket.needs)
+
+    def _unindex(self, bucket: Bucket) -> None:
+        for bit in _bits(bucket.wakes):
+            self._asleep[bit].pop(bucket.key, None)
+        self._sieve.remove(bucket)
+
+
+@cache
+def _bits(wakes: Wake) -> tuple[int, ...]:
+    return tuple(int(bit) for bit in Wake.__members__.values() if _single(int(bit)) and bit & wakes)
+
+
+def _single(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0

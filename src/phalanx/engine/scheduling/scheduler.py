@@ -1,0 +1,101 @@
+"""The scheduler's parts and how they hang together. `Engine` tells it what happened; questions read it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine import decisions as d
+from phalanx.engine.decisions import Decision
+from phalanx.engine.framework import Factory, Handle
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.profile import Profile, third_party
+from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.plugins.registry import BUILTIN
+from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.scheduling.cycle import Cycle
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.group_roots import Groups
+from phalanx.engine.scheduling.pod_preemption import PodPreemption
+from phalanx.engine.scheduling.pod_status import PodStatus
+from phalanx.engine.scheduling.pods import Pods
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.state.sieve import Sieve
+from phalanx.model.gates import Gates
+
+# Decisions whose outcome means something to the engine.
+_ANSWERED = (d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume)
+
+
+class Scheduler:
+    def __init__(self, settings: EngineSettings, gates: Gates, plugins: Mapping[str, Factory]) -> None:
+        self.settings = settings
+        self.gates = gates
+        self.faults: deque[str] = deque(maxlen=100)  # of plugins, where no pod could be told; for logs
+        self._last_id = 0
+        self._out: list[Decision] = []
+        self._awaited: dict[int, Decision] = {}
+        self.cluster = state = ClusterState(settings, gates)
+        self.columns, self.objects, self.interest = state.columns, state.objects, state.interest
+        self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
+        self.profiles = state.profiles
+        self._make_profiles(plugins)
+        self.queue = self._make_queue()
+        status = PodStatus(state, self.queue, self.emit)
+        self.evictions = Evictions(state, self.queue, self.emit)
+        self.preemption = PodPreemption(state, Catalogue(state), self.evictions, status, self.emit)
+        self.cycle = Cycle(state, self.queue, status, self.preemption, self.emit)
+        self.cycle.departed.append(self.evictions.gone)
+        self.pods = Pods(self.cycle)
+        self.groups = self.cycle.groups = Groups(self.cycle, self.pods, self.evictions)
+        self._observers = [o for p in self.profiles.values() for o in p.observers]
+        self._listeners = [
+            plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
+        ]
+
+    def _make_profiles(self, more: Mapping[str, Factory]) -> None:
+        registry: dict[str, Factory] = {**BUILTIN, **more}
+        named = {use.name for profile in self.settings.profiles for use in profile.plugins}
+        registry.update(third_party(named - registry.keys()))
+        state = self.cluster
+        for settings in self.settings.profiles:
+            name = settings.scheduler_name
+            if name in self.profiles:
+                raise ConfigProblem("profiles", f"scheduler name {name!r} is used twice")
+            handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name)
+            profile = self.profiles[name] = Profile(settings, registry, handle)
+            self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
+
+    def _make_queue(self) -> Queue:
+        sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)
+        queue = Queue(
+            Sieve(self.columns),
+            **({"sort_key": sort.sort_key} if sort is not None else {}),
+            initial_backoff=self.settings.initial_backoff,
+            max_backoff=self.settings.max_backoff,
+            flush_after=self.settings.flush_after,
+        )
+        queue.readmit = self._readmit
+        for profile in self.profiles.values():
+            queue.gatekeepers.update(profile.gatekeepers)
+        return queue
+
+    def _readmit(self, root: Root) -> None:
+        if root.kind == "Pod":
+            self.pods.admit(root)
+        else:
+            self.groups.admit(root)
+
+    def emit(self, cls: type[Any], **fields: Any) -> int:
+        """Make a decision; returns its id."""
+        self._last_id += 1
+        decision = cls(id=self._last_id, **fields)
+        self._out.append(decision)
+        if isinstance(decision, _ANSWERED):
+            self._awaited[decision.id] = decision
+            if isinstance(decision, d.Nominate):
+                self.pods.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
+        return self._last_id

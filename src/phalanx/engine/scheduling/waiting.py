@@ -1,0 +1,148 @@
+"""Waiting: what a root that failed sleeps for, and which changes are worth another look.
+
+Pods that no attempt can tell apart share a bucket of the queue. Those who would have to evict somebody are not asked
+again as long as everybody placed is of their priority or above (`placed` keeps count of that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import allows
+from phalanx.engine.framework.profile import Profile
+from phalanx.engine.scheduling.pod_preemption import HELPS_AFTER, PodPreemption
+from phalanx.engine.scheduling.queue import ROW_WAKES, Bucket, Queue
+from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What a bucket of single pods waits for."""
+
+    shape: Shape
+    profile: Profile
+    priority: int
+    cross: tuple[Any, ...]  # rejecting plugins whose verdicts reach beyond one row
+    helpers: tuple[Any, ...]  # PostFilter plugins that want to be asked again after some changes
+    evicts: Wake  # changes after which preemption may help
+
+
+class Waiting:
+    def __init__(self, state: ClusterState, queue: Queue, preemption: PodPreemption) -> None:
+        self._columns = state.columns
+        self._queue = queue
+        self._preemption = preemption
+        self._floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
+        # Buckets (with their priority) that need not ask those who evict before the floor sinks.
+        self._patient: dict[int, tuple[Bucket, int]] = {}
+        self._sweep_at = 4096
+
+    def sleep(
+        self,
+        root: Root,
+        record: PodRecord,
+        profile: Profile,
+        plugins: frozenset[str],
+        message: str,
+        now: float,
+        *,
+        shared: bool,
+        asks: Wake | None = None,
+    ) -> None:
+        """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that;
+        `asks`: see PostFilterResult."""
+        wakes = Wake.NOTHING
+        cross = []
+        for name in sorted(plugins):
+            plugin = profile.plugins.get(name)
+            if plugin is None or plugin in profile.row_filters:
+                continue
+            cross.append(plugin)
+            wakes |= getattr(plugin, "wakes_on", Wake.ANY)
+        key = twins_of(record) if shared else ("root", root.key)
+        interest, more = self.interest(profile, record.shape, record.priority, cross, asks)
+        needs = record.shape.requests if profile.fit_is_strict else ()
+        bucket = self._queue.wait(
+            root, key, wakes | more, self._worth, now, message=message, waits_for=interest, needs=needs
+        )
+        self.be_patient(bucket, record.priority)
+
+    def interest(
+        self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], asks: Wake | None = None
+    ) -> tuple[Interest, Wake]:
+        """What a sleeper waits for besides rows, and the changes after which a PostFilter plugin or preemption may help
+        it; `asks`: of those of preemption only these."""
+        helpers = []
+        wakes = Wake.NOTHING
+        for plugin in profile.post_filters:
+            after = getattr(plugin, "helps_after", Wake.NOTHING)
+            if after:
+                helpers.append(plugin)
+                wakes |= after
+        evicts = Wake.NOTHING
+        if profile.preempts and priority > self._floor:
+            evicts = HELPS_AFTER if asks is None else HELPS_AFTER & asks
+        return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
+
+    def be_patient(self, bucket: Bucket, priority: int) -> None:
+        """Nobody of lower priority is there: the bucket is roused when the first one comes, not asked each time."""
+        if priority <= self._floor:
+            self._patient[id(bucket)] = (bucket, priority)
+            if len(self._patient) > self._sweep_at:
+                self._patient = {key: entry for key, entry in self._patient.items() if entry[0].asleep}
+                self._sweep_at = max(4096, 2 * len(self._patient))
+
+    def placed(self, priority: int) -> None:
+        """A pod was counted on a node: the first of so low a priority rouses those who could evict it."""
+        if priority < self._floor:
+            self._sink(priority)
+
+    def _sink(self, priority: int) -> None:
+        """A pod of lower priority than any before has been placed."""
+        self._floor = priority
+        patient, self._patient = self._patient, {}
+        for key, (bucket, rank) in patient.items():
+            if not bucket.asleep:
+                continue
+            if rank > priority:
+                self._queue.rouse(bucket)
+            else:
+                self._patient[key] = (bucket, rank)
+
+    def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
+        return self.helps(bucket.waits_for, change)
+
+    def helps(self, interest: Interest, change: ClusterChange) -> bool:
+        """Whether a change can make a shape feasible. Must never be wrongly False."""
+        for plugin in interest.cross:
+            if change.kind & getattr(plugin, "wakes_on", Wake.ANY):
+                hint = getattr(plugin, "worth", None)
+                if hint is None or _perhaps(hint, interest.shape, change):
+                    return True
+        for plugin in interest.helpers:
+            if change.kind & plugin.helps_after and _perhaps(plugin.helps, interest.shape, interest.priority, change):
+                return True
+        if change.kind & interest.evicts and self._preemption.helps(interest.shape, interest.priority, change):
+            return True
+        if change.row >= 0 and change.kind & ROW_WAKES:
+            return allows(interest.profile, interest.shape, self._columns, change.row)
+        return False
+
+
+def twins_of(record: PodRecord) -> tuple[Any, ...]:
+    """The bucket of single pods that no attempt can tell apart."""
+    return ("shape", record.shape.id, record.priority, record.preemption_policy)
+
+
+def _perhaps(hint: Any, *args: Any) -> bool:
+    """A hint that fails is no reason to let a pod sleep."""
+    try:
+        return bool(hint(*args))
+    except Exception:
+        return True

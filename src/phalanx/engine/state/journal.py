@@ -1,0 +1,95 @@
+"""The journal (undo of trials) and the change log (who must look again at which row).
+
+A trial is `mark → change → rewind` and costs what it changed. The change log only ever grows: a rewind appends the
+inverse changes, so whoever follows the log needs to know nothing about trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx.engine.state.records import PodRecord
+
+# (row, record, sign): +1 the pod was placed on the row, -1 taken from it; record None and sign 0: the node itself
+# was added, changed or removed.
+Change = tuple[int, "PodRecord | None", int]
+
+
+class ChangeLog:
+    """Changes of rows in order. Followers remember a position and ask what came after it."""
+
+    __slots__ = ("_base", "_entries", "keep")
+
+    def __init__(self, keep: int = 16_384) -> None:
+        self._base = 0
+        self._entries: list[Change] = []
+        self.keep = keep
+
+    @property
+    def position(self) -> int:
+        return self._base + len(self._entries)
+
+    def append(self, change: Change) -> None:
+        entries = self._entries
+        entries.append(change)
+        if len(entries) > 2 * self.keep:
+            drop = len(entries) - self.keep
+            del entries[:drop]
+            self._base += drop
+
+    def since(self, position: int) -> Sequence[Change] | None:
+        """The changes after `position`, or None if they are no longer kept and the follower must start over."""
+        if position < self._base:
+            return None
+        return self._entries[position - self._base :]
+
+
+class Journal:
+    """Inverse operations of the changes made since the oldest open mark; nothing is recorded outside trials."""
+
+    __slots__ = ("_marks", "_undo")
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._marks: list[int] = []
+
+    @property
+    def recording(self) -> bool:
+        return bool(self._marks)
+
+    def push(self, undo: Callable[..., Any], *args: Any) -> None:
+        """Remember how to undo a change that has just been made; called by the columns, and by plugins for their own
+        state. Ignored outside trials."""
+        if self._marks:
+            self._undo.append((undo, args))
+
+    def mark(self) -> int:
+        """Open a trial. Trials nest; marks close in reverse order."""
+        self._marks.append(len(self._undo))
+        return len(self._marks)
+
+    def rewind(self, mark: int) -> None:
+        """Undo everything since `mark` and close it (and every mark opened after it)."""
+        self._check(mark)
+        floor = self._marks[mark - 1]
+        # Undoing calls the same operations; closing the marks first keeps them from being recorded again.
+        undo = self._undo[floor:]
+        del self._undo[floor:]
+        outer = self._marks[: mark - 1]
+        self._marks = []
+        for operation, args in reversed(undo):
+            operation(*args)
+        self._marks = outer
+
+    def release(self, mark: int) -> None:
+        """Keep what was done since `mark` and close it. It can still be undone by an outer mark."""
+        self._check(mark)
+        del self._marks[mark - 1 :]
+        if not self._marks:
+            self._undo.clear()
+
+    def _check(self, mark: int) -> None:
+        if not 1 <= mark <= len(self._marks):
+            raise ValueError(f"journal mark {mark} is not open ({len(self._marks)} are)")

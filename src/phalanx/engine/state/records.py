@@ -1,0 +1,78 @@
+"""What the engine keeps of a pod. Slim on purpose: the full object is held only while the pod is pending.
+
+The fields above the line never change: the change log refers to records, and followers may read them late. A pod
+whose labels, requests or terminating state change gets a new record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.model.objects import Pod
+
+if TYPE_CHECKING:
+    from phalanx.engine.state.shapes import Shape
+
+
+class PodRecord:
+    __slots__ = (
+        "assumed",
+        "bind",
+        "created",
+        "generation",
+        "group",
+        "key",
+        "labels",
+        "name",
+        "namespace",
+        "node_name",
+        "nominated",
+        "order",
+        "pod",
+        "preemption_policy",
+        "priority",
+        "row",
+        "said",
+        "scheduler_name",
+        "shape",
+        "shape_epoch",
+        "start_time",
+        "terminating",
+        "uid",
+    )
+
+    def __init__(self, pod: Pod, shape: Shape, order: int, created: float) -> None:
+        meta, spec = pod.metadata, pod.spec
+        self.namespace = meta.namespace
+        self.name = meta.name
+        self.key = f"{meta.namespace}/{meta.name}"
+        self.uid = meta.uid
+        self.labels = meta.labels
+        self.priority = spec.priority or 0
+        self.preemption_policy = spec.preemption_policy or "PreemptLowerPriority"
+        self.scheduler_name = spec.scheduler_name
+        self.terminating = meta.deletion_timestamp is not None
+        self.start_time = pod.status.start_time  # RFC 3339 text: compares as time
+        self.generation = meta.generation
+        self.created = created  # seconds; the time it first asked to be scheduled
+        self.order = order  # arrival number: the stable tie-break
+        group = spec.scheduling_group
+        self.group = (group.pod_group_name or "") if group is not None else ""
+        # ---- what scheduling changes
+        self.shape = shape
+        self.shape_epoch = -1
+        self.pod: Pod | None = pod  # while pending
+        self.row = -1  # row in the columns, -1 = on no known node
+        self.node_name = ""  # set while bound or assumed, also when that node is unknown
+        self.assumed = False  # counted on a node, Bind not confirmed by the informer yet
+        self.bind = 0  # id of the Bind decision under way
+        self.nominated = pod.status.nominated_node_name
+        self.said = ""  # "reason: message" of the last PodScheduled condition sent or seen
+
+    def sort_key(self) -> tuple[int, float, int]:
+        """Queue order: priority, then the time it first asked, then arrival."""
+        return (-self.priority, self.created, self.order)
+
+    def __repr__(self) -> str:
+        where = self.node_name or "pending"
+        return f"<pod {self.key} {where}>"

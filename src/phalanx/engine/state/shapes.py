@@ -1,0 +1,283 @@
+"""Shapes: pods that no filter or score can tell apart share one.
+
+A pod label is part of a shape only as far as some selector known to the engine can see it (`LabelInterest`), so that
+the index label of an indexed Job or StatefulSet does not make every pod a shape of its own. Priority is not part of
+a shape. Third-party plugins add to the key with `sign(pod)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.state.interest import OTHER, LabelInterest, of_pod
+from phalanx.engine.state.requests import PodRequest, pod_request
+from phalanx.model.objects import Pod
+from phalanx.model.objects.pod import (
+    NodeAffinity,
+    PodAffinity,
+    Toleration,
+    TopologySpreadConstraint,
+    Volume,
+)
+
+HostPort = tuple[str, str, int]  # (host ip, protocol, port)
+
+
+class Shape:
+    """Interned; compare by identity. Read-only for plugins."""
+
+    __slots__ = (
+        "affinity",
+        "amounts",
+        "anti_affinity",
+        "claims",
+        "host_ports",
+        "id",
+        "images",
+        "key",
+        "labels",
+        "namespace",
+        "node_affinity",
+        "node_selector",
+        "nonzero",
+        "owner",
+        "pod",
+        "profile",
+        "refs",
+        "requests",
+        "rids",
+        "signatures",
+        "spread",
+        "tolerations",
+        "volumes",
+    )
+
+    id: int
+    key: Hashable
+    profile: str  # scheduler name
+    namespace: str
+    labels: dict[str, str]  # as selectors see them: a value nobody mentions is interest.OTHER
+    requests: tuple[tuple[int, float], ...]  # (resource id, amount > 0), by id; always has (PODS, 1)
+    rids: npt.NDArray[np.int64]  # the same as arrays
+    amounts: npt.NDArray[np.float64]
+    nonzero: tuple[float, float]  # milli cpu, memory bytes with defaults for containers that ask nothing
+    tolerations: tuple[Toleration, ...]
+    node_selector: dict[str, str]
+    node_affinity: NodeAffinity | None
+    affinity: PodAffinity | None
+    anti_affinity: PodAffinity | None
+    spread: tuple[TopologySpreadConstraint, ...]
+    host_ports: tuple[HostPort, ...]
+    images: tuple[str, ...]  # one per container, init container and image volume, normalised, sorted
+    volumes: tuple[Volume, ...]  # only those a volume plugin looks at; generic ephemeral ones as claims <pod>-<volume>
+    claims: bool  # has dynamic resource claims
+    owner: tuple[str, str]  # (kind, name) of the controller, for default topology spreading
+    signatures: dict[str, Hashable]  # plugin name -> what its sign(pod) returned
+    pod: Pod  # the first pod of this shape, as an example; never with a node name
+    refs: int  # records that use it
+
+    def __repr__(self) -> str:
+        return f"<shape {self.id} of {self.namespace}/{self.pod.metadata.name}>"
+
+
+Signer = Callable[[Pod], Hashable]
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
+
+
+class ShapeTable:
+    """Interns shapes. Two steps: the bytes of the spec find a shape quickly; a canonical key makes equals one."""
+
+    def __init__(self, resource_id: Callable[[str], int], interest: LabelInterest) -> None:
+        self._resource_id = resource_id
+        self.interest = interest
+        self.signers: list[tuple[str, Signer]] = []  # of third-party plugins
+        self._quick: dict[bytes, Shape] = {}
+        self._by_key: dict[Hashable, Shape] = {}
+        self._last_id = 0
+        self.on_evict: list[Callable[[Shape], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def every(self) -> list[Shape]:
+        return list(self._by_key.values())
+
+    def of(self, pod: Pod) -> Shape:
+        """The shape of a pod, made if it is new. Does not count a reference."""
+        quick = None
+        if not self.signers:
+            labels = pod.metadata.labels
+            seen = self.interest.project(labels)
+            quick = self._quick_key(pod, seen)
+            shape = self._quick.get(quick)
+            if shape is not None:
+                if OTHER in seen.values():
+                    self.interest.hide(labels)
+                return shape
+        shape = self._canonical(pod)
+        if quick is not None:
+            if len(self._quick) > 20_000:
+                self._quick.clear()
+            self._quick[self._quick_key(pod, shape.labels)] = shape  # anew: the interest may have grown
+        return shape
+
+    def keep(self, shape: Shape) -> None:
+        shape.refs += 1
+
+    def drop(self, shape: Shape) -> None:
+        shape.refs -= 1
+        if shape.refs <= 0 and len(self._by_key) > 256:
+            self.evict_unused()
+
+    def evict_unused(self) -> None:
+        """Forget shapes no record uses, in one sweep when more than half are dead, so that each costs O(1)."""
+        dead = [shape for shape in self._by_key.values() if shape.refs <= 0]
+        if len(dead) * 2 < len(self._by_key):
+            return
+        self._quick.clear()
+        for shape in dead:
+            del self._by_key[shape.key]
+            for callback in self.on_evict:
+                callback(shape)
+
+    def _quick_key(self, pod: Pod, seen: Mapping[str, str]) -> bytes:
+        spec, meta = pod.spec, pod.metadata
+        parts: list[Any] = [
+            spec.scheduler_name,
+            meta.namespace,
+            seen,
+            spec.containers,
+            spec.init_containers,
+            spec.tolerations,
+            spec.node_selector,
+            spec.affinity,
+            spec.topology_spread_constraints,
+            spec.volumes,
+            spec.overhead,
+            spec.resources,
+            bool(spec.resource_claims),
+            meta.owner_references,
+        ]
+        if spec.volumes and any(volume.ephemeral is not None for volume in spec.volumes):
+            parts.append(meta.name)  # the claim of a generic ephemeral volume carries the pod's name
+        return _encode(parts)
+
+    def _canonical(self, pod: Pod) -> Shape:
+        shape = Shape()
+        spec, meta = pod.spec, pod.metadata
+        # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is ever learned too late.
+        self.interest.learn(of_pod(pod))
+        request = pod_request(pod)
+        shape.profile = spec.scheduler_name
+        shape.namespace = meta.namespace
+        shape.labels = self.interest.seen(meta.labels)
+        self._set_requests(shape, request)
+        shape.tolerations = tuple(spec.tolerations or ())
+        shape.node_selector = dict(spec.node_selector or {})
+        affinity = spec.affinity
+        shape.node_affinity = affinity.node_affinity if affinity else None
+        shape.affinity = affinity.pod_affinity if affinity else None
+        shape.anti_affinity = affinity.pod_anti_affinity if affinity else None
+        shape.spread = tuple(spec.topology_spread_constraints or ())
+        shape.host_ports = _host_ports(pod)
+        shape.images = _images(pod)
+        shape.volumes = _volumes(pod)
+        shape.claims = bool(spec.resource_claims)
+        shape.owner = next(
+            ((ref.kind, ref.name) for ref in meta.owner_references if ref.controller and ref.kind in _OWNERS), ("", "")
+        )
+        shape.signatures = {name: _signature(sign, pod) for name, sign in self.signers}
+        # Where the first pod of a shape happens to run says nothing about the others.
+        shape.pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, node_name=""))
+        shape.refs = 0
+        shape.key = (
+            shape.profile,
+            shape.namespace,
+            tuple(sorted(shape.labels.items())),
+            shape.requests,
+            shape.nonzero,
+            tuple(sorted({(t.key, t.operator or "Equal", t.value, t.effect) for t in shape.tolerations})),
+            tuple(sorted(shape.node_selector.items())),
+            _encode(affinity) if affinity is not None else b"",
+            _encode(shape.spread) if shape.spread else b"",
+            shape.host_ports,
+            shape.images,
+            _encode(shape.volumes) if shape.volumes else b"",
+            shape.claims,
+            shape.owner,
+            tuple(shape.signatures.items()),
+        )
+        known = self._by_key.get(shape.key)
+        if known is not None:
+            return known
+        self._last_id += 1
+        shape.id = self._last_id
+        self._by_key[shape.key] = shape
+        return shape
+
+    def _set_requests(self, shape: Shape, request: PodRequest) -> None:
+        pairs = sorted((self._resource_id(name), amount) for name, amount in request.amounts.items() if amount > 0)
+        shape.requests = tuple(pairs)
+        shape.rids = np.array([rid for rid, _ in pairs], dtype=np.int64)
+        shape.amounts = np.array([amount for _, amount in pairs], dtype=np.float64)
+        shape.nonzero = request.nonzero
+
+
+def _signature(sign: Signer, pod: Pod) -> Hashable:
+    """A plugin that cannot sign a pod gets it as one of a kind."""
+    try:
+        signature = sign(pod)
+        hash(signature)
+    except Exception:
+        return ("unsigned", pod.metadata.uid)
+    return signature
+
+
+def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
+    ports: set[HostPort] = set()
+    containers = [*pod.spec.containers, *(c for c in pod.spec.init_containers or () if c.restart_policy == "Always")]
+    for container in containers:
+        for port in container.ports or ():
+            if port.host_port > 0:
+                ports.add((port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port))
+    return tuple(sorted(ports))
+
+
+def normalised_image(name: str) -> str:
+    """Without a tag the image is ":latest"; a colon before the last slash belongs to a host's port."""
+    if name.rfind(":") <= name.rfind("/"):
+        return name + ":latest"
+    return name
+
+
+def _images(pod: Pod) -> tuple[str, ...]:
+    names = [c.image for c in (*(pod.spec.init_containers or ()), *pod.spec.containers)]
+    names += [v.image.reference for v in pod.spec.volumes or () if v.image is not None]
+    return tuple(sorted(normalised_image(name) for name in names))
+
+
+def _volumes(pod: Pod) -> tuple[Volume, ...]:
+    from phalanx.model.objects.pod import PersistentVolumeClaimVolumeSource
+
+    found: list[Volume] = []
+    for volume in pod.spec.volumes or ():
+        if volume.ephemeral is not None:
+            claim = PersistentVolumeClaimVolumeSource(claim_name=f"{pod.metadata.name}-{volume.name}")
+            found.append(Volume(name=volume.name, persistent_volume_claim=claim, ephemeral=volume.ephemeral))
+        elif (
+            volume.persistent_volume_claim
+            or volume.gce_persistent_disk
+            or volume.aws_elastic_block_store
+            or volume.iscsi
+            or volume.rbd
+            or volume.csi
+        ):
+            found.append(volume)
+    return tuple(found)
