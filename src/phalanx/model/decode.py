@@ -20,9 +20,11 @@ __all__ = ["MAX_DEPTH", "PROTOBUF", "conform", "media_type", "parse"]
 
 Json = dict[str, Any]
 MAX_DEPTH = yaml_body.MAX_DEPTH
+MAX_VALUES = yaml_body.MAX_VALUES  # the largest real objects (definitions with long schemas) have half as many
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 _decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 def media_type(content_type: str) -> str:
@@ -48,7 +50,7 @@ def parse(
         found = _yaml(body, repeated if duplicates else None)
     elif kind == PROTOBUF:
         found = protobuf.decode(body, schema)
-        _check_depth(body, found, "protobuf")
+        _check_size(body, found, "protobuf")
     else:
         raise UnsupportedMediaType(
             "the body of the request was in an unknown format - accepted media types include: "
@@ -68,29 +70,37 @@ def _json(body: bytes) -> Any:
         if not body.strip():
             raise BadRequest("the body of the request is empty") from None
         raise BadRequest(f"error parsing JSON: {problem}") from None
-    _check_depth(body, found, "JSON")
+    _check_size(body, found, "JSON")
     return found
 
 
-def _check_depth(body: bytes, found: Any, format_: str) -> None:
+def _check_size(body: bytes, found: Any, format_: str) -> None:
     # Counting bytes is cheap and nearly always settles it.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _deeper_than(found, MAX_DEPTH):
-        raise BadRequest(f"error parsing {format_}: nested deeper than {MAX_DEPTH} levels")
+    brackets = body.count(b"{") + body.count(b"[")
+    if format_ == "JSON" and brackets <= MAX_DEPTH and brackets + body.count(b",") < MAX_VALUES:
+        return
+    _measure(found, format_)
 
 
-def _deeper_than(value: Any, limit: int) -> bool:
+def _measure(value: Any, format_: str) -> None:
+    """Refuses what is too deep or has too many values, at the first one too many."""
     level = [value]
-    for _ in range(limit + 1):
+    count = 0
+    for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
         for each in level:
             if isinstance(each, dict):
                 below.extend(each.values())
             elif isinstance(each, list):
                 below.extend(each)
+            if count + len(below) > MAX_VALUES:
+                raise yaml_body.too_many_values(format_)
         if not below:
-            return False
+            return
+        count += len(below)
         level = below
-    return any(isinstance(each, dict | list) for each in level)
+    if any(isinstance(each, dict | list) for each in level):
+        raise BadRequest(f"error parsing {format_}: nested deeper than {MAX_DEPTH} levels")
 
 
 def _yaml(body: bytes, repeated: list[str] | None) -> Any:
@@ -152,3 +162,21 @@ def _kind(value: Any) -> str:
     if value is None:
         return "null"
     return "true or false" if isinstance(value, bool) else "a number"
+
+
+APART_YAML = 16 << 10  # bytes; libyaml makes a Python object of every word
+APART_PROTOBUF = 64 << 10
+
+
+def is_slow(body: bytes, content_type: str) -> bool:
+    """Whether reading this takes long enough to do it beside the loop. JSON never does."""
+    kind = media_type(content_type)
+    if kind == PROTOBUF:
+        return len(body) > APART_PROTOBUF
+    return kind.endswith("yaml") and len(body) > APART_YAML and body.lstrip()[:1] != b"{"
+
+
+def as_json(body: bytes, content_type: str, schema: Object | None, *, duplicates: bool) -> tuple[bytes, list[str]]:
+    """The same object as JSON, and its repeated keys: lets the slow part of reading happen in another thread."""
+    found, repeated = parse(body, content_type, schema, duplicates=duplicates)
+    return _encode(found), repeated

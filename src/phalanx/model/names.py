@@ -62,14 +62,23 @@ def _too_long(limit: int, unit: str) -> str:
     return f"must be no more than {limit} {unit}"
 
 
-@lru_cache(maxsize=1 << 14)
+# Lengths are checked outside the caches: they must not hold on to megabytes that somebody sent as a name.
 def _label_fine(value: str) -> bool:
-    return len(value) <= 63 and _is_label(value) is not None
+    return len(value) <= 63 and _label_matches(value)
 
 
 @lru_cache(maxsize=1 << 14)
+def _label_matches(value: str) -> bool:
+    return _is_label(value) is not None
+
+
 def _subdomain_fine(value: str) -> bool:
-    return len(value) <= 253 and _is_subdomain(value) is not None
+    return len(value) <= 253 and _subdomain_matches(value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _subdomain_matches(value: str) -> bool:
+    return _is_subdomain(value) is not None
 
 
 def dns_label(value: str, unit: str = "characters") -> list[str]:
@@ -119,8 +128,12 @@ def long_name(value: str) -> list[str]:
     return dns_subdomain(value, "bytes")
 
 
-@lru_cache(maxsize=1 << 14)
 def _key_fine(value: str) -> bool:
+    return len(value) <= 317 and _key_matches(value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _key_matches(value: str) -> bool:
     prefix, slash, name = value.rpartition("/")
     if slash and not _subdomain_fine(prefix):
         return False
@@ -151,9 +164,13 @@ def label_key(value: str) -> list[str]:
     return problems
 
 
-@lru_cache(maxsize=1 << 14)
 def _value_fine(value: str) -> bool:
-    return len(value) <= 63 and _is_value(value) is not None
+    return len(value) <= 63 and _value_matches(value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _value_matches(value: str) -> bool:
+    return _is_value(value) is not None
 
 
 def label_value(value: str) -> list[str]:

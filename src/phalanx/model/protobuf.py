@@ -17,6 +17,7 @@ import msgspec
 from phalanx.base.errors import BadRequest
 from phalanx.model import tables
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
+from phalanx.model.yaml_body import MAX_VALUES, too_many_values
 
 Json = dict[str, Any]
 MAGIC = b"k8s\x00"
@@ -116,6 +117,8 @@ def _records(data: memoryview) -> list[tuple[int, int, Any]]:
         if at > end:
             raise BadRequest("error parsing protobuf: unexpected end of data")
         found.append((number, wire, value))
+        if len(found) > MAX_VALUES:
+            raise too_many_values("protobuf")
     return found
 
 

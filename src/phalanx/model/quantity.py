@@ -16,7 +16,9 @@ NANO = 10**9
 MAX_ALLOWED = 2**63 - 1  # binary quantities are capped here; decimal ones are not
 _MAX_EXPONENT = 400  # "1e999999999" would be a number of a gigabyte; nothing real is near this
 
-_SHAPE = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII)
+_MAX_LENGTH = 1024  # characters; also keeps what the cache holds small
+# Each part begins with what the one before cannot take: a long text is read once, not once per way to split it.
+_SHAPE = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?((?:[eEinumkKMGTP]+[-+]?[0-9]*|[-+][0-9]*)?)", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAME = {exponent: name for name, exponent in _DECIMAL.items()}
@@ -112,6 +114,8 @@ def _cached(text: str) -> Quantity:
 def parse(text: Text) -> Quantity:
     """The exact amount, or BadQuantity. JSON numbers are read as their text."""
     if isinstance(text, str):
+        if len(text) > _MAX_LENGTH:
+            raise BadQuantity(f"it is {len(text)} characters long; a quantity has at most {_MAX_LENGTH}")
         return _cached(text)
     if isinstance(text, bool) or not isinstance(text, (int, float)):
         raise BadQuantity(FORMAT_WRONG)

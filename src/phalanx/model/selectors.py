@@ -7,8 +7,8 @@ the terms of node affinity, `parse_fields` field selectors. All raise BadSelecto
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -30,14 +30,18 @@ class Requirement:
     key: str
     operator: str  # In NotIn Exists DoesNotExist Gt Lt, and = == != for what was written so
     values: tuple[str, ...] = ()
+    members: Collection[str] = field(init=False, repr=False, compare=False)  # the same, quick to look up
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", self.values if len(self.values) <= 8 else frozenset(self.values))
 
     def matches(self, labels: Labels) -> bool:
         value = labels.get(self.key)
         operator = self.operator
         if operator in ("=", "==", "In"):
-            return value is not None and value in self.values
+            return value is not None and value in self.members
         if operator in ("!=", "NotIn"):
-            return value is None or value not in self.values
+            return value is None or value not in self.members
         if operator == "Exists":
             return value is not None
         if operator == "DoesNotExist":
@@ -94,6 +98,8 @@ class LabelMatcher:
 
 EVERYTHING = LabelMatcher()
 NOTHING = LabelMatcher(nothing=True)
+
+MAX_TERMS = 500  # of one selector in a query: every object of a list is held against every one
 
 _TOKEN = re.compile(r"\s*(==|!=|=|!|>|<|\(|\)|,|[^\s=!<>(),]+)\s*")
 
@@ -212,7 +218,9 @@ def parse_labels(text: str) -> LabelMatcher:
             raise reader.fail("',' or 'end of string'")
         if not reader.peek():
             raise reader.fail("identifier after ','")
-    return LabelMatcher(tuple(sorted(requirements, key=lambda requirement: requirement.key)))
+        if len(requirements) >= MAX_TERMS:
+            raise BadSelector(f"the label selector has more than {MAX_TERMS} requirements")
+    return LabelMatcher(tuple(sorted(dict.fromkeys(requirements), key=lambda requirement: requirement.key)))
 
 
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -375,4 +383,6 @@ def parse_fields(text: str) -> FieldMatcher:
         if re.search(r"(?<!\\)(?:\\\\)*=", value):
             raise BadSelector(f"invalid selector: '{text}'; can't understand '{part}'")
         terms.append(FieldTerm(path.strip(), operator != "!=", _unescape(value)))
+        if len(terms) > MAX_TERMS:
+            raise BadSelector(f"the field selector has more than {MAX_TERMS} terms")
     return FieldMatcher(tuple(terms))

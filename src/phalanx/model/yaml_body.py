@@ -1,91 +1,81 @@
-"""Reads one YAML document as Kubernetes does: JSON's types, text keys, no dates, nothing that grows when expanded."""
+"""Reads one YAML document as Kubernetes does: JSON's types, text keys, no dates, nothing that grows when expanded.
+
+One pass over the parser's events, without recursion: the work is linear in the text, and a document that is too deep,
+too long or too fond of aliases is refused at the event that shows it, before the rest is looked at.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from phalanx.base.errors import BadRequest
+from phalanx.base.errors import BadRequest, RequestEntityTooLarge
 
 MAX_DEPTH = 200  # levels of nesting; recursion in every later step stays far from Python's limit
-_MAX_ALIASES = 100
-_MAX_NODES = 500_000  # values after aliases are expanded
+MAX_ALIASES = 100
+MAX_VALUES = 50_000  # members and items, after aliases are expanded; see `decode.MAX_VALUES`
 
 if not yaml.__with_libyaml__:  # pragma: no cover - wheels of PyYAML always bring it
     raise ImportError("PyYAML was built without libyaml, which Phalanx needs")
 
-
-class _Loader(yaml.CSafeLoader):
-    """Mappings stay lists of pairs, so that repeated keys can be seen."""
-
-
-def _pairs(loader: _Loader, node: yaml.MappingNode) -> list[tuple[Any, Any]]:
-    loader.flatten_mapping(node)
-    return _Pairs(
-        (loader.construct_object(key, True), loader.construct_object(value, True)) for key, value in node.value
-    )
-
-
-class _Pairs(list[tuple[Any, Any]]):
-    """A mapping as written."""
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _pairs)
+_TAG = "tag:yaml.org,2002:"
+_NULL = frozenset(("", "~", "null", "Null", "NULL"))
+_TRUE = frozenset(("yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
+_FALSE = frozenset(("no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"))
+_WORD_STARTS = frozenset("~nNyYtToOfF")
+_NUMBER_STARTS = frozenset("-+.0123456789")
 # Dates are text in Kubernetes; base 60 numbers were never meant ("1:30" in a port map).
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, shape) for tag, shape in shapes if not tag.endswith((":timestamp", ":int", ":float"))]
-    for first, shapes in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
+_INT = re.compile(r"[-+]?(?:0b[01]+|0x[0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)")
+_ENDLESS = frozenset((".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"))
+_MERGE = object()  # the key `<<`
+_NO_KEY = object()
 
 
-def _resolver(tag: str, shape: str, first: str) -> None:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(shape), list(first))
+class _Anchor(NamedTuple):
+    value: Any
+    values: int  # how many it counts
+    height: int  # levels of nesting in it
 
 
-_resolver("int", r"^(?:[-+]?0b[01]+|[-+]?0[0-7]+|[-+]?(?:0|[1-9][0-9]*)|[-+]?0x[0-9a-fA-F]+)$", "-+0123456789")
-_resolver(
-    "float",
-    r"^(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
-    "-+0123456789.",
-)
+class _Frame:
+    """A mapping or list that is being read."""
+
+    __slots__ = ("anchor", "before", "height", "key", "merged", "value")
+
+    def __init__(self, value: dict[str, Any] | list[Any], anchor: str | None, before: int) -> None:
+        self.value = value
+        self.anchor = anchor
+        self.before = before  # values counted when it began
+        self.key: Any = _NO_KEY  # of a mapping: the key whose value comes next
+        self.height = 1
+        self.merged: list[dict[str, Any]] = []
 
 
 def read(body: bytes, duplicates: list[str] | None = None) -> Any:
     """The document as JSON values. Repeated keys: the last wins, and `duplicates` gets a text for each."""
+    parser = None
     try:
-        _survey(body)
-        loader = _Loader(body)
-        try:
-            found = loader.get_single_data()
-        finally:
-            loader.dispose()
+        parser = yaml.CSafeLoader(body)
+        return _Builder(parser, duplicates).document()
     except yaml.YAMLError as problem:
         raise BadRequest(f"error parsing YAML: {_one_line(problem)}") from None
-    except (ValueError, OverflowError, RecursionError, UnicodeError, TypeError) as problem:
+    except (ValueError, OverflowError, UnicodeError) as problem:
         raise BadRequest(f"error parsing YAML: {problem}") from None
-    return _Plain(duplicates).value(found, "")
+    finally:
+        if parser is not None:
+            parser.dispose()
 
 
-def _survey(body: bytes) -> None:
-    """Looks at the events before anything is built: the C loader recurses without a limit."""
-    depth = aliases = documents = 0
-    for event in yaml.parse(body, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise BadRequest(f"error parsing YAML: nested deeper than {MAX_DEPTH} levels")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.AliasEvent):
-            aliases += 1
-            if aliases > _MAX_ALIASES:
-                raise BadRequest(f"error parsing YAML: more than {_MAX_ALIASES} aliases")
-        elif isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise BadRequest("error parsing YAML: one document expected, found more")
+def too_many_values(format_: str) -> RequestEntityTooLarge:
+    """The work a write causes grows with its values, not with its bytes."""
+    return RequestEntityTooLarge(f"error parsing {format_}: more than {MAX_VALUES} values in one body: split it")
+
+
+def _refused(why: str) -> BadRequest:
+    return BadRequest(f"error parsing YAML: {why}")
 
 
 def _one_line(problem: yaml.YAMLError) -> str:
@@ -94,33 +84,170 @@ def _one_line(problem: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {text}" if mark is not None else text
 
 
-class _Plain:
-    """Copies loaded values into plain JSON; aliases become copies, within a budget."""
+class _Builder:
+    """Turns events into values, keeping count."""
 
-    def __init__(self, duplicates: list[str] | None) -> None:
+    def __init__(self, parser: yaml.CSafeLoader, duplicates: list[str] | None) -> None:
+        self._next = parser.get_event
         self._duplicates = duplicates
-        self._nodes = 0
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, _Anchor] = {}
+        self._values = 0
+        self._aliases = 0
+        self._found: Any = None
 
-    def value(self, found: Any, path: str, depth: int = 0) -> Any:
-        self._nodes += 1
-        if self._nodes > _MAX_NODES or depth > MAX_DEPTH:
-            raise BadRequest("error parsing YAML: the document grows too large when its aliases are expanded")
-        if isinstance(found, _Pairs):
-            plain: dict[str, Any] = {}
-            for raw, inner in found:
-                key = _key(raw)
-                at = f"{path}.{key}" if path else key
-                if key in plain and self._duplicates is not None:
-                    self._duplicates.append(f'duplicate field "{at}"')
-                plain[key] = self.value(inner, at, depth + 1)
-            return plain
-        if isinstance(found, list):
-            return [self.value(inner, f"{path}[{index}]", depth + 1) for index, inner in enumerate(found)]
-        if isinstance(found, float) and found - found != 0:
-            raise BadRequest("error parsing YAML: .inf and .nan have no place in an object")
-        if found is None or isinstance(found, str | int | float):
-            return found
-        raise BadRequest(f"error parsing YAML: a {type(found).__name__} has no place in an object")
+    def document(self) -> Any:
+        documents = 0
+        while True:
+            event: Any = self._next()
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                self._count(1)
+                value = _scalar(event)
+                if event.anchor is not None:
+                    self._anchors[event.anchor] = _Anchor(value, 1, 0)
+                self._take(value, 0)
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                self._begin(event, {} if kind is yaml.MappingStartEvent else [])
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                self._end()
+            elif kind is yaml.AliasEvent:
+                self._alias(event.anchor)
+            elif kind is yaml.DocumentStartEvent:
+                documents += 1
+                if documents > 1:
+                    raise _refused("one document expected, found more")
+            elif kind is yaml.StreamEndEvent:
+                return self._found
+
+    def _count(self, values: int) -> None:
+        self._values += values
+        if self._values > 2 * MAX_VALUES:  # keys are counted here too
+            raise too_many_values("YAML")
+
+    def _begin(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
+        wanted = _TAG + ("map" if isinstance(value, dict) else "seq")
+        if event.tag not in (None, "!", wanted):
+            raise _refused(f"line {event.start_mark.line + 1}: the tag {_shown(event.tag)} has no place in an object")
+        if len(self._frames) >= MAX_DEPTH:
+            raise _refused(f"nested deeper than {MAX_DEPTH} levels")
+        self._count(1)
+        self._frames.append(_Frame(value, event.anchor, self._values - 1))
+        if event.anchor is not None:
+            self._anchors.pop(event.anchor, None)  # until it ends, the name stands for nothing
+
+    def _end(self) -> None:
+        frame = self._frames.pop()
+        value = frame.value
+        if frame.merged:
+            assert isinstance(value, dict)
+            given, value = value, {}
+            for merged in reversed(frame.merged):  # what is named first wins
+                value.update(merged)
+            value.update(given)
+        if frame.anchor is not None:
+            self._anchors[frame.anchor] = _Anchor(value, self._values - frame.before, frame.height)
+        self._take(value, frame.height)
+
+    def _alias(self, name: str) -> None:
+        self._aliases += 1
+        if self._aliases > MAX_ALIASES:
+            raise _refused(f"more than {MAX_ALIASES} aliases")
+        anchor = self._anchors.get(name)
+        if anchor is None:
+            raise _refused(f"the alias *{name} stands for nothing, or for what it is a part of")
+        if len(self._frames) + anchor.height > MAX_DEPTH:
+            raise _refused(f"nested deeper than {MAX_DEPTH} levels, aliases expanded")
+        if self._values + anchor.values > 2 * MAX_VALUES:
+            raise _refused("the document grows too large when its aliases are expanded")
+        self._count(anchor.values)
+        self._take(_copy(anchor.value), anchor.height)
+
+    def _take(self, value: Any, height: int) -> None:
+        """Put a finished value where it belongs."""
+        if not self._frames:
+            if value is _MERGE:
+                value = "<<"
+            self._found = value
+            return
+        frame = self._frames[-1]
+        if height >= frame.height:
+            frame.height = height + 1
+        into = frame.value
+        if isinstance(into, list):
+            into.append("<<" if value is _MERGE else value)
+        elif frame.key is _NO_KEY:
+            frame.key = value if value is _MERGE else _key(value)
+        else:
+            key, frame.key = frame.key, _NO_KEY
+            if key is _MERGE:
+                frame.merged += _mappings(value)
+                return
+            if self._duplicates is not None and key in into:
+                self._duplicates.append(f'duplicate field "{self._path(key)}"')
+            into[key] = "<<" if value is _MERGE else value
+
+    def _path(self, key: str) -> str:
+        path = ""
+        for frame in self._frames[:-1]:
+            if isinstance(frame.value, list):
+                path += f"[{len(frame.value)}]"
+            else:
+                path += f".{frame.key}" if path else str(frame.key)
+        return f"{path}.{key}" if path else key
+
+
+def _scalar(event: Any) -> Any:
+    text: str = event.value
+    tag = event.tag
+    if tag is None or tag == "!":
+        if event.style or not event.implicit[0]:
+            return text
+        return _plain(text)
+    if tag == _TAG + "str":
+        return text
+    if tag in (_TAG + "int", _TAG + "float", _TAG + "bool", _TAG + "null"):
+        value = _plain(text)
+        if tag.endswith("float") and type(value) is int:
+            return float(value)
+        wanted = {"int": int, "float": float, "bool": bool, "null": type(None)}[tag[len(_TAG) :]]
+        if type(value) is wanted:
+            return value
+        raise _refused(f"line {event.start_mark.line + 1}: this is not of the type that {_shown(tag)} says")
+    raise _refused(f"line {event.start_mark.line + 1}: the tag {_shown(tag)} has no place in an object")
+
+
+def _plain(text: str) -> Any:
+    """What an unquoted word means."""
+    first = text[:1]
+    if first in _WORD_STARTS or not first:
+        if text in _NULL:
+            return None
+        if text in _TRUE:
+            return True
+        return False if text in _FALSE else text
+    if first in _NUMBER_STARTS:
+        if _INT.fullmatch(text):
+            return _integer(text)
+        if _FLOAT.fullmatch(text):
+            number = float(text)
+            if number - number != 0:
+                raise _refused(f"{text[:40]} is too large for a number")
+            return number
+        if text.lstrip("+-") in _ENDLESS:
+            raise _refused(".inf and .nan have no place in an object")
+    return _MERGE if text == "<<" else text
+
+
+def _integer(text: str) -> int:
+    digits = text.lstrip("+-")
+    if digits.startswith("0b"):
+        number = int(digits[2:], 2)
+    elif digits.startswith("0x"):
+        number = int(digits[2:], 16)
+    else:
+        number = int(digits, 8 if digits.startswith("0") else 10)
+    return -number if text.startswith("-") else number
 
 
 def _key(raw: Any) -> str:
@@ -130,4 +257,25 @@ def _key(raw: Any) -> str:
         return "true" if raw else "false"
     if isinstance(raw, int | float):
         return str(raw)
-    raise BadRequest("error parsing YAML: keys must be text")
+    raise _refused("keys must be text")
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    """What `<<` may stand before: a mapping or a list of mappings."""
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, dict) for each in found):
+        raise _refused("<< takes a mapping or a list of mappings")
+    return found
+
+
+def _copy(value: Any) -> Any:
+    """Depth is bounded by the reader."""
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_copy(inner) for inner in value]
+    return value
+
+
+def _shown(tag: str) -> str:
+    return "!!" + tag[len(_TAG) :] if tag.startswith(_TAG) else tag

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from phalanx.base.errors import BadRequest
@@ -10,9 +13,12 @@ from phalanx.local.api.options import WriteOptions
 from phalanx.local.api.request import Request
 from phalanx.local.api.structural import CustomObject
 from phalanx.local.api.view import api_version
-from phalanx.model.decode import conform, parse
+from phalanx.model.decode import PROTOBUF, as_json, conform, is_slow, media_type, parse
 from phalanx.model.kinds import Json, Kind, Version
 from phalanx.model.schema import Object
+
+# One thread: however many slow bodies come, the loop keeps its half of the interpreter.
+_READERS = ThreadPoolExecutor(1, "phalanx-bodies")
 
 
 @dataclass(slots=True)
@@ -26,11 +32,32 @@ def read_object(request: Request, options: WriteOptions) -> Body:
     schema = request.version.schema
     # Finding repeated keys costs a second decoding: only for clients that ask for field validation.
     duplicates = options.validation != "Ignore" and "fieldValidation" in request.query
-    obj, repeated = parse(request.body, request.content_type, schema, duplicates=duplicates)
+    obj, repeated = parse_body(request, schema, duplicates=duplicates)
     check_type(request.kind, request.version, obj)
     warnings = shape(obj, request.kind, schema, options, repeated)
     check_place(request, obj)
     return Body(obj, warnings)
+
+
+def parse_body(request: Request, schema: Object, *, duplicates: bool) -> tuple[Json, list[str]]:
+    """The values in the body, and its repeated keys where the client wants to hear of them."""
+    known = request.repeated is not None
+    obj, repeated = parse(request.body, request.content_type, schema, duplicates=duplicates and not known)
+    return obj, list(request.repeated or ()) if known and duplicates else repeated
+
+
+async def read_apart(request: Request) -> None:
+    """Reads a body that takes long in another thread and puts JSON in its place. Only whole objects come so."""
+    if request.verb not in ("create", "update", "patch") or request.subresource not in ("", "status"):
+        return
+    if not is_slow(request.body, request.content_type):
+        return
+    loop = asyncio.get_running_loop()
+    work = partial(as_json, request.body, request.content_type, request.version.schema, duplicates=True)
+    request.body, repeated = await loop.run_in_executor(_READERS, work)
+    request.repeated = tuple(repeated)
+    if media_type(request.content_type) == PROTOBUF:
+        request.content_type = "application/json"
 
 
 def shape(

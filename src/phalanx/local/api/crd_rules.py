@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.local.api.structural import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, compiled, validate
+from phalanx.local.api.structural import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, validate
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, immutable, invalid, not_supported, required
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.names import dns_1035_label, dns_label, dns_subdomain
+from phalanx.model.pattern import compiled
 
 _SCOPES = ("Cluster", "Namespaced")
 _STRATEGIES = ("None", "Webhook")

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from phalanx.base.errors import MethodNotAllowed
+from phalanx.local.api.body import read_apart
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.read import Reader
@@ -51,9 +52,10 @@ class Api:
         if self._writer is None:
             raise MethodNotAllowed(NOT_ALLOWED, group=request.kind.group, kind=request.kind.plural)
         form = negotiate(request.accept)
+        await read_apart(request)
         answer = await self._writer.handle(request)
         if form.shape == "metadata" and not answer.body.startswith(b'{"kind":"Status"'):
             answer.body = partial(answer.body, form.meta_version)
         if form.yaml:
-            answer.body, answer.content_type = to_yaml(answer.body), form.content_type
+            answer.body, answer.content_type = await to_yaml(answer.body), form.content_type
         return answer

@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, UnsupportedMediaType
 from phalanx.local.api.apply import Applier
-from phalanx.local.api.body import check_place, check_type, shape
+from phalanx.local.api.body import check_place, check_type, parse_body, shape
 from phalanx.local.api.change import Changes
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.patch_json import json_patch
@@ -75,9 +75,7 @@ class Patches:
 
     async def _apply(self, request: Request, options: WriteOptions) -> Answer:
         changes, kind = self._changes, request.kind
-        obj, repeated = parse(
-            request.body, request.content_type, request.version.schema, duplicates=options.validation != "Ignore"
-        )
+        obj, repeated = parse_body(request, request.version.schema, duplicates=options.validation != "Ignore")
         if not obj.get("apiVersion") or not obj.get("kind"):
             raise BadRequest("invalid object type: apiVersion and kind must be set in an applied configuration")
         check_type(kind, request.version, obj)

@@ -10,7 +10,7 @@ from phalanx.local.api.patch_merge import clone
 from phalanx.local.api.problems import bad_request, rejected_patch
 
 MAX_OPERATIONS = 10_000  # the limit of kube-apiserver
-MAX_COPIED_NODES = 1_000_000  # "copy" can double a document again and again: bound what one patch may grow to
+MAX_COPIED_BYTES = 3 << 20  # "copy" can double a document again and again: as kube-apiserver bounds it
 
 _INDEX = re.compile(r"0|[1-9][0-9]*")
 _MISSING = object()
@@ -24,7 +24,7 @@ def json_patch(document: Any, operations: Any) -> Any:
         raise RequestEntityTooLarge(
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         )
-    budget = MAX_COPIED_NODES
+    budget = MAX_COPIED_BYTES
     for operation in operations:
         document, budget = _apply(document, operation, budget)
     return document
@@ -61,7 +61,7 @@ def _apply(document: Any, operation: Any, budget: int) -> tuple[Any, int]:
         value = _find(document, source, verb)
         budget -= _size(value)
         if budget < 0:
-            raise RequestEntityTooLarge("The copy operations of the JSON patch make the object too large")
+            raise RequestEntityTooLarge(f"the copy operations of the JSON patch add more than {MAX_COPIED_BYTES} bytes")
         return _put(document, path, clone(value), verb, replace=False), budget
     raise bad_request(f"error decoding patch: unexpected kind of operation: {verb!r}")
 
@@ -149,8 +149,9 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _size(value: Any) -> int:
+    """About the bytes of the value in JSON."""
     if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
+        return 2 + sum(len(key) + 4 + _size(inner) for key, inner in value.items())
     if isinstance(value, list):
-        return 1 + sum(map(_size, value))
-    return 1
+        return 2 + sum(map(_size, value)) + len(value)
+    return len(value) + 2 if isinstance(value, str) else 8

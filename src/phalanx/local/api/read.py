@@ -5,6 +5,7 @@ Nothing here decodes an object unless the form (Table, another version, YAML) or
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from bisect import bisect_right
@@ -25,6 +26,7 @@ from phalanx.local.api.view import View, api_version, encode, object_in, partial
 from phalanx.local.store.contract import Compacted, Entry
 
 CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
+CHUNK_CHECKS = 8192  # comparisons of a selector between two turns of the loop
 MATCHES = ("", "Exact", "NotOlderThan")
 FROM_NOW = -1  # revision in a continue token that goes on with whatever is there now
 
@@ -54,9 +56,9 @@ class Reader:
 
     async def handle(self, request: Request) -> Answer:
         form = negotiate(request.accept)
-        answer = self._get(request, form) if request.verb == "get" else self._list(request, form)
+        answer = self._get(request, form) if request.verb == "get" else await self._list(request, form)
         if form.yaml:
-            answer = Answer(answer.code, to_yaml(answer.whole()), content_type=form.content_type)
+            answer = Answer(answer.code, await to_yaml(answer.whole()), content_type=form.content_type)
         return answer
 
     def entry(self, request: Request) -> Entry:
@@ -82,7 +84,7 @@ class Reader:
             return Answer(body=partial(entry.value, form.meta_version))
         return Answer(body=view_of(kind, version)(entry.value))
 
-    def _list(self, request: Request, form: Form) -> Answer:
+    async def _list(self, request: Request, form: Form) -> Answer:
         query, kind = request.query, request.kind
         limit = parse_number(query, "limit")
         token = query.get("continue", "")
@@ -91,9 +93,12 @@ class Reader:
         selection = Selection.of(kind, query, request.name)
         entries, revision, after = self._source(request, limit, token, selection)
         start = bisect_right(entries, after, key=lambda entry: entry.key[1:]) if after is not None else 0
-        rest: Iterator[Entry] = islice(entries, start, None) if start else iter(entries)
+        rest: Iterator[Entry]
         if not selection.everything:
-            rest = filter(selection.matches, rest)
+            # One more than asked for tells whether there are more.
+            rest = iter(await _chosen(entries, start, selection, limit + 1 if limit else len(entries)))
+        else:
+            rest = islice(entries, start, None) if start else iter(entries)
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
         if limit:
             page: Sequence[Entry] = list(islice(rest, limit))
@@ -163,6 +168,19 @@ class Reader:
         if len(page) <= CHUNK_ITEMS:
             return Answer(body=b"".join(pieces))
         return Answer(chunks=pieces)
+
+
+async def _chosen(entries: Sequence[Entry], start: int, selection: Selection, most: int) -> list[Entry]:
+    """What matches, at most so many. Lists never change, so others may be served in between."""
+    chosen: list[Entry] = []
+    step = max(1, CHUNK_CHECKS // selection.cost)
+    for begin in range(start, len(entries), step):
+        if begin > start:
+            await asyncio.sleep(0)
+        chosen.extend(filter(selection.matches, islice(entries, begin, begin + step)))
+        if len(chosen) >= most:
+            break
+    return chosen[:most]
 
 
 def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes]) -> Iterator[bytes]:

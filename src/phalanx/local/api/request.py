@@ -29,6 +29,7 @@ class Request:
     accept: str = "application/json"
     user_agent: str = ""
     user: User = field(default_factory=User)
+    repeated: tuple[str, ...] | None = None  # repeated keys of the body, when it was made JSON before
 
 
 @dataclass(slots=True)

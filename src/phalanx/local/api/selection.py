@@ -21,6 +21,7 @@ class Selection:
         self.name = name  # "" or the only name that can match
         self.namespace = namespace
         self.everything = self._labels is None and not fields
+        self.cost = 1 + len(labels.requirements) + 4 * len(fields)  # comparisons per entry, about
 
     @classmethod
     def of(cls, kind: Kind, query: Mapping[str, str], name: str = "") -> Selection:

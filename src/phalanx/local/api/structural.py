@@ -5,7 +5,6 @@ Also turns such a schema into `model.schema` types, so that server-side apply tr
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,6 +15,7 @@ from phalanx.model import tables
 from phalanx.model.decode import conform
 from phalanx.model.fieldpath import child, duplicate, invalid, not_supported, required, shown, too_long, too_many
 from phalanx.model.kinds import FieldError, Json
+from phalanx.model.pattern import compiled
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
@@ -165,15 +165,6 @@ def _named(value: Any) -> str:
         return "boolean"
     names = {dict: "object", list: "array", str: "string", int: "integer", float: "number"}
     return names.get(type(value), "null")
-
-
-@lru_cache(maxsize=512)
-def compiled(pattern: str) -> re.Pattern[str] | None:
-    """None: a pattern of Go's dialect that ours does not have."""
-    try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return None
 
 
 def _string(value: str, schema: Json, path: str) -> list[FieldError]:

@@ -5,12 +5,15 @@ The bytes of the store go out untouched when the client speaks the storage versi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import yaml as yaml_codec
 
+from phalanx.base.errors import NotAcceptable
 from phalanx.model.kinds import Kind, Version
 
 Json = dict[str, Any]
@@ -76,7 +79,22 @@ def with_revision(value: bytes, revision: int) -> bytes:
     return encode(obj)
 
 
-def to_yaml(body: bytes) -> bytes:
+YAML_BYTES = 4 << 20  # of JSON; writing YAML takes a hundred times longer than sending JSON
+
+
+async def to_yaml(body: bytes) -> bytes:
+    """A long answer is written beside the loop, a very long one not at all."""
+    if len(body) > YAML_BYTES:
+        raise NotAcceptable(f"the answer has {len(body)} bytes, too many for YAML: ask for JSON or use limit=")
+    if len(body) > 16 << 10:
+        return await asyncio.get_running_loop().run_in_executor(_WRITERS, _dump, body)
+    return _dump(body)
+
+
+_WRITERS = ThreadPoolExecutor(1, "phalanx-yaml")
+
+
+def _dump(body: bytes) -> bytes:
     dumper = getattr(yaml_codec, "CSafeDumper", yaml_codec.SafeDumper)
     text: str = yaml_codec.dump(decode(body), Dumper=dumper, sort_keys=False, allow_unicode=True)
     return text.encode()

@@ -186,6 +186,7 @@ def affinity(found: Json, path: str) -> list[FieldError]:
 def spread(found: list[Json], path: str) -> list[FieldError]:
     """topologySpreadConstraints."""
     errors: list[FieldError] = []
+    last = {(each.get("topologyKey") or "", each.get("whenUnsatisfiable") or ""): i for i, each in enumerate(found)}
     for index, constraint in enumerate(found):
         at = f"{path}[{index}]"
         if (constraint.get("maxSkew") or 0) <= 0:
@@ -197,11 +198,9 @@ def spread(found: list[Json], path: str) -> list[FieldError]:
             errors += all_invalid(f"{at}.topologyKey", key, names.label_key(key))
         if action not in ("DoNotSchedule", "ScheduleAnyway"):
             errors.append(not_supported(f"{at}.whenUnsatisfiable", action, ("DoNotSchedule", "ScheduleAnyway")))
-        for other in found[index + 1 :]:
-            if (other.get("topologyKey") or "", other.get("whenUnsatisfiable") or "") == (key, action):
-                shown = f"{{{key}, {action}}}"
-                errors.append(duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", shown))
-                break
+        if last[key, action] > index:
+            shown = f"{{{key}, {action}}}"
+            errors.append(duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", shown))
         errors += _spread_details(constraint, action, at)
     return errors
 

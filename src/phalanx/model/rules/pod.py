@@ -36,10 +36,10 @@ def _create_errors(obj: Json) -> list[FieldError]:
 def _tolerations(new: list[Json], old: list[Json]) -> list[FieldError]:
     """More tolerations may come, and seconds may change; nothing else."""
 
-    def bare(toleration: Json) -> Json:
-        return {name: value for name, value in toleration.items() if name != "tolerationSeconds"}
+    def bare(toleration: Json) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted((name, value) for name, value in toleration.items() if name != "tolerationSeconds"))
 
-    kept = [bare(toleration) for toleration in new]
+    kept = set(map(bare, new))
     if any(bare(toleration) not in kept for toleration in old):
         text = "existing toleration can not be modified except its tolerationSeconds"
         return [forbidden("spec.tolerations", text)]

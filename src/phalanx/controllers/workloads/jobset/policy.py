@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from phalanx.controllers.workloads.job.controller import finish_time, outcome
 from phalanx.controllers.workloads.jobset.jobs import PART, replicas_of
+from phalanx.model.pattern import compiled
 
 Json = dict[str, Any]
 
@@ -63,10 +63,8 @@ def _matches(rule: Json, job: Json) -> bool:
 
 
 def _search(pattern: str, text: str) -> bool:
-    try:
-        return re.search(pattern, text) is not None
-    except re.error:
-        return False  # RE2 knows a few things that Python does not; such a rule never matches
+    matcher = compiled(pattern)
+    return matcher is not None and matcher.search(text) is not None
 
 
 def _part(job: Json) -> str:
