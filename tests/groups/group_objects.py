@@ -55,6 +55,7 @@ def pod(name: str, group: str | None = None, **more: Any) -> Pod:
         spec["schedulingGates"] = [{"name": "wait"}]
     meta: dict[str, Any] = {"name": name, "namespace": "ns", "uid": more.get("uid", f"uid-{name}")}
     meta["labels"] = more.get("labels", {})
+    meta["annotations"] = more.get("annotations", {})
     if more.get("deleting"):
         meta["deletionTimestamp"] = "2026-01-02T00:00:00Z"
     return msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": more.get("phase", "Pending")}}, Pod)

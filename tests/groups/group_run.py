@@ -74,6 +74,11 @@ class Cluster:
             meta = msgspec.structs.replace(meta, deletion_timestamp="2026-01-01T00:00:00Z")
         return self.see(msgspec.structs.replace(pod, status=status, metadata=meta))
 
+    def annotate(self, name: str, key: str, value: str) -> Cluster:
+        pod = self.pods[name]
+        meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, key: value})
+        return self.see(msgspec.structs.replace(pod, metadata=meta))
+
     def finalise(self) -> Cluster:
         for name in [name for name, pod in self.pods.items() if pod.metadata.deletion_timestamp is not None]:
             self.gone("Pod", name)

@@ -6,6 +6,7 @@ import pytest
 from group_objects import composite, gang_template, pod, pod_group, workload
 
 from phalanx.model.groups import (
+    COMPLETED_IN,
     COMPOSITE,
     GROUP_LABEL,
     POD_GROUP,
@@ -124,7 +125,8 @@ def test_too_few_child_groups_are_reported_as_such() -> None:
 @pytest.mark.parametrize(
     ("more", "state", "counts"),
     [
-        ({"phase": "Succeeded", "node": "n"}, MemberState.SUCCEEDED, True),
+        ({"phase": "Succeeded", "node": "n"}, MemberState.SUCCEEDED, False),
+        ({"phase": "Succeeded", "node": "n", "annotations": {COMPLETED_IN: "r"}}, MemberState.SUCCEEDED, True),
         ({"phase": "Failed", "node": "n"}, MemberState.FAILED, False),
         ({"phase": "Running", "node": "n"}, MemberState.RUNNING, True),
         ({"phase": "Running", "node": "n", "deleting": True}, MemberState.ENDING, False),

@@ -8,7 +8,7 @@ from group_objects import composite, gang_template, pod, pod_group, workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.model.groups import GroupForest, GroupKey
+from phalanx.model.groups import COMPLETED_IN, RUN, GroupForest, GroupKey
 
 COMPOSITES = ("c0", "c1", "c2", "c3", "c4")
 LEAVES = ("g0", "g1", "g2")
@@ -30,11 +30,12 @@ leaves = st.builds(
     names(("ta", "tb")),
 )
 pods = st.builds(
-    lambda n, g, x, ph: ("pod", n, {"group": g, "node": x, "phase": ph}),
+    lambda n, g, x, ph, a: ("pod", n, {"group": g, "node": x, "phase": ph, "annotations": a}),
     names(("p0", "p1", "p2", "p3", "p4", "p5")),
     st.none() | names(LEAVES),
     names(("", "n1")),
     names(("Pending", "Running", "Succeeded", "Failed")),
+    names(({}, {RUN: "one"}, {RUN: "one", COMPLETED_IN: "one"}, {RUN: "two"}, {RUN: "two", COMPLETED_IN: "two"})),
 )
 workloads = st.builds(lambda t: ("workload", "w", {"leaf": t}), names(("ta", "tb")))
 objects = st.one_of(composites, leaves, pods, workloads)
@@ -81,6 +82,7 @@ def picture(forest: GroupForest) -> dict[GroupKey, object]:
             None if resolution.cycle else (forest.quorum(key).ready, forest.quorum(key).message),
             [c.key for c in group.sorted_children()],
             {s: n for s, n in group.counts.items() if n},
+            (group.known, group.placed),
             forest.mismatch(key),
         )
     shown[GroupKey("", "", "")] = forest.roots()

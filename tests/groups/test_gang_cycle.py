@@ -11,7 +11,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import TRANSIENT, NodeChanged, Outcome, PodChanged, PodGroupChanged
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.model.gates import Gates
-from phalanx.model.groups import GROUP_LABEL
+from phalanx.model.groups import COMPLETED_IN, GROUP_LABEL, RUN
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 
@@ -157,13 +157,32 @@ def test_a_smaller_minimum_wakes_the_group_and_a_larger_one_makes_it_wait():
     assert run.bound == {}
 
 
-def test_completed_members_count_and_failed_ones_do_not():
-    run = Cluster().see(*nodes(3), pod_group("g").gang(3), *members("g", 3))
+def of_run(name, pods):
+    return [each.annotate(RUN, name) for each in pods]
+
+
+def test_members_completed_for_good_count_within_their_run_and_failed_ones_do_not():
+    run = Cluster().see(*nodes(3), pod_group("g").gang(3), *of_run("one", members("g", 3)))
     run.step()
     run.update("g-0", phase="Succeeded").update("g-1", phase="Failed")
-    run.step()
-    run.see(*members("g", 1, start=3)).step()
+    run.see(*of_run("one", members("g", 1, start=3))).step()
+    assert "g-3" not in run.bound, "nobody said that nothing follows the one that succeeded"
+    run.annotate("g-0", COMPLETED_IN, "one").step()
     assert "g-3" in run.bound, "one completed, one runs, one replaces the failed one"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_an_earlier_run_completed_does_not_stand_for_the_next(marked):
+    run = Cluster().see(*nodes(3), pod_group("g").gang(3), *of_run("one", members("g", 3)))
+    run.step()
+    for i in range(3):
+        run.update(f"g-{i}", phase="Succeeded")
+        if marked:
+            run.annotate(f"g-{i}", COMPLETED_IN, "one")
+    run.see(pod("in-the-way").cpu("1").node("n0"), *of_run("two", members("g", 3, start=3))).step()
+    assert not {"g-3", "g-4", "g-5"} & run.bound.keys()
+    run.gone("Pod", "in-the-way").step()
+    assert {"g-3", "g-4", "g-5"} <= run.bound.keys()
 
 
 def test_members_that_are_terminating_are_no_excuse_for_a_partial_gang():

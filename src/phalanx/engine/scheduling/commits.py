@@ -122,7 +122,7 @@ class Commits:
             placed = 0
             for leaf in self._groups.forest.leaves(group.key):
                 counts = leaf.counts
-                if counts[MemberState.ASSUMED] or counts[MemberState.SUCCEEDED]:
+                if counts[MemberState.ASSUMED] or leaf.completed:
                     break
                 running = counts[MemberState.RUNNING]
                 if running and (self._scheduled_before(leaf) or len(releasable(leaf)) < running):

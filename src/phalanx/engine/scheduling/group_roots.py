@@ -24,6 +24,7 @@ from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import (
+    COMPLETED_IN,
     COMPOSITE,
     POD_GROUP,
     WORKLOAD,
@@ -93,7 +94,7 @@ class Groups:
             self._answered(name, failed=False)
         new = self._member(leaf, key)
         if leaf == before and old is not None and new is not None and old.pod.metadata.uid == new.pod.metadata.uid:
-            if old.state is new.state and old.node == new.node:
+            if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
                 return  # a status update of a running member concerns nobody
             if old.state is MemberState.ASSUMED and new.state is MemberState.RUNNING and self._as_expected(leaf):
                 return
@@ -454,6 +455,10 @@ def _disrupted_as(group: Any | None) -> Any:
         return None
     spec = group.spec
     return (spec.priority, spec.disruption_mode, spec.parent_composite_pod_group_name)
+
+
+def completed_in(member: Member) -> str | None:
+    return member.pod.metadata.annotations.get(COMPLETED_IN)
 
 
 def root_key(key: GroupKey) -> str:

@@ -4,10 +4,12 @@ from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
 from phalanx.model.groups.forest import GroupForest
 from phalanx.model.groups.group import KNOWN, ON_NODE, PLACED, Group, GroupSpec, Member, MemberState
 from phalanx.model.groups.keys import (
+    COMPLETED_IN,
     COMPOSITE,
     GROUP_LABEL,
     POD_GROUP,
     PREFERRED_TOPOLOGY,
+    RUN,
     WORKLOAD,
     GroupKey,
     PodKey,
@@ -17,6 +19,7 @@ from phalanx.model.groups.keys import (
 )
 
 __all__ = [
+    "COMPLETED_IN",
     "COMPOSITE",
     "GROUP_LABEL",
     "KNOWN",
@@ -24,6 +27,7 @@ __all__ = [
     "PLACED",
     "POD_GROUP",
     "PREFERRED_TOPOLOGY",
+    "RUN",
     "WORKLOAD",
     "Group",
     "GroupForest",

@@ -6,9 +6,11 @@ faulty children, and only a change of such a yes or no climbs on. Never decides 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
@@ -27,8 +29,10 @@ from phalanx.model.groups.group import (
 )
 from phalanx.model.groups.keys import (
     BOUND_IN_GROUP,
+    COMPLETED_IN,
     COMPOSITE,
     POD_GROUP,
+    RUN,
     WORKLOAD,
     GroupKey,
     PodKey,
@@ -36,7 +40,7 @@ from phalanx.model.groups.keys import (
     pod_key,
 )
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
-from phalanx.model.objects.pod import Pod, PodSpec
+from phalanx.model.objects.pod import Pod
 
 Heads = tuple[GroupKey, ...]
 
@@ -429,7 +433,7 @@ class GroupForest:
         if old is None:
             self._count(group, key, member, +1)
             self._leaf_of[key] = leaf
-        elif old.state in _ALIVE and member.state in _ALIVE and _alike(old.pod.spec, pod.spec):
+        elif old.state in _ALIVE and member.state in _ALIVE and _alike(old.pod, pod):
             # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
             self._count_state(group, key, old, -1)
             self._count_state(group, key, member, +1)
@@ -457,15 +461,14 @@ class GroupForest:
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         self._count_state(group, key, member, sign)
+        if member.state is MemberState.SUCCEEDED:
+            _tally(group.ended, member.pod.metadata.annotations.get(COMPLETED_IN), sign)
         if member.state not in KNOWN:
             return
-        group.known += sign
-        if member.state is not MemberState.SUCCEEDED:
-            spec = member.pod.spec
-            trait = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
-            group.traits[trait] += sign
-            if not group.traits[trait]:
-                del group.traits[trait]
+        group.present += sign
+        spec = member.pod.spec
+        _tally(group.traits, (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER), sign)
+        _tally(group.runs, member.pod.metadata.annotations.get(RUN), sign)
 
     def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         state = member.state
@@ -477,7 +480,7 @@ class GroupForest:
                 else:
                     group.gated.pop(key, None)
         elif state in PLACED:
-            group.placed += sign
+            group.on_nodes += sign
             if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
                 group.marked += sign
 
@@ -485,12 +488,26 @@ class GroupForest:
 _ALIVE = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING})
 
 
-def _alike(old: PodSpec, new: PodSpec) -> bool:
-    return old is new or (
+def _alike(before: Pod, after: Pod) -> bool:
+    """Whether both versions count the same."""
+    if before is after:
+        return True
+    old, new = before.spec, after.spec
+    return (
         old.scheduler_name == new.scheduler_name
         and old.priority == new.priority
         and old.preemption_policy == new.preemption_policy
+        and before.metadata.annotations.get(RUN) == after.metadata.annotations.get(RUN)
     )
+
+
+def _tally(counts: Counter[Any], what: Any | None, sign: int) -> None:
+    """Zeros are left out."""
+    if what is None:
+        return
+    counts[what] += sign
+    if not counts[what]:
+        del counts[what]
 
 
 def _union(a: Heads, b: Heads) -> Heads:

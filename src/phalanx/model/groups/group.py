@@ -25,15 +25,15 @@ class MemberState(enum.IntEnum):  # integers: counted with every event of every 
     PENDING = 0
     ASSUMED = 1  # placed by this scheduler, the write not yet confirmed
     RUNNING = 2  # bound to a node
-    SUCCEEDED = 3  # completed: still satisfies its gang
+    SUCCEEDED = 3  # counts only where its controller says that nothing takes its place (see `Group.completed`)
     FAILED = 4  # does not count: somebody has to replace it
     LEAVING = 5  # deleted before it got a node
     FOREIGN = 6  # pending, but another scheduler's
     ENDING = 7  # terminating on its node: dictates the domain, but is as good as gone
 
 
-KNOWN = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEEDED})
-PLACED = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.SUCCEEDED})
+KNOWN = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING})
+PLACED = frozenset({MemberState.ASSUMED, MemberState.RUNNING})
 ON_NODE = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.ENDING})
 
 
@@ -73,14 +73,16 @@ class Group:
         "bad_children",
         "children",
         "counts",
+        "ended",
         "gated",
         "key",
-        "known",
         "marked",
         "members",
-        "placed",
+        "on_nodes",
+        "present",
         "problem",
         "ready_children",
+        "runs",
         "source",
         "spec",
         "traits",
@@ -93,8 +95,10 @@ class Group:
         self.children: dict[GroupKey, Group] = {}
         self.members: dict[PodKey, Member] = {}
         self.counts: Counter[MemberState] = Counter()
-        self.known = 0  # members that count for the quorum
-        self.placed = 0  # members that already satisfy the minimum: assumed, running or completed
+        self.present = 0  # members that wait or run
+        self.on_nodes = 0  # members that are assumed or run
+        self.runs: Counter[str] = Counter()  # run -> how many of those present are of it
+        self.ended: Counter[str] = Counter()  # run -> members that succeeded and will not be followed by others
         self.marked = 0  # running members that this product bound as part of their group
         self.gated: dict[PodKey, None] = {}  # pending members with scheduling gates
         self.traits: Counter[tuple[str, int, str]] = Counter()  # (schedulerName, priority, preemptionPolicy)
@@ -106,6 +110,24 @@ class Group:
     @property
     def composite(self) -> bool:
         return self.key.kind == COMPOSITE
+
+    @property
+    def completed(self) -> int:
+        """Members that succeeded and still stand for one of the gang: those of the run that is under way. A minimum is
+        about pods at the same time, so that what an earlier run or wave completed says nothing about the next."""
+        if not self.ended:
+            return 0
+        return sum(count for run, count in self.ended.items() if not self.present or run in self.runs)
+
+    @property
+    def known(self) -> int:
+        """Members that count for the quorum."""
+        return self.present + self.completed if self.ended else self.present
+
+    @property
+    def placed(self) -> int:
+        """Members that satisfy the minimum already."""
+        return self.on_nodes + self.completed if self.ended else self.on_nodes
 
     @property
     def ready(self) -> bool:

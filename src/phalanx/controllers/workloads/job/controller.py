@@ -16,9 +16,10 @@ from phalanx.controllers.runtime.pods import condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
-from phalanx.controllers.workloads.job.pods import PodMaker, news
+from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, news, run_of
 from phalanx.controllers.workloads.job.policy import Verdict, judge
 from phalanx.controllers.workloads.job.tally import TRACKING, Tally, free_indexes, surplus, tally_of
+from phalanx.model.groups.keys import COMPLETED_IN
 
 CONTROLLER = "kubernetes.io/job-controller"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -99,7 +100,7 @@ class JobController(Controller):
                 await self._withdraw(tally, tally.active)
             elif not membership.wait:
                 await self._arrange(job, tally, membership)
-        await self._write(job, tally, verdict)
+        await self._write(job, tally, verdict, complete_for_good(job, tally, pods))
 
     # ---- pods
 
@@ -176,17 +177,19 @@ class JobController(Controller):
         except NotFound:
             return
 
-    async def _let_go(self, pods: list[Json]) -> None:
-        """Take our finalizer off pods that are counted."""
-        await together(self._let_go_one(pod) for pod in pods)
+    async def _let_go(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
+        """Take our finalizer off pods that are counted; those `for_good` still stand for one of their gang."""
+        await together(self._let_go_one(pod, run if pod["metadata"]["uid"] in (for_good or ()) else "") for pod in pods)
 
-    async def _let_go_one(self, pod: Json) -> None:
+    async def _let_go_one(self, pod: Json, completed_in: str = "") -> None:
         meta = pod["metadata"]
         finalizers = meta.get("finalizers") or []
         if TRACKING not in finalizers:
             return
         left = [f for f in finalizers if f != TRACKING]
-        patch = {"metadata": {"uid": meta["uid"], "finalizers": left or None}}
+        patch: Json = {"metadata": {"uid": meta["uid"], "finalizers": left or None}}
+        if completed_in:
+            patch["metadata"]["annotations"] = {COMPLETED_IN: completed_in}
         try:
             answer: Json = msgspec.json.decode(await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"]))
             self._pods.remember(answer)
@@ -195,7 +198,7 @@ class JobController(Controller):
 
     # ---- status
 
-    async def _write(self, job: Json, tally: Tally, verdict: Verdict | None) -> None:
+    async def _write(self, job: Json, tally: Tally, verdict: Verdict | None, for_good: set[str]) -> None:
         before = job.get("status") or {}
         conditions = conditions_of(job)
         suspended = bool(job["spec"].get("suspend"))
@@ -219,7 +222,7 @@ class JobController(Controller):
             self._conclude(status, conditions, verdict, done=done)
         status["conditions"] = conditions
         job = await write_status(self._jobs, job, status)
-        await self._let_go(tally.release)
+        await self._let_go(tally.release, for_good, run_of(job))
         if tally.release and not tally.settled:
             self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))
         if verdict is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.controllers import resources as r
-from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import from_template, phase, ready
 from phalanx.controllers.workloads.job.groups import Membership
 from phalanx.controllers.workloads.job.policy import match_policy
@@ -18,6 +18,7 @@ from phalanx.controllers.workloads.job.tally import (
     count_of,
     is_indexed,
 )
+from phalanx.model.groups.keys import COMPLETED_IN, GROUP_LABEL, RUN
 
 Json = dict[str, Any]
 
@@ -33,6 +34,8 @@ class PodMaker:
         if membership.link is not None:
             membership.link.put_on(spec)
             meta["ownerReferences"].append(membership.reference)
+        if grouped(self._pod):
+            meta["annotations"] = {**meta["annotations"], RUN: run_of(job)}
         if is_indexed(job):
             for container in [*spec.get("containers", []), *(spec.get("initContainers") or [])]:
                 env = container.get("env") or []
@@ -64,6 +67,34 @@ class PodMaker:
         found = {INDEX_FAILURES: str(count_of(before, INDEX_FAILURES) + (not spared))}
         ignored = count_of(before, INDEX_IGNORED) + spared
         return {**found, INDEX_IGNORED: str(ignored)} if ignored else found
+
+
+def grouped(pod: Json) -> bool:
+    """Whether a pod names a group in any of the ways there are."""
+    spec, labels = pod["spec"], pod["metadata"].get("labels") or {}
+    return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or GROUP_LABEL in labels)
+
+
+def run_of(job: Json) -> str:
+    """What its pods run together with: the Jobs of one JobSet are one run, those of a CronJob are not."""
+    owner = controller_of(job)
+    together = owner is not None and not owner["apiVersion"].startswith("batch/")
+    return str(owner["uid"] if owner is not None and together else job["metadata"]["uid"])
+
+
+def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
+    """Uids of pods about to be counted after which no other comes: so many as there are fewer pods to run at the same
+    time than `parallelism` says. They still stand for one of their gang (its last wave may be small); the others gave
+    their place to the next wave."""
+    spec = job["spec"]
+    ended = [pod for pod in tally.release if phase(pod) == "Succeeded" and grouped(pod)]
+    vacant = len(ended)
+    if spec.get("completions") is not None:
+        parallelism = int(spec.get("parallelism", 1))
+        left = int(spec["completions"]) - tally.succeeded - len(tally.failed_indexes)
+        told = sum(COMPLETED_IN in (pod["metadata"].get("annotations") or {}) for pod in pods)
+        vacant = parallelism - min(parallelism, left) - told
+    return {pod["metadata"]["uid"] for pod in ended[: max(0, vacant)]}
 
 
 def news(pod: Json) -> tuple[Any, ...]:
