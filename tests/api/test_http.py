@@ -276,3 +276,28 @@ def _until(condition: Callable[[], bool]) -> None:
             return
         waiter.wait(0.05)
     raise AssertionError("did not come true within 20 seconds")
+
+
+def test_watchers_that_never_read_cost_one_piece_each_and_nobody_waits_for_them(
+    start_cluster: Callable[..., LocalCluster],
+) -> None:
+    server = start_cluster(limits=Limits(write_seconds=1000), **ALONE)
+    path = "/api/v1/namespaces/default/configmaps"
+    server.create(path, {"metadata": {"name": "fat"}})
+    dead = [raw(server) for _ in range(30)]
+    for number, sock in enumerate(dead):
+        shape = "" if number % 2 else "&labelSelector=nothing!=such"
+        sock.sendall(request(server, f"GET {path}?watch=true&resourceVersion=0{shape} HTTP/1.1"))
+        assert sock.recv(15).startswith(b"HTTP/1.1 200")
+    size, changes = 200_000, 60
+    for number in range(changes):
+        server.patch(f"{path}/fat", {"data": {"text": f"{number:03}" * (size // 3)}})
+    connections = server.cluster.server._server._state.connections  # type: ignore[union-attr]
+
+    async def waiting() -> int:
+        return sum(connection.transport.get_write_buffer_size() for connection in tuple(connections))
+
+    assert server.call(waiting()) < len(dead) * 4 * size  # and not len(dead) * changes * size
+    assert server.get(f"{path}/fat")["data"]["text"].startswith("059")
+    for sock in dead:
+        sock.close()

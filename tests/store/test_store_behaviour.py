@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.base.clock import ManualClock
 from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store import Bounds, Store
 from phalanx.local.store import log as log_module
@@ -89,19 +90,80 @@ def test_deleting_what_is_not_there_is_a_mismatch() -> None:
 
 
 def test_a_watcher_that_never_reads_is_cut_off_and_others_go_on() -> None:
-    def no_close(watcher: StoreWatcher) -> None: ...
-
-    change = Change(1, False, Entry(POD, b"x" * 100, 1, 1, None), None)
-    by_count = StoreWatcher(("pods", ""), [], 0, lambda: 9, no_close, max_changes=3, max_bytes=10**6)
-    by_bytes = StoreWatcher(("pods", ""), [], 0, lambda: 9, no_close, max_changes=100, max_bytes=350)
-    for watcher in (by_count, by_bytes):
+    async def scenario() -> None:
+        store = Store.open(":memory:", window=Bounds(changes=10))
+        dead, other, late = store.watch("pods"), store.watch("nodes"), store.watch("pods", since=0)
         for _ in range(3):
-            watcher.push([change], 100)
-        assert len(asyncio.run(anext_of(watcher))) == 3  # reading in time makes room again
-        for _ in range(4):
-            watcher.push([change], 100)
+            await put(store, "p")
+        assert len(await anext_of(late)) == 3
+        for _ in range(9):
+            await put(store, "p")
+        assert len(await anext_of(late)) == 9  # reading in time is all that is asked
         with pytest.raises(SlowWatcher):
-            asyncio.run(anext_of(watcher))
+            await anext_of(dead)
+        await store.put(("nodes", "", "n"), lambda revision: b"{}")
+        assert len(await anext_of(other)) == 1  # nothing it had to see has gone
+
+    asyncio.run(scenario())
+
+
+def test_watchers_that_never_read_hold_nothing_of_their_own() -> None:
+    async def scenario() -> None:
+        store = Store.open(":memory:", window=Bounds(changes=100))
+        dead = [store.watch("pods") for _ in range(60)]
+        for _ in range(1000):
+            await put(store, "p")
+        assert len(store._window) == 100
+        run = dead[0].run
+        assert all(watcher.run is run for watcher in dead)
+        assert len(run) == 100 and len(run._changes) <= 2 * 100 + 64
+        for watcher in dead:
+            watcher.close()
+        assert store.watchers == 0 and run.followers == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_is_handed_out_at_a_time_is_bounded_and_the_same_for_all() -> None:
+    async def scenario() -> None:
+        store = Store.open(":memory:")
+        watchers = [store.watch("pods") for _ in range(3)]
+        for _ in range(8):
+            await put(store, "p", value=b"x" * 100_000)
+        for _ in range(3):
+            pieces = [await anext_of(watcher) for watcher in watchers]
+            assert 1 <= len(pieces[0]) <= 3
+            assert pieces[0] == pieces[1] == pieces[2]
+
+    asyncio.run(scenario())
+
+
+def test_old_changes_are_given_back_while_nobody_writes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = Store.open(tmp_path / "s.db", window=Bounds(seconds=60), clock=clock)
+        follower = store.watch("pods")
+        for _ in range(50):
+            await put(store, "p")
+            clock.advance(1)
+        assert len(await anext_of(follower)) == 50
+        clock.advance(40)
+        store._expire()
+        assert len(store._window) == 20
+        clock.advance(60)
+        store._expire()
+        assert len(store._window) == 0 and store._window.bytes == 0 and store._expiry is None
+        assert store.get(POD) is not None
+        with pytest.raises(Compacted):
+            store.watch("pods", since=10)
+        await put(store, "p")
+        assert len(await anext_of(follower)) == 1
+        await store.close()
+        log = Log(tmp_path / "s.db")
+        assert log.rows <= 2  # the object and what its last change superseded
+        log.close()
+
+    asyncio.run(scenario())
 
 
 async def anext_of(watcher: StoreWatcher) -> Sequence[Change]:

@@ -91,7 +91,7 @@ class ApiServer:
         sock = bind(settings.listen.host, settings.listen.port)
         try:
             path = settings.data / "store.db" if settings.data is not None else MEMORY
-            store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of)
+            store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of, clock=self._clock)
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
             self._api = Api(ctx, Writer(ctx))
             auth, tls = self._secure(ctx)

@@ -26,6 +26,7 @@ from phalanx.local.api.view import View, api_version, encode, object_in, partial
 from phalanx.local.store.contract import Compacted, Entry
 
 CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
+CHUNK_BYTES = 256 << 10
 CHUNK_CHECKS = 8192  # comparisons of a selector between two turns of the loop
 MATCHES = ("", "Exact", "NotOlderThan")
 FROM_NOW = -1  # revision in a continue token that goes on with whatever is there now
@@ -165,7 +166,7 @@ class Reader:
             encode(metadata),
         )
         pieces = _pieces(head, page, view)
-        if len(page) <= CHUNK_ITEMS:
+        if len(page) <= CHUNK_ITEMS and sum(len(entry.value) for entry in page) <= 4 * CHUNK_BYTES:
             return Answer(body=b"".join(pieces))
         return Answer(chunks=pieces)
 
@@ -183,10 +184,23 @@ async def _chosen(entries: Sequence[Entry], start: int, selection: Selection, mo
     return chosen[:most]
 
 
+def pieces_of(entries: Sequence[Entry], items: int) -> Iterator[Sequence[Entry]]:
+    """Runs of so many entries, fewer where they are large: what is under way to one client stays small."""
+    start = size = 0
+    for at, entry in enumerate(entries):
+        size += len(entry.value)
+        if size >= CHUNK_BYTES or at - start + 1 == items:
+            yield entries[start : at + 1]
+            start, size = at + 1, 0
+    if start < len(entries):
+        yield entries[start:]
+
+
 def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    for start in range(0, len(page), CHUNK_ITEMS):
-        values = [view(entry.value) for entry in page[start : start + CHUNK_ITEMS]]
-        yield (head if start == 0 else b",") + b",".join(values)
+    for piece in pieces_of(page, CHUNK_ITEMS):
+        values = [view(entry.value) for entry in piece]
+        yield head + b",".join(values)
+        head = b","
     yield (head if not page else b"") + b"]}\n"
 
 

@@ -34,6 +34,9 @@ def check_include(include: str) -> str:
     return include or "Metadata"
 
 
+PIECE_BYTES = 256 << 10  # of objects between two turns of the loop
+
+
 class TableMaker:
     """Makes rows of one kind in one version."""
 
@@ -79,9 +82,14 @@ class TableMaker:
     def pieces(self, values: Sequence[bytes], metadata: dict[str, Any], size: int) -> Iterator[bytes]:
         """A long table bit by bit: making rows takes time that others want too."""
         yield encode(self._frame(metadata, True))[:-1] + b',"rows":['
-        for start in range(0, len(values), size):
-            rows = encode([self.row(value) for value in values[start : start + size]])
-            yield (b"," if start else b"") + rows[1:-1]
+        separator = b""
+        start = weight = 0
+        for at, value in enumerate(values, 1):
+            weight += len(value)
+            if at - start == size or weight >= PIECE_BYTES or at == len(values):
+                rows = encode([self.row(each) for each in values[start:at]])
+                yield separator + rows[1:-1]
+                separator, start, weight = b",", at, 0
         yield b"]}\n"
 
     def _frame(self, metadata: dict[str, Any], headers: bool) -> dict[str, Any]:

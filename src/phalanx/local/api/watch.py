@@ -17,12 +17,13 @@ from phalanx.local.api.read import (
     invalid_options,
     parse_number,
     parse_revision,
+    pieces_of,
     too_old,
 )
 from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker, check_include
-from phalanx.local.api.view import api_version, encode, partial, view_of, with_revision
+from phalanx.local.api.view import api_version, encode, partial, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
 
 BOOKMARK_EVERY = 30.0  # seconds; informers resume from the last bookmark
@@ -160,8 +161,8 @@ async def _follow_store(
     watcher: Watcher, present: Sequence[Entry], since: int, options: Options, clock: Clock
 ) -> Steps:
     try:
-        for start in range(0, len(present), INITIAL_BATCH):
-            yield Present(present[start : start + INITIAL_BATCH])
+        for piece in pieces_of(present, INITIAL_BATCH):
+            yield Present(piece)
         present = ()
         if options.initial_end:
             yield Mark(since, True)
@@ -260,9 +261,11 @@ class _Follow:
         event, value = self._change(change)
         if not event:
             return b""
-        if self._selection.everything or not self._headers_sent:
+        if self._form.shape == "object" and self._view is same:
+            return line(event, value)  # nothing to encode: putting it together costs less than finding it
+        if not self._headers_sent:
             return line(event, self._object(value))
-        key = (self._form_key, change.revision, event)
+        key = (self._form_key, change.revision, event)  # one encoding per change, whoever asks first
         known = self._lines.get(key)
         if known is None:
             known = self._lines.keep(key, line(event, self._object(value)))

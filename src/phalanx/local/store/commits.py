@@ -40,6 +40,7 @@ class CommitThread:
     _discards: deque[_Discard] = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
+    _compact_due: bool = False
     _failed_epoch: int = -1
     _thread: threading.Thread | None = None
 
@@ -61,6 +62,12 @@ class CommitThread:
             with self._wake:
                 self._wake.notify()
 
+    def compact(self) -> None:
+        """Drop what may go now instead of with the next writes."""
+        with self._wake:
+            self._compact_due = True
+            self._wake.notify()
+
     def stop(self) -> None:
         """Commit what is queued, compact, close the log. Blocks."""
         with self._wake:
@@ -72,8 +79,9 @@ class CommitThread:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._stopping and len(self._discards) < COMPACT_IDLE:
+                while not self._queue and not self._stopping and not self._worth_compacting():
                     self._wake.wait()
+                self._compact_due = False
                 batch, self._queue = self._queue, []
                 stopping = self._stopping and not batch
             if batch:
@@ -87,6 +95,9 @@ class CommitThread:
             if stopping:
                 self.log.close()
                 return
+
+    def _worth_compacting(self) -> bool:
+        return len(self._discards) >= COMPACT_IDLE or (self._compact_due and bool(self._discards))
 
     def _commit(self, batch: list[tuple[int, Row]]) -> None:
         good = [row for epoch, row in batch if epoch > self._failed_epoch]

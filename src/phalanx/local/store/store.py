@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store.commits import CommitThread, Outcome
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
@@ -39,11 +40,15 @@ class _Pending(NamedTuple):
 class Store:
     """Made by `Store.open`; see `contract.StoreProtocol` for what callers may rely on."""
 
-    def __init__(self, indexer: Indexer | None = None, window: Bounds | None = None) -> None:
+    def __init__(
+        self, indexer: Indexer | None = None, window: Bounds | None = None, clock: Clock | None = None
+    ) -> None:
         self._index = indexer or _no_index
         self._tables = Tables()
         self._window = Window(window or Bounds())
-        self._hub = Hub()
+        self._hub = Hub(self._window)
+        self._clock = clock or SystemClock()
+        self._expiry: asyncio.TimerHandle | None = None
         self._revision = 0
         self._next = 1
         self._epoch = 0
@@ -62,13 +67,14 @@ class Store:
         *,
         indexer: Indexer | None = None,
         window: Bounds | None = None,
+        clock: Clock | None = None,
         commits: type[CommitThread] = CommitThread,
     ) -> Store:
         """Open or create the file at `path`, or keep everything in memory for ":memory:". Blocks while it reads.
 
         Raises ConfigProblem when the file is in use, damaged, or not ours.
         """
-        store = cls(indexer, window)
+        store = cls(indexer, window, clock)
         if str(path) != MEMORY:
             log = Log(Path(path))
             try:
@@ -134,12 +140,9 @@ class Store:
 
     def watch(self, resource: str, namespace: str = "", since: int | None = None) -> StoreWatcher:
         start = self._revision if since is None else since
-        replay = self._window.after(resource, namespace, start)
-        watcher = StoreWatcher((resource, namespace), replay, start, self._durable, self._hub.remove)
+        watcher = self._hub.watch((resource, namespace), start, self._durable)
         if self._closed:
             watcher.close()
-        else:
-            self._hub.add(watcher)
         return watcher
 
     def _durable(self) -> int:
@@ -223,6 +226,7 @@ class Store:
                 del self._overlay[change.entry.key]
         self._revision = batch[-1].change.revision
         self._hub.publish([pending.change for pending in batch])
+        self._arm()
         for _, change, done in batch:
             if not done.done():
                 done.set_result(change.entry)
@@ -235,11 +239,28 @@ class Store:
             self._tables.set(change.entry)
         if not replay:
             return
-        for fallen in self._window.add(change):
-            if self._commits is not None:
-                superseded = (fallen.previous.revision,) if fallen.previous else ()
-                tombstone = (fallen.revision,) if fallen.deleted else ()
-                self._commits.discard(fallen.revision, superseded + tombstone)
+        self._discard(self._window.add(change, self._clock.monotonic()))
+
+    def _discard(self, fallen: Sequence[Change]) -> None:
+        """These changes can no longer be asked for: their rows may go."""
+        if self._commits is None:
+            return
+        for change in fallen:
+            superseded = (change.previous.revision,) if change.previous else ()
+            tombstone = (change.revision,) if change.deleted else ()
+            self._commits.discard(change.revision, superseded + tombstone)
+
+    def _expire(self) -> None:
+        """Let go of what is old also when nobody writes; nothing to do, no timer."""
+        self._expiry = None
+        self._discard(self._window.expire(self._clock.monotonic()))
+        if self._commits is not None:
+            self._commits.compact()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._expiry is None and self._window and not self._closed and self._loop is not None:
+            self._expiry = self._loop.call_later(self._window.bounds.seconds / 4, self._expire)
 
     def _fail(self, batch: Sequence[_Pending], error: Exception) -> None:
         """Drop everything that is not durable yet. The rest of this epoch fails in the commit thread, in order."""
@@ -263,6 +284,8 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         if self._commits is not None:
             await asyncio.to_thread(self._commits.stop)
         elif self._pending:

@@ -1,17 +1,26 @@
-"""The window of recent changes: what watches replay and what `list_at` undoes. Bounded by count and by bytes."""
+"""The window of recent changes: what watches read and what `list_at` undoes. Bounded by count, bytes and age.
+
+Watchers have no buffers of their own: each has a place in the run of its scope. So the window is all that slow readers
+can hold on to, however many they are, and who is overtaken by its floor is cut off.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from phalanx.local.store.contract import Change, Compacted, Entry, Key
+
+Scope = tuple[str, str]  # (resource, namespace); namespace "" = all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     changes: int = 50_000
     bytes: int = 64 << 20  # of states that are kept only for the window
+    seconds: float = 300.0  # kube-apiserver has etcd compacted every five minutes
 
 
 def kept_bytes(change: Change) -> int:
@@ -24,43 +33,128 @@ def kept_bytes(change: Change) -> int:
     return size
 
 
+def _revision(change: Change) -> int:
+    return change.revision
+
+
+_GONE = Change(0, False, Entry(("", "", ""), b"", 0, 0, None), None)  # keeps the place of what fell out
+
+
+class Run:
+    """The changes of one scope, oldest first. Shared by all who follow it."""
+
+    __slots__ = ("_changes", "_head", "fallen", "followers")
+
+    def __init__(self) -> None:
+        self._changes: list[Change] = []
+        self._head = 0  # what is before it fell out; removed now and then, not each time
+        self.fallen = 0  # the last revision of this scope that is gone
+        self.followers = 0
+
+    def __len__(self) -> int:
+        return len(self._changes) - self._head
+
+    def append(self, change: Change) -> None:
+        self._changes.append(change)
+
+    def drop(self, change: Change) -> None:
+        """The oldest one falls out."""
+        self._head += 1
+        self.fallen = change.revision
+        if self._head > 64 and self._head * 2 > len(self._changes):
+            del self._changes[: self._head]
+            self._head = 0
+        else:
+            self._changes[self._head - 1] = _GONE
+
+    def after(self, revision: int) -> list[Change]:
+        start = bisect_right(self._changes, revision, lo=self._head, key=_revision)
+        return self._changes[start:]
+
+    def has_after(self, revision: int) -> bool:
+        return len(self) > 0 and self._changes[-1].revision > revision
+
+    def some_after(self, revision: int, changes: int, size: int) -> Sequence[Change]:
+        """The next few: as many as asked for or as fill `size` bytes, and at least one if there is one."""
+        start = bisect_right(self._changes, revision, lo=self._head, key=_revision)
+        found: list[Change] = []
+        for change in self._changes[start : start + changes]:
+            found.append(change)
+            size -= len(change.entry.value)
+            if size <= 0:
+                break
+        return found
+
+
 @dataclass(slots=True)
 class Window:
     bounds: Bounds = field(default_factory=Bounds)
     floor: int = 0  # changes after this revision are all here
     _changes: deque[Change] = field(default_factory=deque)
-    _by_resource: dict[str, deque[Change]] = field(default_factory=dict)
-    _bytes: int = 0
+    _runs: dict[Scope, Run] = field(default_factory=dict)
+    _times: deque[tuple[float, int]] = field(default_factory=deque)  # (when, the last revision then), rising
+    bytes: int = 0
 
-    def add(self, change: Change) -> list[Change]:
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Change, now: float = 0.0) -> list[Change]:
         """Take a change in; returns those that fell out."""
         self._changes.append(change)
-        resource = change.entry.key[0]
-        own = self._by_resource.get(resource)
-        if own is None:
-            own = self._by_resource[resource] = deque()
-        own.append(change)
-        self._bytes += kept_bytes(change)
+        for scope in scopes_of(change):
+            self.run(scope).append(change)
+        self.bytes += kept_bytes(change)
+        if not self._times or now - self._times[-1][0] >= 1.0:
+            self._times.append((now, change.revision))
+        else:
+            self._times[-1] = (self._times[-1][0], change.revision)
         fallen: list[Change] = []
-        while len(self._changes) > self.bounds.changes or (self._bytes > self.bounds.bytes and len(self._changes) > 1):
-            oldest = self._changes.popleft()
-            self._by_resource[oldest.entry.key[0]].popleft()
-            self._bytes -= kept_bytes(oldest)
-            self.floor = oldest.revision
-            fallen.append(oldest)
+        while len(self._changes) > self.bounds.changes or (self.bytes > self.bounds.bytes and len(self._changes) > 1):
+            fallen.append(self._drop())
+        return fallen + self.expire(now)
+
+    def expire(self, now: float) -> list[Change]:
+        """What is older than it may be; also to be called when nothing is written."""
+        fallen: list[Change] = []
+        while self._times and now - self._times[0][0] > self.bounds.seconds:
+            _, revision = self._times.popleft()
+            while self._changes and self._changes[0].revision <= revision:
+                fallen.append(self._drop())
         return fallen
+
+    def _drop(self) -> Change:
+        oldest = self._changes.popleft()
+        for scope in scopes_of(oldest):
+            run = self._runs[scope]
+            run.drop(oldest)
+            if not run and not run.followers:
+                del self._runs[scope]
+        self.bytes -= kept_bytes(oldest)
+        self.floor = oldest.revision
+        return oldest
+
+    def run(self, scope: Scope) -> Run:
+        run = self._runs.get(scope)
+        if run is None:
+            run = self._runs[scope] = Run()
+        return run
+
+    def follow(self, scope: Scope) -> Run:
+        """Who follows a run ends with `unfollow`."""
+        run = self.run(scope)
+        run.followers += 1
+        return run
+
+    def unfollow(self, scope: Scope, run: Run) -> None:
+        run.followers -= 1
+        if not run and not run.followers and self._runs.get(scope) is run:
+            del self._runs[scope]
 
     def after(self, resource: str, namespace: str, revision: int) -> list[Change]:
         """Changes of a resource after a revision, oldest first; raises Compacted."""
         self.check(revision)
-        found: list[Change] = []
-        for change in reversed(self._by_resource.get(resource, ())):
-            if change.revision <= revision:
-                break
-            if not namespace or change.entry.key[1] == namespace:
-                found.append(change)
-        found.reverse()
-        return found
+        run = self._runs.get((resource, namespace))
+        return run.after(revision) if run is not None else []
 
     def before(self, resource: str, namespace: str, revision: int) -> dict[Key, Entry | None]:
         """What every key changed after `revision` was at that revision; None: it was not there."""
@@ -72,3 +166,8 @@ class Window:
     def check(self, revision: int) -> None:
         if revision < self.floor:
             raise Compacted(revision, self.floor)
+
+
+def scopes_of(change: Change) -> tuple[Scope, ...]:
+    resource, namespace, _ = change.entry.key
+    return ((resource, namespace), (resource, "")) if namespace else ((resource, ""),)
