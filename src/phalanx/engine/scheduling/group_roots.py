@@ -24,6 +24,7 @@ from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import (
+    AFTER_GROUP,
     COMPLETED_IN,
     COMPOSITE,
     POD_GROUP,
@@ -34,6 +35,7 @@ from phalanx.model.groups import (
     PodKey,
     group_of,
     pod_key,
+    successor,
 )
 from phalanx.model.objects import Pod
 
@@ -49,6 +51,7 @@ class Groups:
         self.forest = cycle.cluster.forest
         self.conditions = GroupConditions(cycle.emit)
         self.commits = Commits(self)
+        self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self._home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
         self._roots: dict[str, Root] = {}
@@ -73,7 +76,7 @@ class Groups:
         key = pod_key(pod)
         forest = self.forest
         before = forest.leaf_of(key)
-        leaf = group_of(pod)
+        leaf = self._leaf(pod, key)
         if before is None and leaf is None:
             return
         name = f"{key.namespace}/{key.name}"
@@ -103,6 +106,34 @@ class Groups:
         for head in heads:
             self._judged[head] = None
         self._mark((leaf, before), helps=True)
+
+    def _leaf(self, pod: Pod, key: PodKey) -> GroupKey | None:
+        """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
+        leaf = group_of(pod)
+        going = pod.metadata.annotations.get(AFTER_GROUP)
+        if leaf is None or going is None or pod.spec.node_name:
+            return leaf
+        group = self.forest.group(leaf)
+        if group is None or group.spec is None or group.spec.uid != going:
+            return leaf
+        self._after.setdefault(leaf, {})[key] = None
+        return successor(leaf)
+
+    def _sort_out(self, key: GroupKey) -> None:
+        """A group came, went or was made again: who belongs to it, and who to the one after it?"""
+        named = self.forest.named(key)
+        late = (
+            [] if named is None else [p for p, m in named.members.items() if AFTER_GROUP in m.pod.metadata.annotations]
+        )
+        for pod in (*self._after.pop(key, ()), *late):
+            member = self._member(self.forest.leaf_of(pod), pod)
+            if member is None or member.state is not MemberState.PENDING:
+                continue
+            before = self.forest.leaf_of(pod)
+            self.saw(member.pod)
+            record = self.pods.records.get(str(pod))
+            if record is not None and self.forest.leaf_of(pod) != before:
+                self.pending(record)
 
     def _as_expected(self, leaf: GroupKey | None) -> bool:
         """A confirmed bind is no news unless the gang is incomplete: then it may have to be given back."""
@@ -166,6 +197,8 @@ class Groups:
                 self.conditions.seen(key, new)
                 if old is not None and _same(old, new):
                     return  # its status was written, probably by us
+            if new is None or old is None or old.metadata.uid != new.metadata.uid:
+                self._sort_out(key)
             below |= {leaf.key: None for leaf in forest.leaves(key)}
             self._touched[key] = None
             if _disrupted_as(old) != _disrupted_as(new):

@@ -11,6 +11,7 @@ from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, not_found
 from phalanx.local.api.request import User
 from phalanx.local.api.view import decode
+from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
 
 IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
@@ -20,6 +21,7 @@ _FINALIZER_OF = {
     "podgroups.scheduling.k8s.io": POD_GROUP_FINALIZER,
     "compositepodgroups.scheduling.k8s.io": COMPOSITE_FINALIZER,
 }
+_POD_GROUPS = "podgroups.scheduling.k8s.io"
 _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 _SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 _PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
@@ -67,6 +69,8 @@ class Admission:
             _pod_defaults(obj)
             if obj["spec"].get("runtimeClassName"):
                 self._runtime(kind, obj)
+            if obj["spec"].get("schedulingGroup"):
+                self._after_group(obj, namespace)
         elif key == _SIGNING_REQUESTS:
             # Who asks for a certificate cannot say to be somebody else.
             spec = obj.setdefault("spec", {})
@@ -80,6 +84,15 @@ class Admission:
                 obj["metadata"]["finalizers"] = [*finalizers, _FINALIZER_OF[key]]
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, obj, creating=True)
+
+    def _after_group(self, pod: Json, namespace: str) -> None:
+        """A group that is being deleted takes nobody in: who is made now waits for its successor."""
+        group = (pod["spec"]["schedulingGroup"] or {}).get("podGroupName") or ""
+        entry = self._store.latest((_POD_GROUPS, namespace, group))
+        if entry is None or entry.index.deletion_timestamp is None:
+            return
+        meta = pod["metadata"]
+        meta["annotations"] = {**(meta.get("annotations") or {}), AFTER_GROUP: entry.index.uid}
 
     def _runtime(self, kind: Kind, pod: Json) -> None:
         """What the RuntimeClass of a pod costs and where it runs becomes part of the pod."""

@@ -1,7 +1,8 @@
 """Protection finalizers: a PodGroup stays while live pods refer to it, a CompositePodGroup while it has children.
 
 Finalizers are added at admission; here they are only ever taken away, and only from objects that are being deleted.
-References are by name, as pods and groups make them.
+References are by name, as pods and groups make them. What can never be used is not kept: a composite that is its own
+ancestor goes at once, and a pod that was made when its group was on its way out holds it only once it has a node.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
 from phalanx.base.work import WorkQueue
 from phalanx.local.duties.feed import Body, Feed, Item, Meta
+from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Registry
 
 PODS = "pods"
@@ -24,6 +26,7 @@ FINALIZERS = {
     COMPOSITES: "scheduling.k8s.io/compositepodgroup-protection",
 }
 FINISHED = ("Succeeded", "Failed")
+MOST_STEPS = 1000  # up a chain of parents: a place below a ring would climb for ever
 
 Place = tuple[str, str, str]  # (kind key, namespace, name)
 
@@ -34,6 +37,7 @@ class _Group(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
 class _PodSpec(msgspec.Struct, rename="camel", frozen=True, gc=False):
     scheduling_group: _Group | None = None
+    node_name: str = ""
 
 
 class _Status(msgspec.Struct, frozen=True, gc=False):
@@ -44,15 +48,28 @@ class _GroupSpec(msgspec.Struct, rename="camel", frozen=True, gc=False):
     parent_composite_pod_group_name: str | None = None
 
 
+class _Annotations(msgspec.Struct, frozen=True, gc=False):
+    after_group: str = msgspec.field(default="", name=AFTER_GROUP)
+
+
+class _PodMeta(Meta, rename="camel", frozen=True, gc=False):
+    annotations: _Annotations | None = None
+
+
 class PodView(Body, frozen=True):
+    metadata: _PodMeta
     spec: _PodSpec = _PodSpec()
     status: _Status = _Status()
 
     @property
     def held(self) -> str:
         """The PodGroup that a live pod holds on to; "" when none."""
-        group = self.spec.scheduling_group
-        return (group.pod_group_name or "") if group is not None and self.status.phase not in FINISHED else ""
+        group, known = self.spec.scheduling_group, self.metadata.annotations
+        if group is None or self.status.phase in FINISHED:
+            return ""
+        if known is not None and known.after_group and not self.spec.node_name:
+            return ""  # it waits for the group that comes after
+        return group.pod_group_name or ""
 
 
 class GroupView(Body, frozen=True):
@@ -132,6 +149,8 @@ class GroupProtection:
         if group is not None:
             self._made[who] = group
             self._references.setdefault(group, {})[who] = None
+            if who[0] == COMPOSITES and group in self._deleting and self._circular(group):
+                self._work.add(group)  # the ring was closed after its deletion
 
     async def _step(self, place: Place) -> None:
         meta = self._deleting.get(place)
@@ -140,7 +159,7 @@ class GroupProtection:
         kind = self._registry.by_storage_key(key)
         if meta is None or kind is None or not meta.has(finalizer):
             return
-        if self._references.get(place) or await self._in_use(place):
+        if not self._circular(place) and (self._references.get(place) or await self._in_use(place)):
             return
         left = [entry for entry in meta.finalizers or () if entry != finalizer]
         metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": left or None}
@@ -148,6 +167,14 @@ class GroupProtection:
             await self._client.patch(kind.resource(), name, {"metadata": metadata}, namespace)
         except NotFound:
             return
+
+    def _circular(self, place: Place) -> bool:
+        """Whether a composite is among its own ancestors: no tree with it is ever scheduled, and none of the ring could
+        go before the others. Who is the parent of whom cannot be changed, so that what was heard is true."""
+        above, steps = self._made.get(place), 0
+        while above is not None and above != place and steps < MOST_STEPS:
+            above, steps = self._made.get(above), steps + 1
+        return above == place
 
     async def _in_use(self, place: Place) -> bool:
         """Ask the server itself: watches of pods and groups are not in step with each other."""

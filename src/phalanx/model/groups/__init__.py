@@ -4,6 +4,7 @@ from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
 from phalanx.model.groups.forest import GroupForest
 from phalanx.model.groups.group import KNOWN, ON_NODE, PLACED, Group, GroupSpec, Member, MemberState
 from phalanx.model.groups.keys import (
+    AFTER_GROUP,
     COMPLETED_IN,
     COMPOSITE,
     GROUP_LABEL,
@@ -16,9 +17,11 @@ from phalanx.model.groups.keys import (
     group_of,
     implicit_key,
     pod_key,
+    successor,
 )
 
 __all__ = [
+    "AFTER_GROUP",
     "COMPLETED_IN",
     "COMPOSITE",
     "GROUP_LABEL",
@@ -43,4 +46,5 @@ __all__ = [
     "group_of",
     "implicit_key",
     "pod_key",
+    "successor",
 ]

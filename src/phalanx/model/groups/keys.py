@@ -18,6 +18,9 @@ PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
 # nothing will take its place, the same uid again. Only then does a pod that ended still stand for one of its gang.
 RUN = "scheduling.phalanx.dev/run"
 COMPLETED_IN = "scheduling.phalanx.dev/completed-in-run"
+# Written by the API server on a pod that was made while its PodGroup was being deleted: the uid of that group. The pod
+# does not belong to it, nor hold it; it waits for the one that is made after it.
+AFTER_GROUP = "scheduling.phalanx.dev/after-group"
 
 
 class GroupKey(NamedTuple):
@@ -57,6 +60,11 @@ def group_of(pod: Pod) -> GroupKey | None:
         return implicit_key(namespace, ref.name, ref.pod_group, ref.pod_group_replica_key)
     name = pod.metadata.labels.get(GROUP_LABEL)
     return GroupKey(POD_GROUP, namespace, name) if name else None
+
+
+def successor(key: GroupKey) -> GroupKey:
+    """The group that will be made again under the name of one that is being deleted. No object has such a name."""
+    return key._replace(name=f"{key.name} (made again)")
 
 
 def implicit_key(namespace: str, workload: str, pod_group: str, replica: str) -> GroupKey:
