@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.serve.component import Group, Loop
+from phalanx.base.tasks import EndedEarly
+from phalanx.serve import component as module
+from phalanx.serve.component import Group, Loop, Supervised
 
 
 class Recorded:
@@ -74,13 +76,51 @@ def test_a_part_that_dies_is_noticed_with_its_reason(run, said: str) -> None:
         finally:
             await group.stop()
 
-    with pytest.raises((ValueError, RuntimeError), match=said):
+    with pytest.raises((ValueError, EndedEarly), match=said):
         asyncio.run(asyncio.wait_for(live(), 10))
 
 
 def test_a_part_that_dies_before_it_is_ready_fails_the_start() -> None:
     async def live() -> None:
         await Group([Loop("part", _dies, ready=asyncio.Event().wait)]).start()
+
+    with pytest.raises(ValueError, match="the reason"):
+        asyncio.run(asyncio.wait_for(live(), 10))
+
+
+def test_a_supervised_part_that_dies_is_made_anew_and_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_RESTART", 0.001)
+    lives: list[Loop] = []
+    troubles: list[str] = []
+
+    async def live() -> None:
+        well = asyncio.Event()
+
+        async def run() -> None:
+            if len(lives) < 3:
+                raise ValueError(f"defect {len(lives)}")
+            well.set()
+            await asyncio.Event().wait()
+
+        def make() -> Loop:
+            lives.append(Loop("part", run))
+            return lives[-1]
+
+        part = Supervised(make, lambda: troubles.append(part.trouble))
+        group = Group([part])
+        await group.start()
+        async with asyncio.timeout(10):
+            await well.wait()
+        assert part.restarts == 2 and part.failed is None
+        await group.stop()
+
+    asyncio.run(live())
+    assert troubles == ["ValueError: defect 1", "", "ValueError: defect 2", ""]
+
+
+def test_a_supervised_part_that_cannot_start_at_all_is_an_error() -> None:
+    async def live() -> None:
+        await Supervised(lambda: Loop("part", _dies, ready=asyncio.Event().wait)).start()
 
     with pytest.raises(ValueError, match="the reason"):
         asyncio.run(asyncio.wait_for(live(), 10))

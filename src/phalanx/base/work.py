@@ -13,24 +13,13 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from phalanx.base.errors import ApiProblem, Conflict
+from phalanx.base.tasks import is_our_end, run_all
 
 K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
 WORTH_TELLING = 3  # failures in a row after which the log says so
-
-
-def is_our_end(raised: BaseException) -> bool:
-    """Whether the task that caught this is itself being ended.
-
-    Everything else is a failure of what was called, SystemExit and a cancellation of something awaited included: it is
-    told and tried again, and never ends the process.
-    """
-    if isinstance(raised, GeneratorExit):
-        return True
-    task = asyncio.current_task()
-    return isinstance(raised, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
 class WorkQueue(Generic[K]):
@@ -84,9 +73,7 @@ class WorkQueue(Generic[K]):
     async def run(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
         """Until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(self._worker(work))
+            await run_all((f"{self.name} worker {number}", self._worker(work)) for number in range(workers))
         finally:
             for _, timer in self._timers.values():
                 timer.cancel()

@@ -18,6 +18,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound, TooManyRequests, Unauthorized
 from phalanx.base.retry import delay, retrying, verdict
+from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.kube.recorder import ObjectRef, Recorder
@@ -76,10 +77,8 @@ class Executor:
         return self._in_flight
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._concurrency):
-                group.create_task(self._worker())
-            group.create_task(self.status.run())
+        workers = [(f"executor {number}", self._worker()) for number in range(self._concurrency)]
+        await run_all([*workers, ("status", self.status.run())])
 
     async def drain(self) -> None:
         """Wait until every bind, eviction and volume write under way has an outcome."""

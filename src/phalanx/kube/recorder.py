@@ -19,6 +19,7 @@ from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.base.ids import generate_suffix
 from phalanx.base.retry import retrying
+from phalanx.base.tasks import run_all
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +123,7 @@ class Recorder:
             self.dropped += 1
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._writers):
-                group.create_task(self._write())
+        await run_all((f"event writer {number}", self._write()) for number in range(self._writers))
 
     async def flush(self) -> None:
         """Wait until everything recorded so far is written (or given up)."""
@@ -142,6 +141,9 @@ class Recorder:
                 # An event is news, not state: losing one is better than blocking behind it.
                 self.dropped += 1
                 log.debug("event not written: %s", problem)
+            except Exception:
+                self.dropped += 1
+                log.exception("event not written")
             finally:
                 self._queue.task_done()
 

@@ -16,6 +16,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import ApiProblem, Conflict, NotFound, UnsupportedMediaType
 from phalanx.base.retry import retrying, verdict
+from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 
@@ -99,9 +100,7 @@ class StatusWriter:
         await self._write(_Wish(PODS, namespace, name, uid, {condition["type"]: self._dated(uid, condition)}))
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._writers):
-                group.create_task(self._worker())
+        await run_all((f"status writer {number}", self._worker()) for number in range(self._writers))
 
     async def _worker(self) -> None:
         while True:
@@ -122,6 +121,9 @@ class StatusWriter:
             except ApiProblem as error:
                 problem, message = (PERMANENT if verdict(error) == "final" else TRANSIENT), error.message
                 log.warning("status of %s %s/%s: %s", wish.resource.kind, wish.namespace, wish.name, error)
+            except Exception as error:  # a defect here must not lose the wish: the engine is told and wishes again
+                problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
+                log.exception("status of %s %s/%s", wish.resource.kind, wish.namespace, wish.name)
             finally:
                 if self._writing.get(uid) is done:
                     del self._writing[uid]

@@ -23,7 +23,7 @@ from phalanx.local.client import LocalClient
 from phalanx.local.duties import Duties
 from phalanx.local.store.store import Store
 from phalanx.model import builtin
-from phalanx.serve.component import Loop
+from phalanx.serve.component import Loop, Supervised
 from phalanx.serve.kubeconfig import context_name, write_kubeconfig
 from phalanx.serve.settings import MEMORY, ServerSettings
 
@@ -40,10 +40,11 @@ class ApiServer:
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
         self._store: Store | None = None
-        self._duties: Loop | None = None
+        self._duties: Supervised | None = None
         self._server: Server | None = None
         self._app: App | None = None
         self._api: Api | None = None
+        self._measures: dict[str, Callable[[], bytes]] = {}
         self.url = ""
         self.token = ""
         self.ca: bytes | None = None
@@ -60,7 +61,8 @@ class ApiServer:
 
     @property
     def failed(self) -> asyncio.Future[None] | None:
-        return self._duties.failed if self._duties is not None else None
+        """None: duties are made anew when they die, and the rest fails request by request."""
+        return None
 
     @property
     def api(self) -> Api:
@@ -80,10 +82,9 @@ class ApiServer:
         assert self._app is not None, "not started"
         self._app.extensions[path] = answer
 
-    def measure(self, text: Callable[[], bytes]) -> None:
-        """Let another part of the process have its metrics in /metrics."""
-        assert self._app is not None, "not started"
-        self._app.metrics.others.append(text)
+    def measure(self, name: str, text: Callable[[], bytes]) -> None:
+        """Let another part of the process have its metrics in /metrics; a part made anew takes its old place."""
+        self._measures[name] = text
 
     async def start(self) -> None:
         """Raises ConfigProblem when a setting cannot work. Answers requests when it returns."""
@@ -95,14 +96,17 @@ class ApiServer:
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
             self._api = Api(ctx, Writer(ctx))
             auth, tls = self._secure(ctx)
-            duties = Duties(self.client("phalanx-apiserver"), ctx.registry, self._clock, ca=self.ca)
-            self._duties = Loop("duties", duties.run, ready=duties.ready.wait)
+            self._duties = Supervised(self._make_duties)
             await self._duties.start()
             await self._listen(sock, auth, tls)
         except BaseException:
             sock.close()
             await self.stop()
             raise
+
+    def _make_duties(self) -> Loop:
+        duties = Duties(self.client("phalanx-apiserver"), self.context.registry, self._clock, ca=self.ca)
+        return Loop("duties", duties.run, ready=duties.ready.wait)
 
     def _secure(self, ctx: Context) -> tuple[Auth, ssl.SSLContext | None]:
         """Token and certificates; neither with --plain-http."""
@@ -128,6 +132,7 @@ class ApiServer:
         if settings.kubeconfig_path is not None:
             context = context_name(settings.name)
             write_kubeconfig(settings.kubeconfig_path, self.url, self.ca, self.token or None, context)
+        app.metrics.others.append(lambda: b"".join(text() for text in self._measures.values()))
         app.ready = True
         log.info("serving on %s", self.url)
 

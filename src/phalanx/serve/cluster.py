@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from phalanx.base.clock import Clock, SystemClock
 from phalanx.engine.framework.config import SchedulerConfig, default_config
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
-from phalanx.serve.component import Component, Group
+from phalanx.serve.component import Component, Group, Supervised
+from phalanx.serve.metrics import restarts_text
 from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,10 @@ class ClusterSettings:
 
 
 class Cluster:
-    """API server first, then the other parts in order. `parts` come from whoever composes the process."""
+    """API server first, then the other parts in order. `parts` come from whoever composes the process.
+
+    A part that dies is made anew and /readyz says no meanwhile; only the API server's own end is the cluster's.
+    """
 
     def __init__(
         self,
@@ -48,23 +53,35 @@ class Cluster:
     ) -> None:
         self.settings = settings
         self.server = ApiServer(settings.server, clock=clock or SystemClock(), limits=limits)
-        self._parts = parts
         self._group = Group()
+        self._started = False
+        self._supervised = [Supervised(partial(part, self.server), self._tell_ready) for part in parts]
 
     async def start(self) -> None:
         """Returns when everything answers. Raises ConfigProblem; nothing runs then."""
         await self.server.start()
         self.server.ready = False  # /readyz speaks for all parts
         try:
-            for part in self._parts:
-                self._group.add(part(self.server))
+            self.server.measure("parts", lambda: restarts_text(self.restarts))
+            for part in self._supervised:
+                self._group.add(part)
             await self._group.start()
         except BaseException:
             await self.stop()
             raise
-        self.server.ready = True
+        self._started = True
+        self._tell_ready()
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each part died and was made anew."""
+        return {part.name: part.restarts for part in self._supervised}
+
+    def _tell_ready(self) -> None:
+        self.server.ready = self._started and not any(part.trouble for part in self._supervised)
 
     async def stop(self) -> None:
+        self._started = False
         self.server.ready = False
         await self._group.stop()
         await self.server.stop()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from phalanx.base.tasks import EndedEarly, contained, end
 
 log = logging.getLogger(__name__)
+
+FIRST_RESTART, LONGEST_RESTART = 0.5, 30.0  # seconds before a part that died is made anew; doubles each time
+STEADY = 60.0  # a part that lived this long starts with a short delay again
 
 
 def root_cause(problem: BaseException) -> BaseException:
@@ -44,7 +48,7 @@ class Loop:
     def __init__(
         self,
         name: str,
-        run: Callable[[], Awaitable[None]],
+        run: Callable[[], Coroutine[Any, Any, None]],
         *,
         ready: Callable[[], Awaitable[object]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
@@ -78,12 +82,16 @@ class Loop:
         assert self._failed is not None
         problem: BaseException
         try:
-            await self._run()
+            await contained(self._name, self._run())
             if self._stopping:
                 return
-            problem = RuntimeError(f"{self._name} ended by itself")
+            problem = EndedEarly(f"{self._name} ended by itself")
         except asyncio.CancelledError:
-            raise
+            task = asyncio.current_task()
+            if self._stopping or (task is not None and task.cancelling()):
+                raise
+            problem = EndedEarly(f"{self._name} was cancelled by something it waited for")
+            log.error("%s", problem)
         except BaseException as raised:
             log.exception("%s died", self._name)
             problem = root_cause(raised)
@@ -95,12 +103,78 @@ class Loop:
         if self._stop is not None:
             await self._stop()
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end((self._task,))
         if self._failed is not None and self._failed.done():
             self._failed.exception()  # seen
         self._task = None
+
+
+class Supervised:
+    """A part that is made anew when it dies: its error is told and counted, and is not the end of the other parts.
+
+    Made anew and not taken up again, because nobody knows in what state an error left it. The first start is not
+    protected: what cannot start at all is a setting to be put right.
+    """
+
+    failed = None
+
+    def __init__(self, make: Callable[[], Component], on_change: Callable[[], None] = lambda: None) -> None:
+        self.name = "a part"  # its own, once it is made
+        self.trouble = ""  # what it died of, until it works again
+        self.restarts = 0
+        self._make, self._on_change = make, on_change
+        self._part: Component | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._part = self._make()
+        self.name = self._part.name
+        await self._part.start()
+        self._watch = asyncio.create_task(self._restart_for_ever(), name=f"supervision of {self.name}")
+
+    async def stop(self) -> None:
+        if self._watch is not None:
+            await end((self._watch,))
+        if self._part is not None:
+            await self._part.stop()
+
+    async def _restart_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay = FIRST_RESTART
+        while True:
+            assert self._part is not None
+            since = loop.time()
+            died = self._part.failed
+            if died is None:
+                return
+            await asyncio.wait((died,))
+            if loop.time() - since > STEADY:
+                delay = FIRST_RESTART
+            while True:
+                self.restarts += 1
+                self.trouble = f"{type(cause := died.exception()).__name__}: {cause}"
+                log.error("%s failed (%s) and is started again in %.1f s", self.name, self.trouble, delay)
+                self._on_change()
+                await self._stop_part()
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, LONGEST_RESTART)
+                try:
+                    self._part = self._make()
+                    await self._part.start()
+                    break
+                except Exception as problem:
+                    died = loop.create_future()
+                    died.set_exception(root_cause(problem))
+            self.trouble = ""
+            self._on_change()
+
+    async def _stop_part(self) -> None:
+        part, self._part = self._part, None
+        try:
+            if part is not None:
+                await part.stop()
+        except Exception:
+            log.exception("%s did not stop cleanly", self.name)
 
 
 class Group:

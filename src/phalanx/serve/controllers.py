@@ -6,6 +6,7 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
+from phalanx.base.tasks import run_all
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.nodes.leaving import LeavingPods
 from phalanx.controllers.nodes.lifecycle import NodeLifecycleController
@@ -38,13 +39,18 @@ class ControllersService:
             LeavingPods(self._caches, clock, self.events),
         ]
 
+    def failures(self) -> dict[str, int]:
+        """Reconciles that raised something, by controller."""
+        counts: dict[str, int] = {}
+        for controller in self.controllers:
+            counts[controller.name] = counts.get(controller.name, 0) + controller.queue.failed
+        return counts
+
     async def run(self) -> None:
         """Until cancelled."""
         await self._caches.run(self._work)
 
     async def _work(self) -> None:
         self.ready.set()
-        async with asyncio.TaskGroup() as group:
-            for controller in self.controllers:
-                group.create_task(controller.run())
-            group.create_task(self.events.run())
+        works = [(controller.name, controller.run()) for controller in self.controllers]
+        await run_all([*works, ("events", self.events.run())])

@@ -7,8 +7,11 @@ counts nothing and knows no clock.
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
@@ -133,3 +136,27 @@ class SchedulerMetrics:
         self._in_flight.set(self._service.executor.in_flight)
         self._dropped.set(self._service.recorder.dropped)
         self._relists.set(self._service.relists)
+
+
+def restarts_text(restarts: Mapping[str, int]) -> bytes:
+    return _counter("phalanx_part_restarts", "Times a part of this process died and was made anew.", "part", restarts)
+
+
+def failures_text(failures: Mapping[str, int]) -> bytes:
+    text = "Reconciles that raised an error and are tried again."
+    return _counter("phalanx_controller_failures", text, "controller", failures)
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> bytes:
+    """One counter kept elsewhere, in the form of /metrics."""
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+
+    class Once(Collector):
+        def collect(self) -> Iterable[CounterMetricFamily]:
+            return (family,)
+
+    registry = CollectorRegistry()
+    registry.register(Once())
+    return generate_latest(registry)

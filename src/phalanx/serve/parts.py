@@ -15,7 +15,7 @@ from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.diagnostics import PATHS, Diagnostics
-from phalanx.serve.metrics import SchedulerMetrics
+from phalanx.serve.metrics import SchedulerMetrics, failures_text
 from phalanx.serve.scheduler import SchedulerService
 
 
@@ -33,6 +33,7 @@ def parts_of(settings: ClusterSettings) -> list[Part]:
 
 def controllers(server: ApiServer) -> Component:
     service = ControllersService(server.client("phalanx-controllers"), server.context.clock, server.context.gates)
+    server.measure("controllers", lambda: failures_text(service.failures()))
     return Loop("controllers", service.run, ready=service.ready.wait)
 
 
@@ -51,7 +52,7 @@ def scheduler(settings: ClusterSettings) -> Part:
         diagnostics = Diagnostics(
             service.engine, server.client("phalanx-scheduler"), settings.server.gates, lambda: service.synced
         )
-        server.measure(SchedulerMetrics(service).text)
+        server.measure("scheduler", SchedulerMetrics(service).text)
         for path in PATHS:
             server.extend(path, diagnostics.answer)
         return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)

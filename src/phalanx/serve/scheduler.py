@@ -17,6 +17,7 @@ from typing import Any
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, OnwardTime
 from phalanx.base.informer import Change, Informer
+from phalanx.base.tasks import cause_of_end, contained, end, run_all
 from phalanx.engine import events
 from phalanx.engine.decisions import Decision
 from phalanx.engine.engine import Engine
@@ -137,17 +138,17 @@ class SchedulerService:
 
     async def run(self) -> None:
         """Until cancelled or stopped. Cancelling ends at once; `stop` lets binds under way finish."""
-        background = [asyncio.ensure_future(informer.run()) for informer in self._informers]
-        background += [asyncio.ensure_future(self.recorder.run()), asyncio.ensure_future(self.executor.run())]
-        loop = asyncio.ensure_future(self._decide())
+        parts = [(f"{informer.resource.plural} informer", informer.run()) for informer in self._informers]
+        parts += [("recorder", self.recorder.run()), ("executor", self.executor.run())]
+        background = asyncio.create_task(run_all(parts), name="scheduler parts")
+        deciding = asyncio.create_task(contained("deciding", self._decide()), name="deciding")
         try:
-            done, _ = await asyncio.wait({loop, *background}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # raises what a part died of
+            await asyncio.wait({deciding, background}, return_when=asyncio.FIRST_COMPLETED)
+            if background.done() or deciding.cancelled() or not self._stopping:
+                raise cause_of_end((deciding, background))
+            deciding.result()
         finally:
-            for task in (loop, *background):
-                task.cancel()
-            await asyncio.gather(loop, *background, return_exceptions=True)
+            await end((deciding, background))
             if self._recording is not None:
                 self._recording.close()
 

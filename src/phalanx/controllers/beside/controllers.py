@@ -15,6 +15,7 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.informer import Change, Informer
+from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.beside.directory import Directory, Pods, finished
@@ -144,22 +145,18 @@ class ClusterControllers:
 
     async def follow(self) -> None:
         """Fill the caches and keep them up to date, until cancelled. Reads only."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._pod_informer.run())
-            group.create_task(self._caches.run(self._filled))
+        await run_all((("pod informer", self._pod_informer.run()), ("caches", self._caches.run(self._filled))))
 
     async def _filled(self) -> None:
         await self._pod_informer.synced.wait()
         self.ready.set()
+        await asyncio.Event().wait()
 
     async def work(self) -> None:
         """Write, until cancelled."""
         await self.ready.wait()
-        async with asyncio.TaskGroup() as group:
-            for controller in self.controllers.values():
-                group.create_task(controller.run())
-            group.create_task(self._labels.run(self._label, 4))
-            group.create_task(self.events.run())
+        works = [(f"groups of {kind}", controller.run()) for kind, controller in self.controllers.items()]
+        await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
 
     # ---- news
 

@@ -8,7 +8,6 @@ and which the server keeps on an update that does not mention them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.informer import Change, Informer
+from phalanx.base.tasks import run_all
 from phalanx.model.selectors import LabelMatcher
 
 Json = dict[str, Any]
@@ -252,13 +252,10 @@ class Caches:
 
     async def run(self, then: Callable[[], Awaitable[None]]) -> None:
         """Fill all caches, then run `then` beside them for ever."""
-        async with asyncio.TaskGroup() as group:
-            for cache in self._caches.values():
-                group.create_task(cache.run())
-            for cache in self._caches.values():
-                await cache.synced()
-            group.create_task(_as_coroutine(then))
+        works = [(f"{cache.resource.plural} cache", cache.run()) for cache in self._caches.values()]
+        await run_all([*works, ("work", self._when_filled(then))])
 
-
-async def _as_coroutine(then: Callable[[], Awaitable[None]]) -> None:
-    await then()
+    async def _when_filled(self, then: Callable[[], Awaitable[None]]) -> None:
+        for cache in self._caches.values():
+            await cache.synced()
+        await then()

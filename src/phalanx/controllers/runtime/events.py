@@ -77,3 +77,5 @@ class Events:
                 continue
             except ApiProblem as problem:
                 log.debug("event %s: %s", event["reason"], problem)
+            except Exception:  # news is never worth the end of a controller
+                log.exception("event %s", event["reason"])

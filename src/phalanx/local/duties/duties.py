@@ -6,6 +6,7 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.tasks import run_all
 from phalanx.local.duties import garbage, protection
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.feed import Feed
@@ -36,9 +37,10 @@ class Duties:
     async def run(self) -> None:
         await bootstrap(self._client)
         await self._furnishing.furnish("default")  # who starts a cluster finds it complete
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._feed.run())
-            for part in self._parts:
-                group.create_task(part.run())
-            await self._feed.synced.wait()
-            self.ready.set()
+        parts = [(type(part).__name__, part.run()) for part in self._parts]
+        await run_all([("feed", self._feed.run()), *parts, ("readiness", self._tell_ready())])
+
+    async def _tell_ready(self) -> None:
+        await self._feed.synced.wait()
+        self.ready.set()
+        await asyncio.Event().wait()

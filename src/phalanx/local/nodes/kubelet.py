@@ -16,6 +16,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
 from phalanx.base.informer import Change, Informer
+from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.fit import Ledger, amounts, pod_requests
@@ -105,14 +106,22 @@ class SimulatedKubelet:
     async def run(self) -> None:
         nodes = Informer(self._client, NODES, KubeletNode, self._on_node, labels=f"{SIMULATED}=true")
         pods = Informer(self._client, PODS, bytes, self._on_pod, fields="spec.nodeName!=")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(nodes.run())
-            await nodes.synced.wait()
-            group.create_task(pods.run())
+
+        async def follow_pods() -> None:
+            await nodes.synced.wait()  # a pod on a node not known yet is a stranger's
+            await pods.run()
+
+        async def work() -> None:
             await pods.synced.wait()
-            group.create_task(self._pod_work.run(self._pod_step, self._options.writes_at_once))
-            group.create_task(self._node_work.run(self._node_step, 8))
             self.synced.set()
+            await run_all(
+                (
+                    ("pods", self._pod_work.run(self._pod_step, self._options.writes_at_once)),
+                    ("nodes", self._node_work.run(self._node_step, 8)),
+                )
+            )
+
+        await run_all((("node informer", nodes.run()), ("pod informer", follow_pods()), ("kubelet", work())))
 
     # -- what the watches say -----------------------------------------------------------------------------------
 

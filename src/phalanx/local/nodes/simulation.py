@@ -6,6 +6,7 @@ import asyncio
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.tasks import run_all
 from phalanx.local.nodes.fleet import USUAL, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
@@ -37,8 +38,9 @@ class SimulatedNodes:
 
     async def run(self) -> None:
         await create_fleet(self._client, self._count, self._topology, self._clock, self._usual)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.kubelet.run())
-            await self.kubelet.synced.wait()
-            group.create_task(self._heartbeats.run())
-            self.ready.set()
+        await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat())))
+
+    async def _beat(self) -> None:
+        await self.kubelet.synced.wait()
+        self.ready.set()
+        await self._heartbeats.run()

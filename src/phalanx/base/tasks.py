@@ -1,0 +1,90 @@
+"""Tasks that run until they are told to end: none of them ends unnoticed, and none of them outlives the telling.
+
+asyncio's TaskGroup overlooks a child that returns or is cancelled by somebody else, and waits for ever for one whose
+cancellation got lost on the way (a library that turns it into a timeout). Here both are noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, NoReturn
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN = 3.0  # seconds after which a task that was cancelled and still runs is cancelled once more
+PATIENCE = 12.0  # seconds after which it is left alone, with a line in the log
+
+
+class EndedEarly(Exception):
+    """A task that runs until it is told to end did so without being told."""
+
+
+async def run_all(works: Iterable[tuple[str, Coroutine[Any, Any, object]]]) -> NoReturn:
+    """Run all of them until cancelled. The first that ends, in whatever way, ends the others and is the error."""
+    tasks = [asyncio.create_task(contained(name, work), name=name) for name, work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        raise cause_of_end(tasks)
+    finally:
+        await end(tasks)
+
+
+async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
+    """What asyncio would let tear down the event loop (SystemExit of a plugin) is an error like any other."""
+    try:
+        await work
+    except (SystemExit, KeyboardInterrupt) as raised:
+        raise EndedEarly(f"{name} raised {type(raised).__name__}: {raised}") from raised
+
+
+def cause_of_end(tasks: Iterable[asyncio.Task[Any]]) -> Exception:
+    """Why the first of several tasks ended that should not have."""
+    done = [task for task in tasks if task.done()]
+    for task in done:
+        if not task.cancelled() and (raised := task.exception()) is not None:
+            return raised if isinstance(raised, Exception) else EndedEarly(f"{task.get_name()}: {raised!r}")
+    for task in done:
+        how = "was cancelled by something it waited for" if task.cancelled() else "ended by itself"
+        return EndedEarly(f"{task.get_name()} {how}")
+    return EndedEarly("nothing ended")
+
+
+async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE) -> bool:
+    """Cancel and wait. True when all have ended; whoever does not hear it is asked again, then named in the log."""
+    tasks = list(tasks)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    interrupted = False
+    waiting = {task for task in tasks if not task.done()}
+    while waiting and loop.time() < deadline:
+        for task in waiting:
+            task.cancel()
+        try:
+            await asyncio.wait(waiting, timeout=min(ASK_AGAIN, max(0.01, deadline - loop.time())))
+        except asyncio.CancelledError:
+            interrupted = True  # whoever waits for us asks again: so do we, and leave nobody behind
+        waiting = {task for task in waiting if not task.done()}
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # seen
+    for task in waiting:
+        frames = task.get_stack(limit=1)
+        where = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else "nowhere"
+        log.error("%s does not end: it stands at %s", task.get_name(), where)
+    if interrupted:
+        raise asyncio.CancelledError
+    return not waiting
+
+
+def is_our_end(raised: BaseException) -> bool:
+    """Whether the task that caught this is itself being ended.
+
+    Everything else is a failure of what was called, SystemExit and a cancellation of something awaited included: it is
+    told and tried again, and never ends the process.
+    """
+    if isinstance(raised, GeneratorExit):
+        return True
+    task = asyncio.current_task()
+    return isinstance(raised, asyncio.CancelledError) and (task is None or task.cancelling() > 0)

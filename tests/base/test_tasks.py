@@ -1,0 +1,112 @@
+"""Tasks that run until told: whoever ends early is noticed with the cause, whoever does not hear is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from phalanx.base import tasks as module
+from phalanx.base.tasks import EndedEarly, end, run_all
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _returns() -> None:
+    return
+
+
+async def _raises() -> None:
+    raise ValueError("the reason")
+
+
+async def _exits() -> None:
+    raise SystemExit(3)
+
+
+async def _awaits_what_is_cancelled() -> None:
+    other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    other.cancel()
+    await other
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "said"),
+    [
+        (_returns, EndedEarly, "ill ended by itself"),
+        (_raises, ValueError, "the reason"),
+        (_exits, EndedEarly, "ill raised SystemExit: 3"),
+        (_awaits_what_is_cancelled, EndedEarly, "ill was cancelled"),
+    ],
+)
+def test_a_task_that_ends_ends_the_others_and_is_the_error(
+    work: Callable[[], Coroutine[Any, Any, None]], kind: type[Exception], said: str
+) -> None:
+    ended = []
+
+    async def well() -> None:
+        try:
+            await _forever()
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await run_all((("well", well()), ("ill", work())))
+
+    with pytest.raises(kind, match=said):
+        asyncio.run(main())
+    assert ended == [True]
+
+
+def test_a_task_whose_cancellation_got_lost_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_AGAIN", 0.01)
+    swallowed = 0
+
+    async def deaf() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await _forever()
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed == 3:
+                    raise
+
+    async def main() -> None:
+        task = asyncio.create_task(run_all((("deaf", deaf()),)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await end((task,))
+
+    asyncio.run(main())
+    assert swallowed == 3
+
+
+def test_a_task_that_never_ends_is_named_and_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "ASK_AGAIN", 0.01)
+    over = False
+
+    async def stone() -> None:
+        while not over:
+            try:
+                await _forever()
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        nonlocal over
+        task = asyncio.create_task(stone(), name="stone")
+        await asyncio.sleep(0)
+        assert not await end((task,), patience=0.05)
+        over = True
+        assert await end((task,))
+
+    asyncio.run(main())
+    assert "stone does not end: it stands at" in caplog.text and "test_tasks.py" in caplog.text
