@@ -68,4 +68,4 @@ def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = Fal
             table.stop()
 
     with home.held() if home is not None else nullcontext() as announce:
-        return run(cluster, ready, say, show_demo if demo else None)
+        return run(cluster, ready, say, show_demo if demo else None, serving=True)

@@ -104,7 +104,7 @@ class Loop:
             await self._stop()
         if self._task is not None:
             await end((self._task,))
-        if self._failed is not None and self._failed.done():
+        if self._failed is not None and self._failed.done() and not self._failed.cancelled():
             self._failed.exception()  # seen
         self._task = None
 

@@ -1,8 +1,13 @@
-"""Run components as a process: event loop, signals, the line that says `ready`, exit codes."""
+"""Run components as a process: event loop, signals, the line that says `ready`, exit codes.
+
+A process ends when it is told to, within a bounded time whatever stands in the way; and when one of its tasks ends that
+should not, with the cause in the log and a code that is not zero.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import signal
@@ -11,11 +16,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.base.tasks import cause_of_end
 
 log = logging.getLogger(__name__)
 
 USAGE = 2  # exit code of everything the user can put right
 CRASH = 1
+LAST_RESORT = 30.0  # seconds from being told to end to the end, as long as Kubernetes waits too
 
 
 class Runnable(Protocol):
@@ -28,8 +35,14 @@ class Runnable(Protocol):
         ...
 
 
-def run_loop(main: Coroutine[Any, Any, int]) -> int:
-    """uvloop where there is one; asyncio's own loop elsewhere."""
+def run_loop(main: Coroutine[Any, Any, int], *, serving: bool) -> int:
+    """uvloop where there is one for an API server; asyncio's own loop for everything that calls one.
+
+    A client under uvloop aborts in libuv or loses cancellations when the server goes away under its TLS connections
+    (uvloop #653, aiohttp #10506; `kube.client` refuses to start there). docs/reliability.md has what we saw.
+    """
+    if not serving:
+        return asyncio.run(main)
     try:
         import uvloop
     except ImportError:
@@ -40,21 +53,53 @@ def run_loop(main: Coroutine[Any, Any, int]) -> int:
 Then = Callable[[], Coroutine[Any, Any, None]]
 
 
-def run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None = None) -> int:
-    """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs beside it once ready."""
-    return run_loop(_run(what, ready, say, then))
+def run(
+    what: Runnable,
+    ready: Callable[[], str],
+    say: Callable[[str], None],
+    then: Then | None = None,
+    *,
+    serving: bool = False,
+) -> int:
+    """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs beside it once ready.
+
+    serving: an API server and no client of one runs in this process.
+    """
+    return run_loop(_run(what, ready, say, then), serving=serving)
+
+
+class _Ending:
+    """Hears signals even while the event loop is busy, and ends the process when ending takes too long."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._soon = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not loop.add_signal_handler: its handlers wait for a loop that turns.
+            signal.signal(number, lambda *_: self._heard())
+
+    def _heard(self) -> None:
+        self.soon()
+        self._loop.call_soon_threadsafe(self.told.set)
+
+    def soon(self) -> None:
+        """From now on the process has LAST_RESORT seconds; then it says where it stands and ends with code 1.
+
+        A thread in C keeps that time: it needs neither the event loop nor the interpreter's lock.
+        """
+        if not self._soon and sys.__stderr__ is not None:
+            self._soon = True
+            faulthandler.dump_traceback_later(LAST_RESORT, exit=True, file=sys.__stderr__)
 
 
 async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    ending = _Ending()
     # A cluster's objects live long and form no cycles: looking for garbage among them all the time costs a third of
     # a write and finds nothing.
     gc.set_threshold(100_000, 50, 100)
-    starting = asyncio.ensure_future(what.start())
-    stopping = asyncio.ensure_future(stop.wait())
+    starting = asyncio.create_task(what.start(), name="start")
+    stopping = asyncio.ensure_future(ending.told.wait())
     beside: list[asyncio.Future[None]] = []
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -68,17 +113,24 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
         say(ready())
         if then is not None:
             beside.append(asyncio.ensure_future(then()))
-        failing = asyncio.ensure_future(what.until_failure())
+        failing = asyncio.create_task(what.until_failure(), name="the control plane")
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
-            say(f"error: a part of the control plane failed: {failing.exception()}; see the log")
+            cause = cause_of_end((failing,))
+            log.error("a part of the control plane failed", exc_info=cause)
+            say(f"error: a part of the control plane failed: {cause}; see the log")
             return CRASH
         failing.cancel()
         return 0
     except ConfigProblem as problem:
         say(f"error: {problem}")
         return USAGE
+    except Exception as problem:
+        log.exception("starting failed")
+        say(f"error: {type(problem).__name__}: {problem}; see the log")
+        return CRASH
     finally:
+        ending.soon()
         stopping.cancel()
         for task in beside:
             task.cancel()

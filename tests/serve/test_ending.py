@@ -1,0 +1,98 @@
+"""A process ends when told, whatever stands in the way, and when a part of it ends that should not: with its cause."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import asyncio, sys, time
+from phalanx.serve import process
+from phalanx.serve.component import Loop
+
+process.LAST_RESORT = 0.5
+process.configure_logging("info")
+
+class Part:
+    def __init__(self, work): self._loop = Loop("part", work)
+    async def start(self): await self._loop.start()
+    async def until_failure(self): await asyncio.shield(self._loop.failed)
+    async def stop(self): await self._loop.stop()
+
+async def well():
+    await asyncio.Event().wait()
+
+async def deaf():
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+async def stuck():
+    while True:
+        await asyncio.sleep(0.01)
+        say("stuck")
+        time.sleep(60)
+
+async def exits():
+    await asyncio.sleep(0.01)
+    raise SystemExit(0)
+
+async def returns():
+    await asyncio.sleep(0.01)
+
+async def cancelled():
+    await asyncio.sleep(0.01)
+    raise asyncio.CancelledError
+
+async def dies():
+    await asyncio.sleep(0.01)
+    raise RuntimeError("File descriptor 12 is used by transport")
+
+def say(text): print(text, flush=True)
+sys.exit(process.run(Part(globals()[sys.argv[1]]), lambda: "ready", say, serving=sys.argv[2] == "serving"))
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("kind", ["serving", "calling"])
+@pytest.mark.parametrize(("work", "code"), [("well", 0), ("deaf", 1), ("stuck", 1)])
+def test_a_signal_ends_a_process_though_a_part_is_deaf_or_the_loop_stands_still(
+    work: str, code: int, kind: str
+) -> None:
+    process = start(work, kind)
+    if work == "stuck":
+        assert process.stdout is not None
+        process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == code, said
+    assert ("Timeout" in said and "most recent call first" in said) == bool(code), said
+
+
+@pytest.mark.parametrize(
+    ("work", "cause"),
+    [
+        ("exits", "part raised SystemExit: 0"),
+        ("returns", "part ended by itself"),
+        ("cancelled", "part was cancelled"),
+        ("dies", "File descriptor 12 is used by transport"),
+    ],
+)
+def test_a_part_that_ends_by_itself_ends_the_process_with_its_cause(work: str, cause: str) -> None:
+    process = start(work, "calling")
+    out, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert cause in out and cause in said
