@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_cluster import LocalCluster, local_cluster
 
-from phalanx.controllers.job import JobController
-from phalanx.controllers.runtime import Key
+from local_cluster import LocalCluster, local_cluster
+from phalanx.controllers.runtime.cache import Key
+from phalanx.controllers.workloads.job.controller import JobController
 from phalanx.engine.engine import Engine
 from phalanx.serve import component
 

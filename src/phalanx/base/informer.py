@@ -2,7 +2,9 @@
 
 Contract: after `synced`, the sink has seen exactly the state of the server at some revision, then every later change.
 A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the list is read again
-and only the differences are passed on. The sink runs in the reading task: a slow sink slows the reading, not memory.
+and only the differences are passed on. No answer ends it: a garbled one, or a 404 that came astray, is asked for again,
+and nothing counts as gone before an answer that can be believed says so. The sink runs in the reading task: a slow sink
+slows the reading, not memory.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from phalanx.base.client import Client, Resource, Snapshots
-from phalanx.base.errors import ApiProblem, Expired, Gone, NotFound
-from phalanx.base.retry import delay
+from phalanx.base.errors import ApiProblem, Expired, Gone, NotFound, Unreachable
+from phalanx.base.retry import FIRST_DELAY, delay
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PAGE = 2000
+ABSENT_ANSWERS = 3  # 404s in a row before a resource that was served counts as gone with all its objects
+GARBLED_EVENTS = 3  # in a row before a watch is given up for a fresh list
 ABSENT_SECONDS = 30.0  # until an optional resource that is not served is asked for again
 WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
@@ -82,6 +86,7 @@ class Informer(Generic[T]):
         self.synced = asyncio.Event()
         self.served = True  # as far as is known; false while the server answers 404
         self.relists = 0
+        self.moved = 0.0  # the loop's time when it last asked or heard something
         self._client = client
         self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
         self._sink = sink
@@ -92,35 +97,56 @@ class Informer(Generic[T]):
         self._since_yield = 0
 
     async def run(self) -> None:
-        failures = 0
+        failures = absent = 0
         while True:
+            self._move()
             try:
                 revision = await self._relist()
-                failures, self.served = 0, True
+                failures, absent, self.served = 0, 0, True
                 self.synced.set()
                 await self._follow(revision)
             except (Expired, Gone):
                 self.relists += 1
                 continue
             except NotFound as problem:
-                if not self._optional:
-                    raise
-                self.served = False
-                self._replace({})
-                self.synced.set()
-                log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
-                await asyncio.sleep(ABSENT_SECONDS)
+                absent += 1
+                if self._optional and (absent >= ABSENT_ANSWERS or not self._known):
+                    self.served = False
+                    self._replace({})
+                    self.synced.set()
+                    log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
+                    await self._pause(ABSENT_SECONDS)
+                    continue
+                failures = await self._later(failures, problem)
             except ApiProblem as problem:
-                log.warning("listing %s: %s", self.resource.plural, problem)
-                await asyncio.sleep(delay(failures, problem, self._rng))
-                failures += 1
+                failures = await self._later(failures, problem)
+
+    async def _later(self, failures: int, problem: ApiProblem) -> int:
+        level = logging.WARNING if failures in (0, 3) or failures % 30 == 0 else logging.INFO
+        log.log(level, "listing %s: %s; asking again", self.resource.plural, problem)
+        await self._pause(delay(failures, problem, self._rng))
+        return failures + 1
+
+    def _move(self) -> None:
+        self.moved = asyncio.get_running_loop().time()
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._move()
 
     async def _relist(self) -> str:
-        bodies, revision = await self._list()
         found: dict[tuple[str, str], bytes] = {}
-        for body in bodies:
-            meta = _peek(body).metadata
-            found[sys.intern(meta.namespace), meta.name] = body
+        try:
+            bodies, revision = await self._list()
+            for body in bodies:
+                meta = _peek(body).metadata
+                if not meta.name:
+                    raise Unreachable("an item of the list has no name")
+                found[sys.intern(meta.namespace), meta.name] = body
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"the list cannot be read: {error}") from error
+        if not revision:
+            raise Unreachable("the list has no resourceVersion: it is no list of the API server's")
         self._replace(found)
         await asyncio.sleep(0)
         return revision
@@ -155,7 +181,7 @@ class Informer(Generic[T]):
 
     async def _follow(self, revision: str) -> None:
         """Watch until the server forgets `revision` (raises) or the connection needs a fresh list."""
-        failures = 0
+        failures = garbled = 0
         while True:
             try:
                 async for event in self._client.watch(
@@ -167,23 +193,34 @@ class Informer(Generic[T]):
                     timeout=WATCH_SECONDS * (1 + 0.5 * self._rng.random()),
                 ):
                     failures = 0
+                    self._move()
                     if event.type == "BOOKMARK":
                         revision = _peek(event.object).metadata.resource_version
                         continue
-                    revision = self._take(event.type, event.object)
+                    revision = self._take(event.type, event.object) or revision
+                    garbled = 0
                     self._since_yield += 1
                     if self._since_yield >= YIELD_EVERY:
                         self._since_yield = 0
                         await asyncio.sleep(0)
             except (Expired, Gone, NotFound):
                 raise
+            except msgspec.DecodeError as error:
+                garbled += 1
+                log.warning("watch of %s said what cannot be read: %s", self.resource.plural, error)
+                if garbled >= GARBLED_EVENTS:
+                    raise Unreachable(f"the watch cannot be read: {error}") from error
+                await self._pause(FIRST_DELAY * garbled)
             except ApiProblem as problem:
                 log.info("watch of %s broke (%s); resuming at %s", self.resource.plural, problem, revision)
-                await asyncio.sleep(delay(failures, problem, self._rng))
+                await self._pause(delay(failures, problem, self._rng))
                 failures += 1
+            self._move()
 
     def _take(self, type_: str, body: bytes) -> str:
         meta = _peek(body).metadata
+        if not meta.name or type_ not in ("ADDED", "MODIFIED", "DELETED"):
+            raise msgspec.ValidationError(f"{type_} of an object called {meta.name!r}")
         if type_ == "DELETED":
             self._gone(meta.namespace, meta.name)
         else:

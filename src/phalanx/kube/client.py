@@ -1,6 +1,8 @@
 """The Client protocol over HTTP(S), for any kube-apiserver and for ours.
 
 One call, one attempt: retrying is decided by `base.retry`, by error type, where the meaning of a repeat is known.
+Whatever goes wrong between us and the server, in whatever library, is `Unreachable`; an answer that says 200 and is no
+JSON object is too, for nobody knows what became of the call. Being cancelled is never turned into a failure.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import aiohttp
 import msgspec
 
 from phalanx.base.client import PatchType, Propagation, Resource, WatchEvent
-from phalanx.base.errors import ApiProblem, Unreachable, problem_from_status
+from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
 
 _JSON = "application/json"
@@ -30,6 +32,7 @@ class _Line(msgspec.Struct):
 
 
 _LINE = msgspec.json.Decoder(_Line)
+_WELL_FORMED = msgspec.json.Decoder(msgspec.Raw)  # looks at every byte, builds nothing
 
 
 def _encode(body: bytes | dict[str, Any] | Sequence[Any]) -> bytes:
@@ -71,6 +74,8 @@ class HttpClient:
         return aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60, socket_factory=_socket)
 
     async def __aenter__(self) -> HttpClient:
+        if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
+            raise RuntimeError("an HttpClient under uvloop dies with the connections of a server that goes away")
         self._session = aiohttp.ClientSession(
             connector=self._connector(),
             headers={"User-Agent": self._agent, "Accept": _JSON},
@@ -80,13 +85,21 @@ class HttpClient:
         self._slots = asyncio.Semaphore(self._limit)
         return self
 
+    @property
+    def server(self) -> str:
+        return self._connection.server
+
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     async def _headers(self, extra: Mapping[str, str], *, renew: bool = False) -> dict[str, str]:
-        token = await self._connection.bearer(renew=renew)
+        try:
+            token = await self._connection.bearer(renew=renew)
+        except (ConfigProblem, OSError) as problem:
+            # At the start of a process this was a wrong setting; later it is a source that may come back.
+            raise Unauthorized(f"no token for {self._connection.server}: {problem}") from problem
         headers = dict(extra)
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -105,6 +118,7 @@ class HttpClient:
         if self._session is None:
             raise RuntimeError("HttpClient is used outside 'async with'")
         extra = {"Content-Type": content_type} if body is not None else {}
+        before = _cancellations()
         async with self._slots:
             for renew in (False, True):
                 headers = await self._headers(extra, renew=renew)
@@ -114,13 +128,19 @@ class HttpClient:
                     ) as response:
                         answer = await response.read()
                         code = response.status
-                except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
+                except Exception as error:
+                    raise _unreachable(f"{method} {path}", error, before) from error
                 if code == 401 and not renew and not self._connection.token:
                     continue  # a rotated token: ask its source once more
                 break
         if code >= 300:
             raise _problem(code, answer)
+        try:
+            _WELL_FORMED.decode(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreachable(f"{method} {path}: the answer says {code} and is not JSON: {error}") from error
+        if not answer.lstrip().startswith(b"{"):
+            raise Unreachable(f"{method} {path}: the answer says {code} and is no JSON object")
         return answer
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
@@ -169,11 +189,13 @@ class HttpClient:
         if timeout:
             query["timeoutSeconds"] = str(max(1, round(timeout)))
         path = resource.path(namespace)
+        headers = await self._headers({})
+        before = _cancellations()
         try:
             async with self._session.get(
                 self._connection.server + path,
                 params={k: v for k, v in query.items() if v},
-                headers=await self._headers({}),
+                headers=headers,
                 # Silence for long is normal, for ever is a half-open connection.
                 timeout=aiohttp.ClientTimeout(
                     total=timeout + WATCH_GRACE if timeout else None, sock_connect=10, sock_read=300
@@ -186,8 +208,10 @@ class HttpClient:
                     if event.type == "ERROR":
                         raise _problem(500, bytes(event.object))
                     yield WatchEvent(event.type, bytes(event.object))
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
-            raise Unreachable(f"watch {path}: {error or type(error).__name__}") from error
+        except ApiProblem:
+            raise
+        except Exception as error:
+            raise _unreachable(f"watch {path}", error, before) from error
 
     async def create(
         self,
@@ -256,6 +280,19 @@ class HttpClient:
             options["preconditions"] = preconditions
         path = resource.path(namespace, quote(name, safe=""))
         return await self.request("DELETE", path, body=msgspec.json.encode(options))
+
+
+def _cancellations() -> int:
+    """How often the running task was asked to end."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
+def _unreachable(what: str, error: Exception, before: int) -> BaseException:
+    """A failure under way, unless the task was meanwhile asked to end and a library made something else of that."""
+    if _cancellations() > before:
+        return asyncio.CancelledError()
+    return Unreachable(f"{what}: {str(error) or type(error).__name__}")
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

@@ -22,6 +22,7 @@ from phalanx.base.errors import ConfigProblem
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _Tls = ssl.SSLContext  # a field is called ssl
+EXEC_SECONDS = 60.0  # a person may have to log in
 TOKEN_REREAD_SECONDS = 60.0  # projected tokens rotate; the file is the truth
 
 
@@ -77,7 +78,13 @@ async def run_exec_plugin(plugin: ExecPlugin) -> tuple[str, float]:
     except OSError as error:
         hint = f"; {plugin.install_hint}" if plugin.install_hint else ""
         raise ConfigProblem("users[].user.exec.command", f"cannot run {plugin.command!r}: {error}{hint}") from error
-    out, err = await process.communicate()
+    try:
+        async with asyncio.timeout(EXEC_SECONDS):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise ConfigProblem("users[].user.exec", f"{plugin.command!r} gave no answer in {EXEC_SECONDS:.0f} s") from None
     if process.returncode:
         detail = err.decode(errors="replace").strip()[-500:]
         raise ConfigProblem(
