@@ -54,7 +54,7 @@ class World(Inside):
         await telling
 
     def all(self, kind: str, namespace: str = "default", **labels: str) -> list[Json]:
-        """Every object of a kind, by name."""
+        """Every object of a kind, by name, without those of the API server itself."""
         key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
         found = [json.loads(entry.value) for entry in self.store.list(key.storage_key)]
         return sorted(
@@ -62,6 +62,7 @@ class World(Inside):
                 obj
                 for obj in found
                 if obj["metadata"].get("namespace", namespace) == namespace
+                and obj["metadata"]["name"] != "kubernetes"
                 and labels.items() <= (obj["metadata"].get("labels") or {}).items()
             ),
             key=lambda obj: obj["metadata"]["name"],

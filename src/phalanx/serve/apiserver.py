@@ -20,7 +20,7 @@ from phalanx.local.api.server import Server, bind
 from phalanx.local.api.tls import load_identity
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.duties import Duties
+from phalanx.local.duties import Duties, Place
 from phalanx.local.store.store import Store
 from phalanx.model import builtin
 from phalanx.serve.component import Loop, Supervised
@@ -48,6 +48,7 @@ class ApiServer:
         self.url = ""
         self.token = ""
         self.ca: bytes | None = None
+        self._place = Place()
 
     @property
     def ready(self) -> bool:
@@ -96,6 +97,7 @@ class ApiServer:
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
             self._api = Api(ctx, Writer(ctx))
             auth, tls = self._secure(ctx)
+            self._place = Place(*sock.getsockname()[:2])
             self._duties = Supervised(self._make_duties)
             await self._duties.start()
             await self._listen(sock, auth, tls)
@@ -105,7 +107,9 @@ class ApiServer:
             raise
 
     def _make_duties(self) -> Loop:
-        duties = Duties(self.client("phalanx-apiserver"), self.context.registry, self._clock, ca=self.ca)
+        duties = Duties(
+            self.client("phalanx-apiserver"), self.context.registry, self._clock, ca=self.ca, place=self._place
+        )
         return Loop("duties", duties.run, ready=duties.ready.wait)
 
     def _secure(self, ctx: Context) -> tuple[Auth, ssl.SSLContext | None]:

@@ -37,7 +37,7 @@ def conditions_of(obj: Json) -> list[Json]:
 async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
     """PUT the status subresource when it differs; returns the object as it is now."""
     status = {key: value for key, value in status.items() if value is not None and value != []}
-    if status == (obj.get("status") or {}):
+    if _said(status) == _said(obj.get("status") or {}):
         return obj
     meta = obj["metadata"]
     body = {**obj, "status": status}
@@ -46,3 +46,8 @@ async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
     )
     cache.remember(answer)
     return answer
+
+
+def _said(status: Json) -> Json:
+    """Without zeros, which the server adds where a kind always has them."""
+    return {name: value for name, value in status.items() if value not in (None, 0, "", [], {})}

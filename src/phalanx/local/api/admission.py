@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from phalanx.local.api.context import Context
 from phalanx.local.api.priority import Priorities
-from phalanx.local.api.problems import forbidden, not_found
+from phalanx.local.api.problems import forbidden, invalid, not_found
 from phalanx.local.api.request import User
+from phalanx.local.api.service_addresses import ServiceAddresses
 from phalanx.local.api.view import decode
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
@@ -36,6 +37,7 @@ class Admission:
         self._registry = ctx.registry
         self._namespaces: dict[str, tuple[int, bool]] = {}  # name -> (revision, terminating)
         self.priorities = Priorities(ctx)
+        self._addresses = ServiceAddresses(ctx.store)
 
     def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
         """Nothing is created where there is no namespace, or one that is going away."""
@@ -71,6 +73,8 @@ class Admission:
                 self._runtime(kind, obj)
             if obj["spec"].get("schedulingGroup"):
                 self._after_group(obj, namespace)
+        elif key == "services":
+            self._assign(kind, obj, namespace, None)
         elif key == _SIGNING_REQUESTS:
             # Who asks for a certificate cannot say to be somebody else.
             spec = obj.setdefault("spec", {})
@@ -93,6 +97,11 @@ class Admission:
             return
         meta = pod["metadata"]
         meta["annotations"] = {**(meta.get("annotations") or {}), AFTER_GROUP: entry.index.uid}
+
+    def _assign(self, kind: Kind, service: Json, namespace: str, old: Json | None) -> None:
+        errors = self._addresses.assign(service, namespace, old)
+        if errors:
+            raise invalid(kind, str(service["metadata"].get("name") or ""), errors)
 
     def _runtime(self, kind: Kind, pod: Json) -> None:
         """What the RuntimeClass of a pod costs and where it runs becomes part of the pod."""
@@ -129,6 +138,8 @@ class Admission:
                 for name in ("priority", "preemptionPolicy"):
                     if spec.get(name) is None and before.get(name) is not None:
                         spec[name] = before[name]
+        elif key == "services":
+            self._assign(kind, new, str(old["metadata"].get("namespace") or ""), old)
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, new, creating=False)
 

@@ -2,5 +2,6 @@
 
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.duties import Duties
+from phalanx.local.duties.own_service import Place
 
-__all__ = ["Duties", "bootstrap"]
+__all__ = ["Duties", "Place", "bootstrap"]

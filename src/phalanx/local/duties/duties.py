@@ -13,6 +13,7 @@ from phalanx.local.duties.feed import Feed
 from phalanx.local.duties.furnishing import Furnishing
 from phalanx.local.duties.garbage import GarbageCollector
 from phalanx.local.duties.namespaces import NamespaceDeleter
+from phalanx.local.duties.own_service import OwnService, Place
 from phalanx.local.duties.protection import GroupProtection
 from phalanx.model.kinds import Registry
 
@@ -21,14 +22,23 @@ class Duties:
     """`run` until cancelled; `ready` once the cluster has its system objects and every kind is being watched."""
 
     def __init__(
-        self, client: Client, registry: Registry, clock: Clock | None = None, *, ca: bytes | None = None
+        self,
+        client: Client,
+        registry: Registry,
+        clock: Clock | None = None,
+        *,
+        ca: bytes | None = None,
+        place: Place | None = None,
     ) -> None:
+        """ca: the authority of the server's certificate; place: where it listens."""
         self.ready = asyncio.Event()
         self._client = client
         self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
         self._furnishing = Furnishing(client, self._feed, ca)
+        self._own_service = OwnService(client, self._feed, place or Place())
         self._parts = (
             self._furnishing,
+            self._own_service,
             GarbageCollector(client, registry, self._feed),
             NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),
             GroupProtection(client, registry, self._feed),
@@ -37,6 +47,7 @@ class Duties:
     async def run(self) -> None:
         await bootstrap(self._client)
         await self._furnishing.furnish("default")  # who starts a cluster finds it complete
+        await self._own_service.furnish()
         parts = [(type(part).__name__, part.run()) for part in self._parts]
         await run_all([("feed", self._feed.run()), *parts, ("readiness", self._tell_ready())])
 

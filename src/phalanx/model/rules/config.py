@@ -159,6 +159,8 @@ def _service_errors(obj: Json) -> list[FieldError]:
                 errors.append(duplicate(f"{at}.name", name))
         seen.add(name)
         errors += all_invalid(f"{at}.port", port.get("port") or 0, names.port_number(port.get("port") or 0))
+        if port.get("nodePort") and kind not in ("NodePort", "LoadBalancer"):
+            errors.append(forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'"))
         if port.get("protocol") not in ("TCP", "UDP", "SCTP"):
             errors.append(not_supported(f"{at}.protocol", port.get("protocol") or "", ("SCTP", "TCP", "UDP")))
     if kind not in _TYPES:

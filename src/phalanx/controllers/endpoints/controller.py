@@ -1,0 +1,217 @@
+"""Keeps the Endpoints and EndpointSlices of every Service that selects pods.
+
+Nothing routes to these addresses here; programs that follow them (ingresses, meshes, clients that balance by
+themselves) find what they would find anywhere. Services without a selector are left to whoever writes their Endpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.base.errors import NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.endpoints.addresses import Address, Ports, addresses_of, port_list, slice_entry, subsets
+from phalanx.controllers.runtime.cache import by_labels
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.ownership import controller_reference, deleting
+from phalanx.controllers.runtime.pods import ready
+from phalanx.model.selectors import from_selector
+
+SOON = 0.05  # seconds in which changes of pods are gathered
+PER_SLICE, PER_ENDPOINTS = 100, 1000
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+ENDPOINTS_BY = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
+OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
+HEADLESS = "service.kubernetes.io/headless"
+ZONE = "topology.kubernetes.io/zone"
+
+
+class EndpointsController(Controller):
+    name = "endpoints"
+
+    def __init__(self, caches: Caches) -> None:
+        super().__init__()
+        self._client = caches.client
+        self._services = caches.of(r.SERVICES)
+        self._pods = caches.of(r.PODS)
+        self._nodes = caches.of(r.NODES)
+        self._endpoints = caches.of(r.ENDPOINTS)
+        self._slices = caches.of(r.ENDPOINT_SLICES)
+        self._pods.index("labels", by_labels)
+        self._services.index("selects", _by_rarest_label)
+        self._slices.index("service", _by_service)
+        self._services.on_change(lambda key, new, old: self.queue.add(key))
+        self._pods.on_change(self._pod_changed)
+        self._endpoints.on_change(lambda key, new, old: self.queue.add_after(key, SOON))
+        self._slices.on_change(self._slice_changed)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        selecting: dict[Key, None] = {}
+        for pod in (new, old):
+            labels: Json = (pod["metadata"].get("labels") or {}) if pod is not None else {}
+            for label in labels.items():
+                for service in self._services.by_index("selects", _pair(key.namespace, *label)):
+                    if service["spec"]["selector"].items() <= labels.items():
+                        selecting[Key(key.namespace, service["metadata"]["name"])] = None
+        if not selecting or (new is not None and old is not None and _summary(new) == _summary(old)):
+            return
+        for found in selecting:
+            self.queue.add_after(found, SOON)
+
+    def _slice_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for found in (new, old):
+            for value in _by_service(found) if found is not None else ():
+                self.queue.add_after(Key(key.namespace, value.partition("/")[2]), SOON)
+
+    async def reconcile(self, key: Key) -> None:
+        service = self._services.get(*key)
+        if service is None:
+            await self._delete_endpoints(key)  # slices go with their owner
+            return
+        selector = service["spec"].get("selector")
+        if deleting(service) or not selector or service["spec"].get("type") == "ExternalName":
+            return
+        pods = self._pods.matching("labels", key.namespace, from_selector({"matchLabels": selector}))
+        found = addresses_of(service, pods)
+        await self._write_endpoints(key, service, found)
+        await self._write_slices(key, service, found)
+
+    async def _delete_endpoints(self, key: Key) -> None:
+        endpoints = self._endpoints.get(*key)
+        if endpoints is None or not ENDPOINTS_BY.items() <= (endpoints["metadata"].get("labels") or {}).items():
+            return
+        try:
+            await self._client.delete(r.ENDPOINTS, key.name, key.namespace, uid=endpoints["metadata"]["uid"])
+        except NotFound:
+            return
+
+    async def _write_endpoints(self, key: Key, service: Json, found: dict[Ports, list[Address]]) -> None:
+        made, truncated = subsets(found, PER_ENDPOINTS)
+        metadata: Json = {"name": key.name, "labels": _labels(service, ENDPOINTS_BY)}
+        if truncated:
+            metadata["annotations"] = {OVER_CAPACITY: "truncated"}
+        body: Json = {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata}
+        body |= {"subsets": made} if made else {}
+        current = self._endpoints.get(*key)
+        if current is None:
+            self._endpoints.remember(_decoded(await self._client.create(r.ENDPOINTS, body, key.namespace)))
+        elif _differs(current, body, "subsets"):
+            metadata["resourceVersion"] = current["metadata"]["resourceVersion"]
+            self._endpoints.remember(_decoded(await self._client.update(r.ENDPOINTS, key.name, body, key.namespace)))
+
+    async def _write_slices(self, key: Key, service: Json, found: dict[Ports, list[Address]]) -> None:
+        mine = [
+            entry for entry in self._slices.by_index("service", f"{key.namespace}/{key.name}") if not deleting(entry)
+        ]
+        mine.sort(key=lambda entry: str(entry["metadata"]["name"]))
+        wanted: list[tuple[Json | None, list[Json], list[Json]]] = []  # (slice, ports, endpoints)
+        for ports, addresses in sorted(found.items()) or [((), [])]:
+            listed = port_list(ports, unnamed=True)
+            room = [entry for entry in mine if (entry.get("ports") or []) == listed]
+            mine = [entry for entry in mine if entry not in room]
+            wanted += self._dealt(room, listed, addresses)
+        if mine and wanted and wanted[0][0] is None and not wanted[0][2]:
+            wanted[0] = (mine.pop(0), [], [])  # the place holder of a Service without pods was a slice with some
+        for entry, listed, endpoints in wanted:
+            await self._write_slice(key, service, entry, listed, endpoints)
+        for entry in mine:
+            try:
+                await self._client.delete(r.ENDPOINT_SLICES, entry["metadata"]["name"], key.namespace)
+            except NotFound:
+                continue
+
+    def _dealt(
+        self, room: list[Json], ports: list[Json], addresses: list[Address]
+    ) -> list[tuple[Json | None, list[Json], list[Json]]]:
+        """Addresses stay in the slice where they are, so that one pod's change is one slice's change."""
+        new = {address.uid: slice_entry(address, self._zone(address.node)) for address in addresses}
+        dealt: list[tuple[Json | None, list[Json], list[Json]]] = []
+        for entry in room:
+            uids = [(endpoint.get("targetRef") or {}).get("uid") for endpoint in entry.get("endpoints") or ()]
+            dealt.append((entry, ports, [new.pop(uid) for uid in uids if uid in new]))
+        rest = list(new.values())
+        for _, _, endpoints in dealt:
+            free = PER_SLICE - len(endpoints)
+            endpoints += rest[:free]
+            rest = rest[free:]
+        for start in range(0, len(rest), PER_SLICE):
+            dealt.append((None, ports, rest[start : start + PER_SLICE]))
+        return dealt or [(None, ports, [])]
+
+    async def _write_slice(
+        self, key: Key, service: Json, current: Json | None, ports: list[Json], endpoints: list[Json]
+    ) -> None:
+        metadata: Json = {"labels": _labels(service, {**MANAGED_BY, SERVICE_NAME: key.name})}
+        metadata["ownerReferences"] = [controller_reference(service, r.SERVICES)]
+        body: Json = {
+            "apiVersion": r.ENDPOINT_SLICES.api_version,
+            "kind": "EndpointSlice",
+            "metadata": metadata,
+            "addressType": "IPv4",
+            "endpoints": endpoints,
+            "ports": ports,
+        }
+        if current is None:
+            metadata["generateName"] = f"{key.name}-"
+            answer = await self._client.create(r.ENDPOINT_SLICES, body, key.namespace)
+        elif _differs(current, body, "endpoints", "ports"):
+            name = metadata["name"] = current["metadata"]["name"]
+            metadata["resourceVersion"] = current["metadata"]["resourceVersion"]
+            answer = await self._client.update(r.ENDPOINT_SLICES, name, body, key.namespace)
+        else:
+            return
+        self._slices.remember(_decoded(answer))
+
+    def _zone(self, node: str) -> str:
+        found = self._nodes.get("", node) if node else None
+        return str((found["metadata"].get("labels") or {}).get(ZONE, "")) if found is not None else ""
+
+
+def _decoded(answer: bytes) -> Json:
+    found: Json = msgspec.json.decode(answer)
+    return found
+
+
+def _pair(namespace: str, key: str, value: str) -> str:
+    return f"{namespace}/{key}={value}"
+
+
+def _by_rarest_label(service: Json) -> list[str]:
+    """One label of the selector stands for it: whoever lacks it is not selected."""
+    selector = (service.get("spec") or {}).get("selector")
+    return [_pair(service["metadata"]["namespace"], *max(selector.items()))] if selector else []
+
+
+def _by_service(entry: Json) -> list[str]:
+    labels: Json = entry["metadata"].get("labels") or {}
+    mine = MANAGED_BY.items() <= labels.items() and labels.get(SERVICE_NAME)
+    return [f"{entry['metadata']['namespace']}/{labels[SERVICE_NAME]}"] if mine else []
+
+
+def _summary(pod: Json) -> tuple[Any, ...]:
+    status, meta, spec = pod.get("status") or {}, pod["metadata"], pod.get("spec") or {}
+    return (
+        meta.get("labels"),
+        status.get("podIP"),
+        status.get("phase"),
+        ready(pod),
+        "deletionTimestamp" in meta,
+        spec.get("nodeName"),
+    )
+
+
+def _labels(service: Json, own: Json) -> Json:
+    labels = {**(service["metadata"].get("labels") or {}), **own}
+    if service["spec"].get("clusterIP") == "None":
+        labels[HEADLESS] = ""
+    return labels
+
+
+def _differs(current: Json, body: Json, *fields: str) -> bool:
+    now, new = current["metadata"], body["metadata"]
+    if now.get("labels") != new["labels"] or (now.get("annotations") or {}) != (new.get("annotations") or {}):
+        return True
+    return any((current.get(field) or []) != (body.get(field) or []) for field in fields)

@@ -1,0 +1,142 @@
+"""Addresses and node ports of Services: given out once each, kept for as long as a Service has them.
+
+Who has what is read from the store on the first ask and followed from then on. Nothing routes to these; but two
+Services with one address, or a port that a manifest asks for and another one has, would be seen by users nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterator
+
+from phalanx.local.api.view import decode
+from phalanx.local.store.contract import StoreProtocol
+from phalanx.model.fieldpath import invalid
+from phalanx.model.kinds import FieldError, Json
+
+RANGE = ipaddress.ip_network("10.96.0.0/12")
+RESERVED = "10.96.0.1"  # of the Service `kubernetes`
+FIRST_PORT, LAST_PORT = 30000, 32767
+_SERVICES = "services"
+Holder = tuple[str, str]  # namespace, name
+PORTED = ("NodePort", "LoadBalancer")
+
+
+class ServiceAddresses:
+    def __init__(self, store: StoreProtocol) -> None:
+        self._store = store
+        self._ips: dict[str, Holder] = {}
+        self._ports: dict[int, Holder] = {}
+        self._known = False
+
+    def assign(self, service: Json, namespace: str, old: Json | None) -> list[FieldError]:
+        """Give the Service what it lacks; complaints about what it asks for and another one has."""
+        if not self._known:
+            self._learn()
+        spec: Json = service.setdefault("spec", {})
+        holder = (namespace, str((service.get("metadata") or {}).get("name") or ""))
+        errors: list[FieldError] = []
+        if spec.get("type") != "ExternalName":
+            errors += self._address(spec, holder, ((old or {}).get("spec")) or {})
+        errors += self._node_ports(spec, holder, ((old or {}).get("spec")) or {})
+        return errors
+
+    def _learn(self) -> None:
+        for entry in self._store.list(_SERVICES):
+            self._note(decode(entry.value).get("spec") or {}, (entry.key[1], entry.key[2]))
+        self._known = True
+
+    def _note(self, spec: Json, holder: Holder) -> None:
+        if spec.get("clusterIP") not in (None, "", "None"):
+            self._ips[spec["clusterIP"]] = holder
+        for port in spec.get("ports") or ():
+            if port.get("nodePort"):
+                self._ports[port["nodePort"]] = holder
+
+    def _taken(self, holder: Holder | None, me: Holder, what: str, value: object) -> bool:
+        """Whether somebody else really has it: a holder may be gone, or have given it back."""
+        if holder is None or holder == me:
+            return False
+        entry = self._store.latest((_SERVICES, *holder))
+        if entry is None:
+            return False
+        spec: Json = decode(entry.value).get("spec") or {}
+        if what == "ip":
+            return bool(spec.get("clusterIP") == value)
+        return any(port.get("nodePort") == value for port in spec.get("ports") or ())
+
+    def _address(self, spec: Json, me: Holder, before: Json) -> list[FieldError]:
+        wanted = spec.get("clusterIP") or before.get("clusterIP")
+        if wanted == "None":
+            return []
+        if not wanted:
+            wanted = next(ip for ip in _addresses(me) if not self._taken(self._ips.get(ip), me, "ip", ip))
+            spec["clusterIP"] = wanted
+        elif wanted != before.get("clusterIP"):
+            try:
+                inside = ipaddress.ip_address(wanted) in RANGE
+            except ValueError:
+                text = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+                return [invalid("spec.clusterIPs[0]", wanted, text)]
+            if not inside:
+                text = f"failed to allocate IP {wanted}: the provided IP ({wanted}) is not in the valid range. "
+                text += f"The range of valid IPs is {RANGE}"
+                return [invalid("spec.clusterIPs", [wanted], text)]
+            if self._taken(self._ips.get(wanted), me, "ip", wanted):
+                text = f"failed to allocate IP {wanted}: provided IP is already allocated"
+                return [invalid("spec.clusterIPs", [wanted], text)]
+        self._ips[wanted] = me
+        return []
+
+    def _node_ports(self, spec: Json, me: Holder, before: Json) -> list[FieldError]:
+        ports = spec.get("ports") or []
+        opened = spec.get("type") == "NodePort" or (
+            spec.get("type") == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
+        )
+        if spec.get("type") not in PORTED:
+            if before.get("type") in PORTED:
+                for port in ports:  # given back, unless somebody insists, which validation will tell
+                    port.pop("nodePort", None)
+            return []
+        had = {(port.get("port"), port.get("protocol")): port.get("nodePort") for port in before.get("ports") or ()}
+        errors: list[FieldError] = []
+        for index, port in enumerate(ports):
+            wanted = port.get("nodePort") or had.get((port.get("port"), port.get("protocol")))
+            if not wanted:
+                if not opened:
+                    continue
+                wanted = next((p for p in _free_ports(me, index) if not self._port_taken(p, me)), None)
+                if wanted is None:
+                    return [invalid(f"spec.ports[{index}].nodePort", 0, "failed to allocate a nodePort: range is full")]
+            elif not FIRST_PORT <= wanted <= LAST_PORT:
+                text = f"provided port is not in the valid range. The range of valid ports is {FIRST_PORT}-{LAST_PORT}"
+                errors.append(invalid(f"spec.ports[{index}].nodePort", wanted, text))
+                continue
+            elif self._port_taken(wanted, me):
+                errors.append(invalid(f"spec.ports[{index}].nodePort", wanted, "provided port is already allocated"))
+                continue
+            port["nodePort"] = wanted
+            self._ports[wanted] = me
+        return errors
+
+    def _port_taken(self, port: int, me: Holder) -> bool:
+        return self._taken(self._ports.get(port), me, "port", port)
+
+
+def _start(me: Holder, salt: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{salt}{me[0]}/{me[1]}".encode()).digest()[:8], "big")
+
+
+def _addresses(me: Holder) -> Iterator[str]:
+    """All of the range, from a place of the Service's own: the same Service gets the same address every time."""
+    size, start = RANGE.num_addresses - 2, _start(me, "")
+    for step in range(size):
+        found = str(RANGE[1 + (start + step) % size])
+        if found != RESERVED:
+            yield found
+
+
+def _free_ports(me: Holder, index: int) -> Iterator[int]:
+    size, start = LAST_PORT - FIRST_PORT + 1, _start(me, str(index))
+    return (FIRST_PORT + (start + step) % size for step in range(size))
