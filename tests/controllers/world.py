@@ -16,8 +16,12 @@ from in_process import TIMEOUT, Inside
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import default_config
+from phalanx.local.api.context import Context
+from phalanx.local.api.handler import Api
+from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
 from phalanx.local.nodes import KubeletOptions
+from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerService
@@ -28,8 +32,31 @@ Json = dict[str, Any]
 class World(Inside):
     clock: Clock = SystemClock()
 
+    gates = Gates()
+    nodes: tuple[int, str, float] = (0, "", 50)
+
+    async def start(self) -> None:
+        """Everything, over whatever the store has."""
+        await self.start_duties()
+        count, topology, speed = self.nodes
+        if count:
+            await self.start_nodes(count, topology, KubeletOptions(speed=speed))
+        await self.start_controllers()
+        await self.start_scheduler()
+
+    async def restart(self, gates: Gates) -> None:
+        """The same data under another set of gates, as `phalanx up` would start again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self.gates, self.registry = gates, builtin.registry(gates)
+        context = Context(self.store, self.registry, gates)
+        self.client = LocalClient(Api(context, Writer(context)), user_agent="test")
+        await self.start()
+
     async def start_controllers(self, client: Any = None) -> ControllersService:
-        service = ControllersService(client or self.client, self.clock)
+        service = ControllersService(client or self.client, self.clock, self.gates)
         self._controllers = await self.run(service.run(), service.ready)
         return service
 
@@ -40,7 +67,7 @@ class World(Inside):
         self._tasks.remove(self._controllers)
 
     async def start_scheduler(self) -> None:
-        gates = Gates()
+        gates = self.gates
         engine = Engine(default_config().engine(), gates)
         service = SchedulerService(self.client, engine, gates, self.clock, random.Random(1))
         ready = asyncio.Event()
@@ -107,6 +134,7 @@ async def world(
     cluster = World()
     if clock is not None:
         cluster.clock = clock
+    cluster.nodes = (nodes, topology, speed)
     try:
         await cluster.start_duties()
         if nodes:

@@ -7,6 +7,7 @@ remembered. An object of the wanted name that belongs to somebody else is never 
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from enum import Enum
 
 import msgspec
@@ -76,15 +77,22 @@ class Groups:
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
     async def ensure(
-        self, owner: Json, grouping: Grouping, controller: str, *, announce: bool = False, idle: bool = False
+        self,
+        owner: Json,
+        grouping: Grouping,
+        controller: str,
+        *,
+        announce: bool = False,
+        idle: bool = False,
+        keep: Collection[tuple[str, str]] = (),
     ) -> State:
-        """Create what is missing, follow changed counts, remove what is left over.
+        """Create what is missing, follow changed counts, remove what is left over, except what to `keep` (kind, name).
 
         idle: no pod uses the groups, so that what is being deleted is waited for, not held by new children.
         Raises Refused when an object of somebody else has a name that is needed.
         """
         uid = owner["metadata"]["uid"]
-        wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects}
+        wanted = {*keep, *((obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects)}
         surplus = [obj for obj in self.owned(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self._delete([obj for obj in surplus if not deleting(obj)])
         state = State.READY

@@ -27,6 +27,10 @@ def active(pod: Json) -> bool:
     return not finished(pod) and "deletionTimestamp" not in pod["metadata"]
 
 
+def bound(pod: Json) -> bool:
+    return bool((pod.get("spec") or {}).get("nodeName"))
+
+
 def condition(obj: Json, type_: str) -> Json | None:
     for entry in (obj.get("status") or {}).get("conditions") or ():
         if entry.get("type") == type_:

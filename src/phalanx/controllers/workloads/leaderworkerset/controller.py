@@ -7,7 +7,7 @@ then. Scaling down, rolling and restarting happen by removing leaders; everythin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -15,20 +15,22 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import WORKLOADS, Grouping, Refused
 from phalanx.controllers.providers import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
-from phalanx.controllers.runtime.pods import ready
+from phalanx.controllers.runtime.pods import bound, condition, ready
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.runtime.status import write_status
 from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
-from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_leader, is_ours
+from phalanx.controllers.workloads.leaderworkerset.admission import NATIVE, PodAdmission, grouped_now
+from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
 from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState, Leaders, allowed_of, next_step
+from phalanx.controllers.workloads.leaderworkerset.rules import Replica, names_of, outdated, replica_of, without
 from phalanx.controllers.workloads.leaderworkerset.sets import (
     at_revision,
     leader_set,
@@ -37,9 +39,8 @@ from phalanx.controllers.workloads.leaderworkerset.sets import (
     unique_subdomains,
     worker_set,
 )
-from phalanx.controllers.workloads.leaderworkerset.status import rolled_out, status_of
+from phalanx.controllers.workloads.leaderworkerset.status import SCHEDULING_READY, of_groups, rolled_out, status_of
 
-_NATIVE = "native"
 REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself being changed
 
 
@@ -54,6 +55,7 @@ class Look:
     leader_set: Json | None
     allowed: Allowed
     states: list[GroupState]
+    outdated: set[Replica] = field(default_factory=set)  # run under rules that are no longer asked for
 
 
 class LeaderWorkerSetController(Controller):
@@ -70,6 +72,7 @@ class LeaderWorkerSetController(Controller):
         self._revisions = Revisions(
             caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
         )
+        self.admit = PodAdmission(self._owners, self._pods, self._revisions, groups).admit
         self._pods.index("lws", _index_by_owner)
         self._owners.on_change(lambda key, new, old: self.queue.add(key))
         for cache in (self._sets, self._pods):
@@ -93,14 +96,16 @@ class LeaderWorkerSetController(Controller):
         scheduling: tuple[str, str, str] | None = None
         try:
             provider = provider_of(lws)
-            grouped = grouping.asked(lws) and (self._groups is not None or provider.name != _NATIVE)
+            grouped = grouped_now(lws, self._groups)
+            go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == NATIVE)
             if grouped:
-                scheduling = ("True", "GroupsReady", "Every replica has its group")
+                scheduling = of_groups(look.leaders, look.outdated)
             elif grouping.asked(lws):
                 scheduling = ("False", "APINotAvailable", "Groups need the feature gate GenericWorkload")
-            go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == _NATIVE)
+            elif condition(lws, SCHEDULING_READY):
+                scheduling = ("False", "NotAsked", "Groups are not asked for; replicas that have one keep it")
             if go_on:
-                await self._arrange(look, partition, replicas, grouped)
+                await self._arrange(look, partition, replicas)
         except Refused as refusal:
             scheduling = ("False", refusal.reason, refusal.message)
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
@@ -119,7 +124,7 @@ class LeaderWorkerSetController(Controller):
             self._events.warning(lws, self.name, "NameConflict", note)
             raise Conflict(note)
         leaders = {}
-        for pod in self._pods.by_index("lws", f"{meta['namespace']}/{meta['name']}"):
+        for pod in self._all_pods(lws):
             if found is not None and is_leader(pod) and controlled_by(pod, found["metadata"]["uid"]):
                 leaders[int(pod["metadata"]["name"].rpartition("-")[2])] = pod
         look = Look(lws, revision, then, leaders, found, allowed_of(lws), [])
@@ -162,18 +167,31 @@ class LeaderWorkerSetController(Controller):
         """Groups of every pod that exists or may be made next; False: look again when something is gone."""
         if self._groups is None:
             return True
-        if not wanted:
-            if self._groups.owned(look.lws):
-                await self._groups.remove(look.lws)
+        owned = self._groups.owned(look.lws)
+        found = self._wanted(look, partition, replicas) if wanted else Grouping()
+        if not found and not owned:
             return True
-        pairs = {(index, n.label(leader, n.REVISION)) for index, leader in look.leaders.items()}
+        look.outdated = outdated(found, owned, self._all_pods(look.lws))
+        keep = names_of(owned, look.outdated)
+        if found.workload is None and keep:
+            keep |= {(obj["kind"], obj["metadata"]["name"]) for obj in owned if obj["kind"] == WORKLOADS.kind}
+        state = await self._groups.ensure(look.lws, without(found, look.outdated), self.name, keep=keep)
+        return state is not State.REPLACING
+
+    def _wanted(self, look: Look, partition: int, replicas: int) -> Grouping:
+        """Groups of all replicas there are, and of those that may be made next."""
+        there = {(index, n.label(leader, n.REVISION)): leader for index, leader in look.leaders.items()}
+        pairs = set(there)
         earlier = n.label(look.leader_set, n.REVISION) if look.leader_set is not None else look.revision
         for index in range(replicas):
             # Below the partition a lost leader comes back as it was, above it with the present template.
             pairs |= {(index, look.revision)} if index >= partition else self._below(look, index, earlier)
-        known = [(index, revision, look.then[revision]) for index, revision in pairs if revision in look.then]
-        found = grouping.grouping(look.lws, known)
-        return await self._groups.ensure(look.lws, found, self.name) is not State.REPLACING
+        alone = {pair for pair, leader in there.items() if not is_grouped(leader) and not deleting(leader)}
+        known = [(index, rev, look.then[rev]) for index, rev in pairs - alone if rev in look.then]
+        return grouping.grouping(look.lws, known)
+
+    def _all_pods(self, lws: Json) -> list[Json]:
+        return self._pods.by_index("lws", f"{lws['metadata']['namespace']}/{lws['metadata']['name']}")
 
     def _below(self, look: Look, index: int, earlier: str) -> set[tuple[int, str]]:
         current = (look.leader_set or {}).get("status", {}).get("currentRevision")
@@ -184,74 +202,35 @@ class LeaderWorkerSetController(Controller):
                 return {(index, (template["metadata"].get("labels") or {}).get(n.REVISION, earlier))}
         return {(index, earlier)}
 
-    # ---- pods, asked for by the StatefulSet controller
-
-    async def admit(self, pod: Json, owner: Json) -> None:
-        """Complete a pod of ours; raises Conflict while its group does not exist."""
-        if not is_ours(pod):
-            return
-        namespace = owner["metadata"]["namespace"]
-        complete_pod(pod, namespace)
-        if not is_leader(pod):
-            self._check_leader(owner)
-        if not n.annotation(pod, n.GROUPED):
-            return
-        lws = self._owners.get(namespace, n.label(pod, n.NAME))
-        if lws is None:
-            raise Conflict(f"LeaderWorkerSet {n.label(pod, n.NAME)} is not known yet")
-        revision, index = n.label(pod, n.REVISION), int(n.label(pod, n.GROUP_INDEX))
-        found = next((rev for rev in self._revisions.of(lws) if n.label(rev, n.REVISION) == revision), None)
-        then = at_revision(lws, found) if found is not None else lws
-        provider = provider_of(lws)
-        if provider.name != _NATIVE:
-            part = "leader" if is_leader(pod) else "worker"
-            provider.inject_pod_group_metadata(pod, grouping.replica_of(then, index, revision, {}), part)
-            return
-        links = grouping.grouping(lws, [(index, revision, then)]).links
-        link = next((links[part] for part in grouping.part_of(pod) if part in links), None)
-        if link is None:
-            return
-        if link.pod_group and not self._has_group(namespace, link.pod_group, staying=is_leader(pod)):
-            raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
-        link.put_on(pod["spec"])
-
-    def _check_leader(self, workers: Json) -> None:
-        """Workers of a leader that is going would only be made to be removed, in a group that may be gone by then."""
-        reference = controller_of(workers) or {}
-        leader = self._pods.get(workers["metadata"]["namespace"], str(reference.get("name")))
-        if leader is None or deleting(leader) or leader["metadata"]["uid"] != reference.get("uid"):
-            raise Conflict(f"the leader of StatefulSet {workers['metadata']['name']} is gone")
-
-    def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
-        """A group that is being deleted stays as long as a leader refers to it, so its workers may still join."""
-        found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
-        return found is not None and not (staying and deleting(found))
-
     # ---- arranging
 
-    async def _arrange(self, look: Look, partition: int, replicas: int, grouped: bool) -> None:
+    async def _arrange(self, look: Look, partition: int, replicas: int) -> None:
         lws, meta = look.lws, look.lws["metadata"]
         if not unique_subdomains(lws):
             owner = controller_reference(lws, r.LEADER_WORKER_SETS)
             await self._service(service(meta["name"], meta["namespace"], {n.NAME: meta["name"]}, owner))
-        wanted = leader_set(lws, look.revision, partition, replicas, look.allowed.surge, grouped=grouped)
+        wanted = leader_set(lws, look.revision, partition, replicas, look.allowed.surge)
         look.leader_set = await self._apply_leaders(look.leader_set, wanted)
         for index in sorted(look.leaders):
-            await self._arrange_group(look, index, look.leaders[index], grouped)
+            await self._arrange_group(look, index, look.leaders[index])
 
     async def _apply_leaders(self, known: Json | None, wanted: Json) -> Json:
         meta = wanted["metadata"]
         if known is None:
             return self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
         fields = ("replicas", "template", "updateStrategy")
-        template = {**wanted["spec"]["template"]}
+        if n.label(known, n.REVISION) == meta["labels"][n.REVISION] and _same_metadata(
+            known["spec"]["template"], wanted["spec"]["template"]
+        ):
+            # Also where it differs by a word that earlier versions wrote into it: nothing is replaced for that.
+            wanted["spec"]["template"] = known["spec"]["template"]
         same = (
             known["spec"].get("replicas") == wanted["spec"]["replicas"]
             and known["spec"].get("updateStrategy") == wanted["spec"]["updateStrategy"]
             and n.label(known, n.REVISION) == meta["labels"][n.REVISION]
             and meta["labels"].items() <= (known["metadata"].get("labels") or {}).items()
             and meta["annotations"].items() <= (known["metadata"].get("annotations") or {}).items()
-            and _same_metadata(known["spec"]["template"], template)
+            and known["spec"]["template"] is wanted["spec"]["template"]
         )
         if same:
             return known
@@ -271,12 +250,17 @@ class LeaderWorkerSetController(Controller):
         self._sets.remember(found)
         return found
 
-    async def _arrange_group(self, look: Look, index: int, leader: Json, grouped: bool) -> None:
+    async def _arrange_group(self, look: Look, index: int, leader: Json) -> None:
         lws, meta, name = look.lws, look.lws["metadata"], leader["metadata"]["name"]
         revision = n.label(leader, n.REVISION)
         then = look.then.get(revision)
-        workers = self._workers_of(leader)
+        workers, grouped = self._workers_of(leader), is_grouped(leader)
         if then is None or deleting(leader):
+            return
+        if replica_of(leader) in look.outdated and not any(map(bound, [leader, *self._pods_of(workers)])):
+            note = f"Recreating group {index} (leader {name}): nothing of it has started, and other rules are asked for"
+            self._events.normal(lws, self.name, "RecreateGroup", note)
+            await self._delete(leader)
             return
         culprit = must_recreate(then, leader, self._pods_of(workers))
         if culprit is not None:
@@ -291,7 +275,7 @@ class LeaderWorkerSetController(Controller):
             selector = {n.NAME: meta["name"], n.GROUP_INDEX: str(index)}
             await self._service(service(name, meta["namespace"], selector, owner))
         provider = provider_of(lws)
-        if grouped and provider.name != _NATIVE:
+        if grouped and provider.name != NATIVE:
             await create_pod_group_if_not_exists(
                 self._client, provider, grouping.replica_of(then, index, revision, owner)
             )
@@ -306,9 +290,7 @@ class LeaderWorkerSetController(Controller):
             if node is None:
                 return  # workers go where their leader is
             selector_of_node = {topology: (node["metadata"].get("labels") or {}).get(topology, "")}
-        await self._make_workers(
-            look, leader, worker_set(then, leader, grouped=grouped, node_selector=selector_of_node)
-        )
+        await self._make_workers(look, leader, worker_set(then, leader, node_selector=selector_of_node))
 
     async def _make_workers(self, look: Look, leader: Json, wanted: Json) -> None:
         meta = wanted["metadata"]
@@ -373,4 +355,5 @@ def _complete(workers: Json) -> bool:
 def _same_metadata(known: Json, wanted: Json) -> bool:
     """Specs are equal when the revision label is; labels and annotations may change without one."""
     here, there = known.get("metadata") or {}, wanted["metadata"]
-    return all((here.get(field) or {}) == (there.get(field) or {}) for field in ("labels", "annotations"))
+    notes = {key: value for key, value in (here.get("annotations") or {}).items() if key != n.GROUPED}
+    return (here.get("labels") or {}) == (there.get("labels") or {}) and notes == (there.get("annotations") or {})

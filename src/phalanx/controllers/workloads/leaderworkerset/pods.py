@@ -40,8 +40,17 @@ def is_leader(pod: Json) -> bool:
     return label(pod, WORKER_INDEX) == "0"
 
 
-def complete_pod(pod: Json, namespace: str) -> None:
-    """Edit a pod before it is created."""
+def is_grouped(pod: Json) -> bool:
+    """Whether a leader was made with a group; its workers follow it, whatever is asked for by then."""
+    return annotation(pod, GROUPED) == "true"
+
+
+def complete_pod(pod: Json, namespace: str, *, grouped: bool) -> None:
+    """Edit a pod before it is created. Templates of earlier versions carried our word: the pod's own decides."""
+    notes = pod["metadata"].setdefault("annotations", {})
+    notes.pop(GROUPED, None)
+    if grouped:
+        notes[GROUPED] = "true"
     if is_leader(pod):
         _complete_leader(pod, namespace)
     else:
@@ -85,7 +94,7 @@ def _exclusive(pod: Json, topology: str, key: str) -> None:
         return
     mine = label(pod, key)
     affinity: Json = pod["spec"].setdefault("affinity", {})
-    if not annotation(pod, GROUPED):
+    if not is_grouped(pod):
         together = [{"key": key, "operator": "In", "values": [mine]}]
         _term(affinity.setdefault("podAffinity", {}), together, topology)
     elif key == SUBGROUP_KEY:

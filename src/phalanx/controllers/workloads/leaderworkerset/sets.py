@@ -15,7 +15,6 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     EXCLUSIVE,
     GROUP_INDEX,
     GROUP_KEY,
-    GROUPED,
     LEADER_NAME,
     NAME,
     REPLICAS,
@@ -54,11 +53,12 @@ def unique_subdomains(lws: Json) -> bool:
     return bool((lws["spec"].get("networkConfig") or {}).get("subdomainPolicy") == "UniquePerReplica")
 
 
-def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: int, *, grouped: bool) -> Json:
+def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: int) -> Json:
+    """Its template says nothing about groups: switching them on or off must not make a running pod outdated."""
     meta, template = lws["metadata"], lws["spec"]["leaderWorkerTemplate"]
     pod = _template(leader_template(lws))
     pod["metadata"]["labels"] |= {NAME: meta["name"], WORKER_INDEX: "0", REVISION: revision}
-    pod["metadata"]["annotations"] |= _shared_annotations(lws, grouped)
+    pod["metadata"]["annotations"] |= _shared_annotations(lws)
     if unique_subdomains(lws):
         pod["metadata"]["annotations"][SUBDOMAIN_POLICY] = "UniquePerReplica"
     rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
@@ -90,13 +90,13 @@ def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: i
     }
 
 
-def worker_set(lws: Json, leader: Json, *, grouped: bool, node_selector: Json | None = None) -> Json:
+def worker_set(lws: Json, leader: Json, *, node_selector: Json | None = None) -> Json:
     """For one leader pod; `lws` is what it was when the leader was made."""
     meta, name = lws["metadata"], leader["metadata"]["name"]
     mine = {NAME: meta["name"], GROUP_INDEX: label(leader, GROUP_INDEX), GROUP_KEY: label(leader, GROUP_KEY)}
     pod = _template(worker_template(lws))
     pod["metadata"]["labels"] |= {**mine, REVISION: label(leader, REVISION)}
-    pod["metadata"]["annotations"] |= {**_shared_annotations(lws, grouped), LEADER_NAME: name}
+    pod["metadata"]["annotations"] |= {**_shared_annotations(lws), LEADER_NAME: name}
     if node_selector:
         pod["spec"]["nodeSelector"] = {**(pod["spec"].get("nodeSelector") or {}), **node_selector}
     return {
@@ -143,7 +143,7 @@ def _template(source: Json) -> Json:
     return template
 
 
-def _shared_annotations(lws: Json, grouped: bool) -> Json:
+def _shared_annotations(lws: Json) -> Json:
     found = {SIZE: str(size_of(lws))}
     for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE):
         if value := annotation(lws, key):
@@ -152,8 +152,6 @@ def _shared_annotations(lws: Json, grouped: bool) -> Json:
     if policy.get("subGroupSize"):
         found[SUBGROUP_SIZE] = str(policy["subGroupSize"])
         found[SUBGROUP_TYPE] = policy.get("subGroupPolicyType") or "LeaderWorker"
-    if grouped:
-        found[GROUPED] = "true"
     return found
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from phalanx.base.clock import Clock
 from phalanx.controllers.runtime.status import conditions_of, set_condition
 from phalanx.controllers.workloads.leaderworkerset.names import NAME, WORKER_INDEX
+from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState
+from phalanx.controllers.workloads.leaderworkerset.rules import Replica, replica_of
 
 Json = dict[str, Any]
 
@@ -63,3 +65,20 @@ def rolled_out(allowed: Allowed, states: Sequence[GroupState]) -> bool:
     """Everything runs the present template: older revisions may be forgotten."""
     wanted = [states[i] if i < len(states) else GroupState() for i in range(allowed.replicas)]
     return not allowed.partition and all(state.ready and state.updated for state in wanted)
+
+
+def of_groups(leaders: Mapping[int, Json], outdated: Collection[Replica]) -> tuple[str, str, str]:
+    """(status, reason, message) of the groups, when all that can be made are made."""
+    alone = [leader["metadata"]["name"] for _, leader in sorted(leaders.items()) if not is_grouped(leader)]
+    if alone:
+        text = f"{_few(alone)} began without a group and run on so; delete a leader pod to have its replica grouped"
+        return ("False", "SomeReplicasNotGrouped", text)
+    old = [leader["metadata"]["name"] for _, leader in sorted(leaders.items()) if replica_of(leader) in outdated]
+    if old:
+        text = f"{_few(old)} run under the rules they began with; delete a leader pod to have its replica under the new"
+        return ("False", "SomeReplicasOutdated", text)
+    return ("True", "GroupsReady", "Every replica has its group")
+
+
+def _few(names: list[str]) -> str:
+    return f"Replicas {', '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")

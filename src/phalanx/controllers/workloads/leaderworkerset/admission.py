@@ -1,0 +1,91 @@
+"""Pods of LeaderWorkerSets on their way in: completed as upstream's webhook does it, and linked to their group.
+
+The StatefulSet controller asks for every pod. A leader gets what is asked for now, its workers what the leader has: a
+replica is never half in a group. Raises Conflict while the group does not exist, so that the pod is tried again.
+"""
+
+from __future__ import annotations
+
+from phalanx.base.errors import Conflict
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Link, Refused
+from phalanx.controllers.providers import provider_of
+from phalanx.controllers.runtime.controller import Cache, Json
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.revisions import Revisions
+from phalanx.controllers.workloads.leaderworkerset import grouping
+from phalanx.controllers.workloads.leaderworkerset import names as n
+from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_grouped, is_leader, is_ours
+from phalanx.controllers.workloads.leaderworkerset.sets import at_revision
+
+NATIVE = "native"
+
+
+def grouped_now(lws: Json, groups: Groups | None) -> bool:
+    """Whether replicas that are made now get groups. Raises Refused."""
+    return grouping.asked(lws) and (groups is not None or provider_of(lws).name != NATIVE)
+
+
+class PodAdmission:
+    def __init__(self, owners: Cache, pods: Cache, revisions: Revisions, groups: Groups | None) -> None:
+        self._owners, self._pods, self._revisions, self._groups = owners, pods, revisions, groups
+
+    async def admit(self, pod: Json, owner: Json) -> None:
+        """Complete a pod of ours; raises Conflict while its group does not exist."""
+        if not is_ours(pod):
+            return
+        namespace = owner["metadata"]["namespace"]
+        lws = self._owners.get(namespace, n.label(pod, n.NAME))
+        try:
+            if is_leader(pod):
+                if lws is None and (controller_of(owner) or {}).get("kind") == r.LEADER_WORKER_SETS.kind:
+                    raise Conflict(f"LeaderWorkerSet {n.label(pod, n.NAME)} is not known yet, or gone")
+                grouped = lws is not None and grouped_now(lws, self._groups)
+            else:
+                grouped = is_grouped(self._leader_of(owner))
+            complete_pod(pod, namespace, grouped=grouped)
+            if grouped and lws is not None:
+                self._link(pod, namespace, lws)
+        except Refused as refusal:
+            raise Conflict(f"no group for this pod: {refusal.message}") from refusal
+
+    def _link(self, pod: Json, namespace: str, lws: Json) -> None:
+        revision, index = n.label(pod, n.REVISION), int(n.label(pod, n.GROUP_INDEX))
+        found = next((rev for rev in self._revisions.of(lws) if n.label(rev, n.REVISION) == revision), None)
+        then = at_revision(lws, found) if found is not None else lws
+        provider = provider_of(lws)
+        if provider.name != NATIVE:
+            part = "leader" if is_leader(pod) else "worker"
+            provider.inject_pod_group_metadata(pod, grouping.replica_of(then, index, revision, {}), part)
+            return
+        if not is_leader(pod) and self._join_kept(pod, namespace, n.group_name(lws, index, revision)):
+            return
+        links = grouping.grouping(lws, [(index, revision, then)]).links
+        link = next((links[part] for part in grouping.part_of(pod) if part in links), None)
+        if link is None:
+            return
+        if link.pod_group and not self._has_group(namespace, link.pod_group, staying=is_leader(pod)):
+            raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
+        link.put_on(pod["spec"])
+
+    def _join_kept(self, pod: Json, namespace: str, name: str) -> bool:
+        """A worker joins the groups its replica has, under whatever rules they were made."""
+        for candidate in (f"{name}-{n.label(pod, n.SUBGROUP_INDEX) or 'leader'}", name):
+            if self._has_group(namespace, candidate, staying=False):
+                Link(pod_group=candidate).put_on(pod["spec"])
+                return True
+        return False
+
+    def _leader_of(self, workers: Json) -> Json:
+        """Workers of a leader that is going would only be made to be removed, in a group that may be gone by then."""
+        reference = controller_of(workers) or {}
+        leader = self._pods.get(workers["metadata"]["namespace"], str(reference.get("name")))
+        if leader is None or deleting(leader) or leader["metadata"]["uid"] != reference.get("uid"):
+            raise Conflict(f"the leader of StatefulSet {workers['metadata']['name']} is gone")
+        return leader
+
+    def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
+        """A group that is being deleted stays as long as a leader refers to it, so its workers may still join."""
+        found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
+        return found is not None and not (staying and deleting(found))

@@ -1,0 +1,148 @@
+"""Running LeaderWorkerSets stay as they are when groups are switched off, on, asked for, or asked for otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lws_objects import P, available, done, group_of, lws, new_image
+from world import Json, World, condition, image_of, world
+
+from phalanx.model.gates import KNOWN, Gates
+
+GANG = "scheduling.phalanx.dev/gang"
+TOPOLOGY = "scheduling.phalanx.dev/topology"
+OFF = Gates(dict.fromkeys(KNOWN, False))
+
+
+def uids(cluster: World) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.all("Pod")}
+
+
+def scheduling(obj: Json) -> Json:
+    return condition(obj, "WorkloadSchedulingReady")
+
+
+async def settled(cluster: World, name: str) -> Json:
+    """Looked at by the controllers since: a scale that they have followed."""
+    owner = cluster.look("LeaderWorkerSet", name)
+    assert owner is not None
+    await cluster.patch("LeaderWorkerSet", name, {"spec": {"replicas": owner["spec"]["replicas"] + 1}})
+    found = await done(cluster, name)
+    await cluster.eventually("Pod", lambda pods: all(pod["status"].get("phase") == "Running" for pod in pods))
+    return found
+
+
+def test_switching_the_gates_off_and_on_replaces_no_pod() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(lws("vllm", 2, 2, scheduling={}))
+            await done(cluster, "vllm")
+            before = uids(cluster)
+            assert len(before) == 4
+            await cluster.restart(OFF)
+            found = await settled(cluster, "vllm")
+            assert scheduling(found)["reason"] == "APINotAvailable"
+            assert before.items() <= uids(cluster).items()
+            assert not group_of(cluster.look("Pod", "vllm-2") or {})
+            before = uids(cluster)
+            await cluster.restart(Gates())
+            found = await settled(cluster, "vllm")
+            assert before.items() <= uids(cluster).items()
+            assert group_of(cluster.look("Pod", "vllm-3") or {}).startswith("vllm-3-")
+            assert scheduling(found)["reason"] == "SomeReplicasNotGrouped"
+            assert "vllm-2" in scheduling(found)["message"] and "vllm-0" not in scheduling(found)["message"]
+
+    asyncio.run(scenario())
+
+
+def test_asking_for_groups_later_replaces_no_pod_and_holds_for_new_replicas() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(lws("vllm", 1, 2))
+            await done(cluster, "vllm")
+            before = uids(cluster)
+            await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": {GANG: "true"}}})
+            found = await settled(cluster, "vllm")
+            assert before.items() <= uids(cluster).items()
+            assert {group_of(pod) != "" for pod in cluster.all("Pod") if "vllm-1" in pod["metadata"]["name"]} == {True}
+            assert scheduling(found)["reason"] == "SomeReplicasNotGrouped" and "vllm-0" in scheduling(found)["message"]
+            # What one pod of an old replica needs is what the others have: no group.
+            await cluster.delete("Pod", "vllm-0")
+            await cluster.until("Pod", "vllm-0", when=lambda pod: pod["metadata"]["uid"] != before["vllm-0"])
+            found = await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda o: available(o) and scheduling(o)["status"] == "True"
+            )
+            assert all(map(group_of, cluster.all("Pod")))
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_of_a_replica_without_group_comes_back_without() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(lws("vllm", 1, 3, template={"restartPolicy": "None"}))
+            await done(cluster, "vllm")
+            await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": {GANG: "true"}}})
+            before = uids(cluster)
+            await cluster.delete("Pod", "vllm-0-1")
+            pod = await cluster.until("Pod", "vllm-0-1", when=lambda p: p["metadata"]["uid"] != before["vllm-0-1"])
+            assert not group_of(pod)
+            await done(cluster, "vllm")
+
+    asyncio.run(scenario())
+
+
+def rolled(stateful_set: Json) -> bool:
+    status = stateful_set["status"]
+    return bool(
+        status.get("observedGeneration") == stateful_set["metadata"]["generation"]
+        and status.get("currentRevision") == status.get("updateRevision")
+        and status.get("availableReplicas") == 2
+    )
+
+
+def test_what_an_earlier_version_wrote_is_not_replaced() -> None:
+    """Earlier versions put a word of ours into the leaders' template; taking it out would roll every set."""
+
+    async def scenario() -> None:
+        async with world(controllers=False) as cluster:
+            await cluster.start_controllers()
+            await cluster.apply(lws("vllm", 2, 2, scheduling={}))
+            await done(cluster, "vllm")
+            await cluster.kill_controllers()
+            word = {f"{P}workload-aware-scheduling": "true"}
+            # As they would have been made: the template with the word, its revision, the pods that run it.
+            await cluster.patch("StatefulSet", "vllm", {"spec": {"template": {"metadata": {"annotations": word}}}})
+            await cluster.start_controllers()
+            await cluster.until("StatefulSet", "vllm", when=rolled)
+            await done(cluster, "vllm")
+            before = uids(cluster)
+            await settled(cluster, "vllm")
+            assert before.items() <= uids(cluster).items()
+            await cluster.patch("LeaderWorkerSet", "vllm", new_image("v2"))
+            await done(cluster, "vllm")
+            await cluster.eventually("Pod", lambda pods: {image_of(pod) for pod in pods} == {"v2"})
+
+    asyncio.run(scenario())
+
+
+def test_replicas_under_earlier_rules_are_named() -> None:
+    async def scenario() -> None:
+        async with world(topology="blocks=2") as cluster:
+            await cluster.apply(lws("vllm", 1, 2, scheduling={}))
+            await done(cluster, "vllm")
+            before = uids(cluster)
+            wish = {TOPOLOGY: "topology.phalanx.dev/block"}
+            await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": wish}})
+            found = await settled(cluster, "vllm")
+            assert before.items() <= uids(cluster).items()
+            assert scheduling(found)["reason"] == "SomeReplicasOutdated"
+            assert "vllm-0" in scheduling(found)["message"] and "vllm-1" not in scheduling(found)["message"]
+            await cluster.delete("Pod", "vllm-0")
+            await cluster.until("Pod", "vllm-0", when=lambda pod: pod["metadata"]["uid"] != before["vllm-0"])
+            await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda o: available(o) and scheduling(o)["status"] == "True"
+            )
+            assert all("schedulingConstraints" in group["spec"] for group in cluster.all("PodGroup"))
+
+    asyncio.run(scenario())
