@@ -197,3 +197,66 @@ def test_a_cluster_that_lists_the_field_but_drops_it_is_linked_by_label() -> Non
         assert cluster.phalanx.controllers.directory.abilities == Abilities(False, False)
 
     play(scenario, upstream=False, nodes=0, schedulers=())
+
+
+def test_a_stateful_set_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
+    async def scenario(cluster: Beside) -> None:
+        labels = {"app": "sim"}
+        template = {"metadata": {"labels": labels}, **pods()}
+        template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40"}}
+        spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}}
+        meta = {"annotations": {"scheduling.phalanx.dev/gang": "true"}}
+        await cluster.create("StatefulSet", "sim", metadata=meta, spec={**spec, "template": template})
+        await cluster.eventually("Pod", running(2))
+        await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 6}})
+
+        def told(found: list[Json]) -> bool:
+            waiting = [
+                p for p in found for c in p["status"].get("conditions") or () if c.get("reason") == "Unschedulable"
+            ]
+            return len(found) == 6 and len(waiting) == 4
+
+        found = await cluster.eventually("Pod", told)
+        assert sum(bool(pod["spec"].get("nodeName")) for pod in found) == 2
+
+    play(scenario)
+
+
+def test_a_workload_made_by_hand_is_used_and_goes_with_the_job() -> None:
+    async def scenario(cluster: Beside) -> None:
+        plan = {"name": "all", "schedulingPolicy": {"gang": {"minCount": 2}}}
+        about = {"apiGroup": "batch", "kind": "Job", "name": "train"}
+        body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "mine"}}
+        await cluster.apply({**body, "spec": {"controllerRef": about, "podGroupTemplates": [plan]}})
+        await cluster.apply(job("train", 3))
+        found = await cluster.eventually("Pod", running(3))
+        (group,) = cluster.all("PodGroup")
+        assert group["spec"]["workloadRef"] == {"workloadName": "mine", "templateName": "all"}
+        assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in found} == {group["metadata"]["name"]}
+        assert [workload["metadata"]["name"] for workload in cluster.all("Workload")] == ["mine"]
+        await cluster.delete("Job", "train", propagation="Background")
+        await cluster.eventually("Workload", lambda found: not found)
+
+    play(scenario, gates=NATIVE, custom=False)
+
+
+def test_new_replicas_of_a_leaderworkerset_follow_new_rules_beside_the_others() -> None:
+    async def scenario(cluster: Beside) -> None:
+        body = {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "vllm", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": pods()}},
+        }
+        await cluster.apply(body)
+        before = {pod["metadata"]["uid"] for pod in await cluster.eventually("Pod", running(2))}
+        wish = {"scheduling.phalanx.dev/topology": "kubernetes.io/hostname"}
+        await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": wish}})
+        assert "keep the rules" in await cluster.told("GroupsUnchanged")
+        await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"replicas": 2}})
+        found = await cluster.eventually("Pod", running(4))
+        assert before <= {pod["metadata"]["uid"] for pod in found}
+        old, new = cluster.all("PodGroup")
+        assert "schedulingConstraints" not in old["spec"] and "schedulingConstraints" in new["spec"]
+
+    play(scenario)

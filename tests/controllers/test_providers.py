@@ -124,9 +124,23 @@ def test_a_parent_that_owns_the_workload_is_left_to_it() -> None:
     keys = {"scheduling.k8s.io/group-template-name": "replica", "scheduling.k8s.io/parent-compositepodgroup": "slice"}
     delegated = vllm(scheduling={})
     delegated["metadata"]["annotations"] |= keys
-    found = lws_grouping.grouping(delegated, [(0, R, delegated)])
+    with pytest.raises(Refused, match="CompositePodGroup slice above does not exist yet"):
+        lws_grouping.grouping(delegated, [(0, R, delegated)])
+    plan = {"name": "replica", "schedulingPolicy": {"gang": {"minCount": 1}}}
+    top = {"name": "top", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": [plan]}
+    theirs = {"kind": "Workload", "metadata": {"name": "w"}, "spec": {"compositePodGroupTemplates": [top]}}
+    above = {
+        "kind": "CompositePodGroup",
+        "metadata": {"name": "slice"},
+        "spec": {"workloadRef": {"workloadName": "w", "templateName": "top"}},
+    }
+    found = lws_grouping.grouping(delegated, [(0, R, delegated)], [above, theirs])
     assert found.workload is None
-    assert found.groups[0]["spec"]["parentCompositePodGroupName"] == "slice"
+    assert found.groups[0]["spec"] == {
+        "workloadRef": {"workloadName": "w", "templateName": "replica"},
+        "schedulingPolicy": {"gang": {"minCount": 1}},
+        "parentCompositePodGroupName": "slice",
+    }
 
 
 def test_requests_add_up_exactly() -> None:

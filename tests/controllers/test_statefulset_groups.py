@@ -153,3 +153,46 @@ def test_the_first_workload_version_on_request() -> None:
                 assert pod["spec"]["workloadRef"] == {"name": "w-sim", "podGroup": "gg"}
 
     asyncio.run(scenario())
+
+
+def test_a_gang_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
+    async def scenario() -> None:
+        async with world(nodes=8, topology="cpu=8") as cluster:
+            spec = stateful_set("sim", 4, podManagementPolicy="Parallel")
+            spec["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "6"}}
+            await cluster.apply(asking(spec, gang="true"))
+            await done(cluster, "sim")
+            await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 12}}, subresource="scale")
+
+            def told(pods: list[Json]) -> bool:
+                return len(pods) == 12 and sum(condition(p, "PodScheduled").get("status") == "False" for p in pods) == 8
+
+            pods = await cluster.eventually("Pod", told)
+            assert sum(bool(pod["spec"].get("nodeName")) for pod in pods) == 4
+            (group,) = cluster.all("PodGroup")
+            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 12}}
+            await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 8}}, subresource="scale")
+            await done(cluster, "sim")
+
+    asyncio.run(scenario())
+
+
+def test_a_running_set_keeps_its_group_when_other_rules_are_asked_for() -> None:
+    async def scenario() -> None:
+        async with world(topology="blocks=2") as cluster:
+            await cluster.apply(asking(stateful_set("sim", 2, podManagementPolicy="Parallel"), gang="true"))
+            await done(cluster, "sim")
+            (before,) = cluster.all("PodGroup")
+            wish = {TOPOLOGY: "topology.phalanx.dev/block"}
+            await cluster.patch("StatefulSet", "sim", {"metadata": {"annotations": wish}})
+            await cluster.eventually("Event", lambda found: any(e["reason"] == "GroupsUnchanged" for e in found))
+            await cluster.delete("Pod", "sim-0")
+            await done(cluster, "sim")
+            (group,) = cluster.all("PodGroup")
+            assert group["metadata"]["uid"] == before["metadata"]["uid"]
+            assert "deletionTimestamp" not in group["metadata"]
+            await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 0}}, subresource="scale")
+            await cluster.eventually("Pod", lambda pods: not pods)
+            await cluster.eventually("PodGroup", lambda all_: [g for g in all_ if "schedulingConstraints" in g["spec"]])
+
+    asyncio.run(scenario())

@@ -21,7 +21,8 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.beside.directory import Directory, Pods, finished
 from phalanx.controllers.beside.linking import asks
 from phalanx.controllers.beside.writer import NAME, ClusterWriter, HandsOff
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Refused
+from phalanx.controllers.grouping.by_hand import made_by_hand
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Refused
 from phalanx.controllers.grouping.names import LABEL
 from phalanx.controllers.runtime.cache import Cache, Caches, Handler, Json, Key
 from phalanx.controllers.runtime.controller import Controller
@@ -74,7 +75,12 @@ class GroupController(Controller):
         try:
             if isinstance(wanted, Refused):
                 raise wanted
-            await self._writer.write(owner, wanted, self._in_use(owner))
+            kind = BY_KIND[owner["kind"]]
+            await self._writer.write(owner, wanted, self._in_use(owner), apart=kind.replicated is not None)
+            if kind.adopts and wanted.workload is None:
+                by_hand = made_by_hand(owner, self._groups.for_owner(owner))
+                if by_hand is not None:
+                    await self._groups.adopt(owner, by_hand)
             self._relabel(owner["kind"], key)
         except Refused as refused:
             self._warn(owner, refused.reason, refused.message)
@@ -135,7 +141,9 @@ class ClusterControllers:
         self._unlinked: dict[Key, PodView] = {}
         for cache in followed.values():
             cache.index("parent", _by_parent)
+            cache.index("under", _by_composite)
         self._groups.workloads.on_change(self._workload_changed)
+        self._groups.composites.on_change(self._composite_changed)
         for kind in FOLLOWED:
             if kind.replicated is not None:
                 followed[kind.replicated.made_of.kind].on_change(self._part_changed(kind.resource.kind))
@@ -196,6 +204,12 @@ class ClusterControllers:
                 for child in controller.cache.by_index("parent", f"{key.namespace}/{about['kind']}/{about['name']}"):
                     controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
 
+    def _composite_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """Workloads below somebody's tree wait for the group above them."""
+        for controller in self.controllers.values() if new is None or old is None else ():
+            for child in controller.cache.by_index("under", str(key)):
+                controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
+
     def _part_changed(self, kind: str) -> Handler:
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
             """It says how many replicas there are, and of which revision."""
@@ -233,6 +247,11 @@ class ClusterControllers:
             await self._client.patch(r.PODS, key.name, patch, key.namespace)
         except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
+
+
+def _by_composite(child: Json) -> list[str]:
+    name = (child["metadata"].get("annotations") or {}).get(PARENT_COMPOSITE)
+    return [f"{child['metadata']['namespace']}/{name}"] if name else []
 
 
 def _by_parent(child: Json) -> list[str]:

@@ -20,10 +20,11 @@ from phalanx.controllers.beside.linking import (
     pod_patch,
     scheduler_for,
 )
-from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.compare import Difference, difference
+from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
 from phalanx.controllers.runtime.cache import Cache, Handler, Key
 from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.registry import BY_KIND, places
 
@@ -81,6 +82,7 @@ class Directory:
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
         for kind, cache in followed.items():
             cache.on_change(self._watcher(kind))
+        groups.pod_groups.on_change(self._watcher(POD_GROUPS.kind))
 
     # ---- workloads
 
@@ -147,11 +149,7 @@ class Directory:
         if cache is not None:
             other = cache.get(meta["namespace"] if cache.resource.namespaced else "", name)
             found += [other] if other is not None else []
-        parent = controller_of(owner)
-        if parent is not None:
-            about = {**parent, "metadata": {"namespace": meta["namespace"], "name": parent["name"]}}
-            found += self._groups.for_owner(about)
-        return found
+        return [*found, *self._groups.around(owner)]
 
     def _replicas(self, owner: Json) -> list[str]:
         meta, rules = owner["metadata"], BY_KIND[owner["kind"]].replicated
@@ -192,29 +190,47 @@ class Directory:
         return pod_patch(pod, found.link, self.abilities, scheduler_for(found.owner, self.scheduler))
 
     async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None:
-        """News of a new workload may come a little later than its first pods: wait for it, but not for long."""
+        """News of a workload and of its size may come a little later than its pods: wait for it, but not for long."""
         try:
             async with asyncio.timeout(seconds):
-                for place in places(pod):
-                    cache = self._followed.get(place.kind)
-                    if cache is not None and cache.served and BY_KIND[place.kind].certain:
-                        await self._seen(cache, place.kind, namespace, place.name)
+                await self._owners_seen(pod, namespace)
+                await self._counted(pod, namespace)
         except TimeoutError:
             return
 
-    async def _seen(self, cache: Cache, kind: str, namespace: str, name: str) -> None:
-        key = (kind, namespace, name)
-        while cache.get(namespace, name) is None:
-            future = asyncio.get_running_loop().create_future()
-            waiting = self._waiting.setdefault(key, [])
-            waiting.append(future)
-            try:
-                await future
-            finally:
-                if future in waiting:
-                    waiting.remove(future)
-                if not waiting:
-                    self._waiting.pop(key, None)
+    async def _owners_seen(self, pod: PodView, namespace: str) -> None:
+        for place in places(pod):
+            cache = self._followed.get(place.kind)
+            if cache is not None and cache.served and BY_KIND[place.kind].certain:
+                while cache.get(namespace, place.name) is None:
+                    await self._news((place.kind, namespace, place.name))
+
+    async def _counted(self, pod: PodView, namespace: str) -> None:
+        """A workload that grew asks for more members before there are more: else the first of them start alone."""
+        found = self.member(pod, namespace)
+        while found is not None and self._lags(found, namespace):
+            await self._news((POD_GROUPS.kind, namespace, found.link.pod_group))
+
+    def _lags(self, member: Member, namespace: str) -> bool:
+        known = self._groups.pod_groups.get(namespace, member.link.pod_group)
+        wanted = self.wanted(member.owner)
+        if known is None or deleting(known) or not isinstance(wanted, Grouping):
+            return False
+        group = next((obj for obj in wanted.groups if obj["metadata"]["name"] == member.link.pod_group), None)
+        return group is not None and is_ours(known) and difference(known, group) is Difference.COUNTS
+
+    async def _news(self, key: tuple[str, str, str]) -> None:
+        """Of one object: (kind, namespace, name)."""
+        future = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(key, [])
+        waiting.append(future)
+        try:
+            await future
+        finally:
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._waiting.pop(key, None)
 
     def _watcher(self, kind: str) -> Handler:
         def changed(key: Key, new: Json | None, old: Json | None) -> None:

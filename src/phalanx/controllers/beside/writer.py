@@ -40,17 +40,32 @@ class ClusterWriter:
         self._classes = caches.of(PRIORITY_CLASSES, optional=True)
         self.fill_priority = False  # groups are custom resources: no admission does it for us
 
-    async def write(self, owner: Json, grouping: Grouping, in_use: Collection[str]) -> None:
-        """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and HandsOff."""
+    async def write(self, owner: Json, grouping: Grouping, in_use: Collection[str], *, apart: bool = False) -> None:
+        """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and HandsOff.
+
+        apart: its groups have nothing to do with each other, so that new ones are made beside those of earlier rules.
+        """
         wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects}
         surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self.delete(surplus, in_use)
+        kept: list[str] = []
         for obj in grouping.objects:  # parents before children
             state = await self._ensure(owner, self._dressed(obj, grouping))
+            if state is _State.OTHER and apart and in_use:
+                if obj["kind"] == WORKLOADS.kind:
+                    continue  # a plan: the groups made from now on say themselves what they are
+                kept.append(obj["metadata"]["name"])
+                await self.delete(
+                    [known for known in self.ours(owner) if known["metadata"]["name"] == kept[-1]], in_use
+                )
+                continue
             if state is _State.OTHER:
                 await self._replace(owner, obj, in_use)
-            if state is not _State.GOOD:
+            if state is not _State.GOOD and not apart:
                 return  # the news of its end brings us back
+        if kept:
+            names = ", ".join(kept[:5])
+            raise Refused(f"{names} keep the rules they were made with while pods are in them", "GroupsUnchanged")
 
     async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
         """Fixed fields differ: start over with the whole tree, since a parent stays while it has children."""

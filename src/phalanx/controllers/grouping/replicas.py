@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from phalanx.controllers.grouping.by_hand import with_hand_made
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
 from phalanx.controllers.grouping.names import by_uid, of_template
@@ -41,14 +42,15 @@ def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = inter
     leaf = Leaf(TEMPLATE, chosen, wish.constraints, wish.mode, (), template.get("priorityClassName") or "")
     meta = obj["metadata"]
     if (meta.get("annotations") or {}).get(API) == "v1alpha1":
-        return _first_version(obj, chosen)
+        return with_hand_made(obj, _first_version(obj, chosen), related)
     name = by_uid(meta["name"], meta.get("uid", ""))
     group = of_template(name, leaf.name)
-    return Grouping(
+    found = Grouping(
         workload=workload(obj, name, [leaf]),
         groups=[pod_group(obj, group, name, leaf)],
         links={"": Link(pod_group=group, template=leaf.name)},
     )
+    return with_hand_made(obj, found, related)
 
 
 def _first_version(obj: Json, policy: Json) -> Grouping:

@@ -19,6 +19,7 @@ from phalanx.controllers.grouping.compare import Difference, as_v1beta1, differe
 from phalanx.controllers.grouping.core import (
     ADOPTED,
     COMPOSITE_POD_GROUPS,
+    PARENT_COMPOSITE,
     POD_GROUPS,
     WORKLOADS,
     WORKLOADS_V1ALPHA1,
@@ -52,6 +53,9 @@ class Groups:
         """Look at an owner of this kind again whenever one of its scheduling objects changes."""
 
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            about = (new or old or {})["spec"].get("controllerRef") or {}
+            if about.get("kind") == kind and controller_of(new or old or {}) is None:
+                queue.add(Key(key.namespace, about["name"]))  # a Workload its author made
             if new is not None and not deleting(new) and (old is None or new["spec"] == old["spec"]):
                 return  # made by its owner, or only its status changed
             for obj in (new, old):
@@ -76,6 +80,21 @@ class Groups:
         group = owner["apiVersion"].rpartition("/")[0]
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
+    def around(self, owner: Json) -> list[Json]:
+        """What the groups of an owner may hang on: Workloads about it and its controller, the group above it."""
+        meta = owner["metadata"]
+        found = self.for_owner(owner)
+        parent = controller_of(owner)
+        if parent is not None:
+            found += self.for_owner({**parent, "metadata": {"namespace": meta["namespace"], "name": parent["name"]}})
+        name = (meta.get("annotations") or {}).get(PARENT_COMPOSITE)
+        above = self.composites.get(meta["namespace"], name) if name else None
+        if above is not None:
+            named = (above["spec"].get("workloadRef") or {}).get("workloadName")
+            whose = self.workloads.get(meta["namespace"], str(named))
+            found += [above, *([whose] if whose is not None else [])]
+        return found
+
     async def ensure(
         self,
         owner: Json,
@@ -84,17 +103,19 @@ class Groups:
         *,
         announce: bool = False,
         idle: bool = False,
+        in_use: bool = False,
         keep: Collection[tuple[str, str]] = (),
     ) -> State:
         """Create what is missing, follow changed counts, remove what is left over, except what to `keep` (kind, name).
 
+        in_use: pods are in the groups, which stay as they are but for their counts; other rules hold later.
         idle: no pod uses the groups, so that what is being deleted is waited for, not held by new children.
         Raises Refused when an object of somebody else has a name that is needed.
         """
         uid = owner["metadata"]["uid"]
         wanted = {*keep, *((obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects)}
         surplus = [obj for obj in self.owned(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
-        await self._delete([obj for obj in surplus if not deleting(obj)])
+        await self._delete([obj for obj in surplus if not deleting(obj) and (not in_use or _is_plan(obj))])
         state = State.READY
         levels: list[list[Json]] = [
             [grouping.workload] if grouping.workload is not None else [],
@@ -105,7 +126,9 @@ class Groups:
                 level = [self._with_workload(obj, grouping) for obj in level]
             if idle and state is not State.READY:
                 break
-            states = await together(self._ensure_one(owner, uid, obj, controller, announce) for obj in level)
+            states = await together(
+                self._ensure_one(owner, uid, obj, controller, announce, in_use and not _is_plan(obj)) for obj in level
+            )
             for found in states:
                 if found is State.REPLACING or state is State.READY:
                     state = found
@@ -127,7 +150,9 @@ class Groups:
         references = [*obj["metadata"]["ownerReferences"], reference]
         return {**obj, "metadata": {**obj["metadata"], "ownerReferences": references}}
 
-    async def _ensure_one(self, owner: Json, uid: str, wanted: Json, controller: str, announce: bool) -> State:
+    async def _ensure_one(
+        self, owner: Json, uid: str, wanted: Json, controller: str, announce: bool, in_use: bool
+    ) -> State:
         kind, meta = wanted["kind"], wanted["metadata"]
         cache = self._cache(kind)
         known = cache.get(meta["namespace"], meta["name"])
@@ -152,6 +177,13 @@ class Groups:
             except Invalid:  # a CompositePodGroup's count is fixed unless a gate says otherwise
                 pass
         if found is Difference.NONE or deleting(known):
+            return kept
+        if in_use:
+            note = (
+                f"{kind} {meta['name']} keeps the rules it was made with while pods are in it; "
+                f"those asked for now hold when {owner['kind']} {owner['metadata']['name']} has no pods"
+            )
+            self.events.warning(owner, controller, "GroupsUnchanged", note)
             return kept
         await self._delete([known])
         return State.REPLACING
@@ -221,6 +253,11 @@ class Groups:
                 )
             except NotFound:
                 continue
+
+
+def _is_plan(obj: Json) -> bool:
+    """A Workload holds templates; nothing runs in it."""
+    return bool(obj["kind"] == WORKLOADS.kind)
 
 
 def adopted(workload: Json) -> bool:

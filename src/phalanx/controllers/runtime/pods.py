@@ -31,6 +31,16 @@ def bound(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
+def group_of(pod: Json) -> str:
+    return str(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName") or "")
+
+
+def index_by_group(pod: Json) -> list[str]:
+    """Cache index: the PodGroup of a pod that has not finished."""
+    name = group_of(pod)
+    return [f"{pod['metadata']['namespace']}/{name}"] if name and not finished(pod) else []
+
+
 def condition(obj: Json, type_: str) -> Json | None:
     for entry in (obj.get("status") or {}).get("conditions") or ():
         if entry.get("type") == type_:

@@ -80,6 +80,7 @@ class WorkloadKind:
     refers: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
     workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have made for it
     replicated: Replicated | None = None
+    adopts: bool = False  # a Workload its author made for it goes with it
     # -- in a local cluster: its reconcilers. Imported when called, since the command line reads descriptors, too.
     run: Callable[[Local], Iterable[Controller]] | None = None
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from phalanx.base.client import Resource
 from phalanx.base.errors import Conflict, Invalid
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouper, Grouping, Refused
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
-from phalanx.controllers.runtime.pods import active
+from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import active, index_by_group
 from phalanx.controllers.workloads.kind import Local, PodToCome, numbered, replicas_of
 
 
@@ -33,6 +34,7 @@ class SetGroupsController(Controller):
         self._owners = caches.of(resource)
         self._pods = caches.of(r.PODS)
         self._pods.index("controller", index_by_controller)
+        self._pods.index("group", index_by_group)
         self._owners.on_change(self._owner_changed)
         groups.feed(resource.kind, self.queue)
 
@@ -44,21 +46,22 @@ class SetGroupsController(Controller):
         owner = self._owners.get(*key)
         if owner is None or deleting(owner) or controller_of(owner) is not None:
             return  # groups go with their owner
-        if self._by_hand(owner):
-            return
         try:
-            wanted = self._group(owner, ())
+            wanted = self._wanted(owner)
             if wanted:
-                await self._groups.ensure(owner, wanted, self.name)
+                await self._groups.ensure(owner, wanted, self.name, in_use=self._in_use(owner, wanted))
             elif self._groups.owned(owner):
                 await self._groups.remove(owner)
         except Refused as refusal:
             self._events.warning(owner, self.name, refusal.reason, refusal.message)
 
-    def _by_hand(self, owner: Json) -> bool:
-        """Manifest lifecycle: a Workload its author wrote for this owner is theirs, and no other is made."""
-        uid = owner["metadata"]["uid"]
-        return any(not controlled_by(found, uid) for found in self._groups.for_owner(owner))
+    def _wanted(self, owner: Json) -> Grouping:
+        """Manifest lifecycle: a Workload its author wrote for this owner is used, and stays its author's."""
+        return self._group(owner, self._groups.for_owner(owner))
+
+    def _in_use(self, owner: Json, wanted: Grouping) -> bool:
+        group = wanted.links[""].pod_group if "" in wanted.links else ""
+        return bool(group) and self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
 
     def _has_group(self, namespace: str, name: str, maker: Json) -> bool:
         """A group that is being deleted stays as long as pods refer to it; without any it is about to go."""
@@ -79,10 +82,8 @@ class SetGroupsController(Controller):
                 self._link(pod, owner, maker)
 
     def _link(self, pod: Json, owner: Json, maker: Json) -> None:
-        if self._by_hand(owner):
-            return
         try:
-            wanted = self._group(owner, ())
+            wanted = self._wanted(owner)
         except Refused as refusal:
             raise Invalid(refusal.message) from refusal
         link = wanted.links.get("")
@@ -91,6 +92,11 @@ class SetGroupsController(Controller):
         namespace = owner["metadata"]["namespace"]
         if link.pod_group and not self._has_group(namespace, link.pod_group, maker):
             raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
+        for group in wanted.groups:
+            # A set that grows asks for more members before there are more: else the first of them start alone.
+            known = self._groups.pod_groups.get(namespace, group["metadata"]["name"])
+            if known is not None and not deleting(known) and difference(known, group) is Difference.COUNTS:
+                raise Conflict(f"PodGroup {link.pod_group} does not follow the size of {owner['kind']} yet")
         if link.workload and self._groups.workloads.get(namespace, link.workload) is None:
             raise Conflict(f"Workload {link.workload} does not exist yet")
         link.put_on(pod["spec"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.controllers.grouping.by_hand import COPIED, with_hand_made
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     POD_GROUPS,
@@ -22,14 +23,6 @@ from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, wor
 from phalanx.controllers.grouping.wishes import wishes
 
 BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"
-_COPIED = (
-    "schedulingPolicy",
-    "schedulingConstraints",
-    "disruptionMode",
-    "resourceClaims",
-    "priorityClassName",
-    "priority",
-)
 
 
 def mode_of(job: Json, *, cron_jobs: bool = True) -> str:
@@ -97,12 +90,13 @@ def group_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     name = by_uid(meta["name"], meta.get("uid", ""))
     group_name = of_template(name, leaf.name)
     group = pod_group(job, group_name, name, leaf)
-    return Grouping(
+    found = Grouping(
         workload=workload(job, name, [leaf]),
         groups=[group],
         links={"": Link(pod_group=group_name, template=leaf.name)},
         owned_by_workload=True,
     )
+    return with_hand_made(job, found, related)
 
 
 def parent_workload(job: Json, workloads: Sequence[Json]) -> Json | None:
@@ -133,7 +127,7 @@ def delegated(job: Json, parent: Json, *, shared: bool = False) -> Grouping:
     workload_name = parent["metadata"]["name"]
     name = of_template(workload_name, f"{job['metadata']['name']}-{wanted}" if shared else wanted)
     spec = {"workloadRef": {"workloadName": workload_name, "templateName": wanted}}
-    spec |= {key: template[key] for key in _COPIED if template.get(key) is not None}
+    spec |= {key: template[key] for key in COPIED if template.get(key) is not None}
     group = {
         "apiVersion": POD_GROUPS.api_version,
         "kind": POD_GROUPS.kind,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phalanx.base.errors import ApiProblem
+from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, Link, Refused
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of
+from phalanx.controllers.runtime.pods import active, group_of
 from phalanx.controllers.workloads.job.grouping import (
     BOTH,
     GROUP_ONLY,
@@ -54,20 +56,25 @@ class JobGroups:
 
     async def _own(self, job: Json, pods: list[Json]) -> Membership:
         uid = job["metadata"]["uid"]
-        workloads = [found for found in self._groups.for_owner(job) if controlled_by(found, uid)]
+        about = self._groups.for_owner(job)
+        workloads = [found for found in about if controlled_by(found, uid)]
         if len(workloads) > 1:
             self._tell(job, "AmbiguousWorkload", f"Job {_name(job)} has several Workloads; delete all but one")
             return NOT_GROUPED
-        grouping = group_job(job)
-        wired = any(_group_of(pod) == grouping.links[""].pod_group for pod in pods)
+        by_hand = made_by_hand(job, about)
+        grouping = group_job(job, about)
+        wired = any(group_of(pod) == grouping.links[""].pod_group for pod in pods)
         if not workloads and not wired and not is_new(job, pods):
             return NOT_GROUPED  # began without groups and ends without
-        if workloads:
+        if workloads and by_hand is None:
             templates = workloads[0]["spec"].get("podGroupTemplates") or []
             if len(templates) != 1:
                 raise Refused(f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1")
         try:
-            await self._groups.ensure(job, grouping, NAME, announce=True)
+            if by_hand is not None:
+                await self._groups.adopt(job, by_hand)  # its author made it for this Job: it goes with it
+            in_use = any(group_of(pod) == grouping.links[""].pod_group and active(pod) for pod in pods)
+            await self._groups.ensure(job, grouping, NAME, announce=True, in_use=in_use)
         except ApiProblem as problem:
             self._tell(job, "FailedWorkloadCreate", f"Failed to create Workload for Job {_name(job)}: {problem}")
             raise
@@ -96,7 +103,7 @@ class JobGroups:
             grouping = delegated(job, parent, shared=True)
         link = grouping.links[""].pod_group
         known = self._groups.pod_groups.get(job["metadata"]["namespace"], link)
-        if known is None and not is_new(job, pods) and not any(_group_of(pod) == link for pod in pods):
+        if known is None and not is_new(job, pods) and not any(group_of(pod) == link for pod in pods):
             return NOT_GROUPED
         await self._groups.ensure(job, grouping, NAME, announce=True)
         return self._joined(job, grouping)
@@ -137,7 +144,3 @@ def is_new(job: Json, pods: list[Json]) -> bool:
 
 def _name(obj: Json) -> str:
     return str(obj["metadata"]["name"])
-
-
-def _group_of(pod: Json) -> str:
-    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName") or "")

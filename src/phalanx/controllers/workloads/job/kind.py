@@ -30,5 +30,6 @@ JOB = WorkloadKind(
     templates=its_template,
     place=owned_by(r.JOBS.kind),
     ends=("Complete", "Failed"),
+    adopts=True,
     run=_run,
 )

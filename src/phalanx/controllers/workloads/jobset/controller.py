@@ -11,6 +11,7 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -141,18 +142,19 @@ class JobSetController(Controller):
         named: set[str] = {str(part.pod_spec["workloadRef"]["name"]) for part in shape.parts if part.names_workload}
         if uses_gang_config(jobset):
             named.add(workload_name(shape.name))
-        by_hand = [found for name in sorted(named) if (found := self._groups.workloads.get(meta["namespace"], name))]
-        check_links(shape, by_hand)
-        grouping = group_job_set(jobset, by_hand)
-        for workload in self._groups.for_owner(jobset):
-            if workload in by_hand and grouping.workload is None:
-                await self._groups.adopt(jobset, workload)
+        by_name = [found for name in sorted(named) if (found := self._groups.workloads.get(meta["namespace"], name))]
+        check_links(shape, by_name)
+        about = self._groups.for_owner(jobset)
+        grouping = group_job_set(jobset, [*by_name, *(found for found in about if found not in by_name)])
+        by_hand = made_by_hand(jobset, about) if grouping.workload is None else None
+        if by_hand is not None and (grouping or by_hand in by_name):
+            await self._groups.adopt(jobset, by_hand)
         # KEP-969 deletes the objects of a suspended set; KEP-1068's Workload is there as early as possible.
         if jobset["spec"].get("suspend") and not uses_gang_config(jobset):
             await self._groups.remove(jobset)
             return grouping
         idle = all(job["spec"].get("suspend") for job in look.children.active)
-        state = await self._groups.ensure(jobset, grouping, NAME, idle=idle)
+        state = await self._groups.ensure(jobset, grouping, NAME, idle=idle, in_use=not idle)
         if grouping:
             look.grouped()
         if state is State.LEAVING and idle:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.controllers.grouping.by_hand import with_hand_made
 from phalanx.controllers.grouping.core import Grouping, Json, Refused
 from phalanx.controllers.grouping.wishes import wishes
 from phalanx.controllers.workloads.jobset.gang_config import by_gang_config, uses_gang_config
@@ -24,7 +25,11 @@ from phalanx.controllers.workloads.jobset.tree import TREE, by_tree
 
 
 def group_job_set(jobset: Json, related: Sequence[Json] = ()) -> Grouping:
-    """`related`: Workloads of the namespace, among which one that the author made by hand is respected."""
+    """`related`: Workloads about the JobSet, of which one that its author made is used."""
+    return with_hand_made(jobset, _group(jobset, related), related)
+
+
+def _group(jobset: Json, related: Sequence[Json]) -> Grouping:
     shape = shape_of(jobset)
     scheduling = jobset["spec"].get("scheduling")
     annotations = jobset["metadata"].get("annotations") or {}

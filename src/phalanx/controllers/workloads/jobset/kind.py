@@ -64,6 +64,7 @@ JOB_SET = WorkloadKind(
     asks=_asks,
     aliases=("js",),
     ends=("Completed", "Failed"),
+    adopts=True,
     workload_name=workload_name,
     run=_run,
 )

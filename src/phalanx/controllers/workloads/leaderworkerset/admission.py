@@ -61,7 +61,8 @@ class PodAdmission:
             return
         if not is_leader(pod) and self._join_kept(pod, namespace, n.group_name(lws, index, revision)):
             return
-        links = grouping.grouping(lws, [(index, revision, then)]).links
+        related = self._groups.around(lws) if self._groups is not None else ()
+        links = grouping.grouping(lws, [(index, revision, then)], related).links
         link = next((links[part] for part in grouping.part_of(pod) if part in links), None)
         if link is None:
             return

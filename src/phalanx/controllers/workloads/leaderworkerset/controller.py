@@ -15,7 +15,7 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.core import WORKLOADS, Grouping, Refused
+from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, Refused
 from phalanx.controllers.providers import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -79,11 +79,18 @@ class LeaderWorkerSetController(Controller):
             cache.on_change(self._part_changed)
         if groups is not None:
             groups.feed("LeaderWorkerSet", self.queue)
+            self._owners.index("under", _index_by_parent)
+            groups.composites.on_change(self._parent_changed)
 
     def _part_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for obj in (new, old):
             if obj is not None and n.label(obj, n.NAME):
                 self.queue.add(Key(key.namespace, n.label(obj, n.NAME)))
+
+    def _parent_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None or old is None:
+            for lws in self._owners.by_index("under", str(key)):
+                self.queue.add(Key(key.namespace, lws["metadata"]["name"]))
 
     # ---- looking
 
@@ -188,7 +195,7 @@ class LeaderWorkerSetController(Controller):
             pairs |= {(index, look.revision)} if index >= partition else self._below(look, index, earlier)
         alone = {pair for pair, leader in there.items() if not is_grouped(leader) and not deleting(leader)}
         known = [(index, rev, look.then[rev]) for index, rev in pairs - alone if rev in look.then]
-        return grouping.grouping(look.lws, known)
+        return grouping.grouping(look.lws, known, self._groups.around(look.lws) if self._groups is not None else ())
 
     def _all_pods(self, lws: Json) -> list[Json]:
         return self._pods.by_index("lws", f"{lws['metadata']['namespace']}/{lws['metadata']['name']}")
@@ -341,6 +348,12 @@ class LeaderWorkerSetController(Controller):
 def _index_by_owner(pod: Json) -> list[str]:
     name = n.label(pod, n.NAME)
     return [f"{pod['metadata']['namespace']}/{name}"] if name else []
+
+
+def _index_by_parent(lws: Json) -> list[str]:
+    """The CompositePodGroup above it, if it is part of somebody's tree."""
+    name = n.annotation(lws, PARENT_COMPOSITE)
+    return [f"{lws['metadata']['namespace']}/{name}"] if name else []
 
 
 def _complete(workers: Json) -> bool:

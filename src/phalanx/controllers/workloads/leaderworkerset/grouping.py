@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from phalanx.controllers.grouping.by_hand import from_templates_of, with_hand_made, workload_above
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
@@ -60,23 +61,28 @@ def leader_first(lws: Json) -> bool:
 def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
     """All replicas, at one revision; without a cluster the revision is a hash of the template."""
     revision = hash_of({"spec": lws["spec"]["leaderWorkerTemplate"]})
-    return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))])
+    return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))], related)
 
 
-def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grouping:
-    """Of so many replicas: (index, revision, the LeaderWorkerSet as it was then)."""
+def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequence[Json] = ()) -> Grouping:
+    """Of so many replicas: (index, revision, the LeaderWorkerSet as it was then).
+
+    `related`: Workloads about it or about its parent, and the CompositePodGroup above it.
+    """
     if not asked(lws):
         return Grouping()
     _check(lws)
     if n.annotation(lws, API) == "v1alpha1":
-        return _first_version(lws, replicas)
+        return with_hand_made(lws, _first_version(lws, replicas), related)
     template = _template(lws)
     name = lws["metadata"]["name"]
-    delegated = n.annotation(lws, GROUP_TEMPLATE)
-    found = Grouping(workload=None if delegated else workload(lws, name, [template]))
+    found = Grouping(workload=workload(lws, name, [template]))
     for index, revision, then in sorted(replicas, key=lambda replica: replica[:2]):
         _add_replica(found, lws, index, revision, _template(then))
-    return found
+    delegated = n.annotation(lws, GROUP_TEMPLATE)
+    if delegated:
+        return from_templates_of(workload_above(lws, related), found, only=delegated)
+    return with_hand_made(lws, found, related)
 
 
 def _add_replica(found: Grouping, lws: Json, index: int, revision: str, template: Leaf | Node) -> None:

@@ -79,7 +79,7 @@ def _present(lws: Json, leaders: Json | None, pods: Iterable[PodView]) -> list[s
 
 
 def _group(lws: Json, replicas: Sequence[str], related: Sequence[Json]) -> Grouping:
-    return grouping(lws, [(*_replica(part), lws) for part in replicas])
+    return grouping(lws, [(*_replica(part), lws) for part in replicas], related)
 
 
 def _replica(part: str) -> tuple[int, str]:

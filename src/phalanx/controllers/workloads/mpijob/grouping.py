@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.controllers.grouping.by_hand import with_hand_made
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
 from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
@@ -29,18 +30,20 @@ def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
         if not workers:
             leaves = leaves[1:]
         groups = {leaf.name: f"{name}-{leaf.name}" for leaf in leaves}
-        return Grouping(
+        apart = Grouping(
             workload=workload(job, name, leaves),
             groups=[pod_group(job, groups[leaf.name], name, leaf) for leaf in leaves],
             links={part: Link(pod_group=groups[part], template=part) for part in groups},
         )
+        return with_hand_made(job, apart, related)
     leaf = Leaf("launcher-worker", gang(minimum), wish.constraints, wish.mode, (), priority)
     link = Link(pod_group=name, template=leaf.name)
-    return Grouping(
+    together = Grouping(
         workload=workload(job, name, [leaf]),
         groups=[pod_group(job, name, name, leaf)],
         links={"launcher": link, "worker": link},
     )
+    return with_hand_made(job, together, related)
 
 
 def replica_of(job: Json, owner: Json) -> Replica:

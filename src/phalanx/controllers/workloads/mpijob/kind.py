@@ -44,5 +44,6 @@ MPI_JOB = WorkloadKind(
     templates=_templates,
     place=_place,
     ends=("Succeeded", "Failed"),
+    adopts=True,
     certain=False,
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from phalanx.controllers.grouping.by_hand import with_hand_made
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
 from phalanx.controllers.grouping.names import fitting, hashed
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
@@ -44,7 +45,7 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
         group = fitting(f"{name}-{leaf.name}") if len(leaves) > 1 or leaf.name != job["metadata"]["name"] else name
         found.groups.append(pod_group(job, group, name, leaf))
         found.links |= {step: Link(pod_group=group, template=leaf.name) for step in members}
-    return found
+    return with_hand_made(job, found, related)
 
 
 def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf, list[str]]]:

@@ -1,0 +1,174 @@
+"""A Workload that its author made for a workload object: used instead of one of ours, and never changed.
+
+Groups that would be made from our templates are made from those of the same name in it, or from its only one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from phalanx.controllers.grouping.core import (
+    ADOPTED,
+    COMPOSITE_POD_GROUPS,
+    GROUP_TEMPLATE,
+    PARENT_COMPOSITE,
+    POD_GROUPS,
+    WORKLOADS,
+    Grouping,
+    Json,
+    Link,
+    Refused,
+    controller_ref,
+    namespace_of,
+)
+
+COPIED = (
+    "schedulingPolicy",
+    "schedulingConstraints",
+    "disruptionMode",
+    "resourceClaims",
+    "priorityClassName",
+    "priority",
+)
+
+
+def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
+    """The Workload whose `controllerRef` names the owner and that somebody else made. One of ours goes before it."""
+    about = [
+        found
+        for found in related
+        if found.get("kind") == WORKLOADS.kind
+        and namespace_of(found) == namespace_of(owner)
+        and _same_reference(found["spec"].get("controllerRef"), controller_ref(owner))
+        and "deletionTimestamp" not in found["metadata"]
+    ]
+    by_hand = []
+    for workload in about:
+        controller = next(
+            (ref for ref in workload["metadata"].get("ownerReferences") or () if ref.get("controller")), None
+        )
+        adopted = (workload["metadata"].get("annotations") or {}).get(ADOPTED) == "true"
+        mine = controller is not None and controller.get("uid") == owner["metadata"].get("uid")
+        if mine and not adopted:
+            return None
+        if controller is None or mine:
+            by_hand.append(workload)
+    if len(by_hand) > 1:
+        names = ", ".join(sorted(workload["metadata"]["name"] for workload in by_hand))
+        raise Refused(f"several Workloads say they are about it: {names}; delete all but one", "AmbiguousWorkload")
+    return by_hand[0] if by_hand else None
+
+
+def _same_reference(one: Json | None, other: Json) -> bool:
+    return one is not None and (one.get("apiGroup") or "", one.get("kind"), one.get("name")) == (
+        other.get("apiGroup") or "",
+        other["kind"],
+        other["name"],
+    )
+
+
+def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> Grouping:
+    """The same groups under the rules that the author wrote, if there are any. Raises Refused where they do not fit."""
+    workload = made_by_hand(owner, related) if grouping.workload is not None else None
+    if workload is None:
+        return grouping
+    return from_templates_of(workload, grouping)
+
+
+def from_templates_of(workload: Json, grouping: Grouping, *, only: str = "") -> Grouping:
+    """Groups made from the templates of another Workload; `only`: the one for all of them."""
+    name, templates = workload["metadata"]["name"], dict(_templates(workload["spec"]))
+    composites = [_remade(obj, name, templates, only) for obj in grouping.composites]
+    groups = [_remade(obj, name, templates, only) for obj in grouping.groups]
+    chosen = {obj["metadata"]["name"]: obj["spec"]["workloadRef"]["templateName"] for obj in groups}
+    links = {part: _relinked(link, name, chosen, templates) for part, link in grouping.links.items()}
+    return replace(grouping, workload=None, composites=composites, groups=groups, links=links, owned_by_workload=False)
+
+
+def _relinked(link: Link, workload: str, chosen: Mapping[str, str], templates: Mapping[tuple[str, str], Json]) -> Link:
+    if not link.workload:
+        return replace(link, template=chosen.get(link.pod_group, link.template))
+    groups = [name for kind, name in templates if kind == POD_GROUPS.kind]  # KEP-4671: pods name the group in it
+    if link.group not in groups and len(groups) != 1:
+        raise Refused(
+            f"Workload {workload} has no group {link.group!r}; add it, or delete the Workload", "WorkloadDoesNotFit"
+        )
+    return replace(link, workload=workload, group=link.group if link.group in groups else groups[0])
+
+
+def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json], only: str) -> Json:
+    kind, wanted = obj["kind"], only or obj["spec"]["workloadRef"]["templateName"]
+    fitting = [name for of, name in templates if of == kind]
+    if (kind, wanted) not in templates and len(fitting) == 1 and not only:
+        wanted = fitting[0]
+    template = templates.get((kind, wanted))
+    if template is None:
+        field = "compositePodGroupTemplate" if kind == COMPOSITE_POD_GROUPS.kind else "podGroupTemplate"
+        there = ", ".join(fitting) or "none"
+        raise Refused(
+            f"Workload {workload} has no {field} {wanted!r} (there is {there}); name one so, or delete the Workload to "
+            f"have one made",
+            "WorkloadDoesNotFit",
+        )
+    _check_count(workload, wanted, template, obj)
+    spec: Json = {"workloadRef": {"workloadName": workload, "templateName": wanted}}
+    spec |= {key: copy.deepcopy(template[key]) for key in COPIED if template.get(key) is not None}
+    if obj["spec"].get("parentCompositePodGroupName"):
+        spec["parentCompositePodGroupName"] = obj["spec"]["parentCompositePodGroupName"]
+    return {**obj, "spec": spec}
+
+
+def _check_count(workload: str, name: str, template: Json, obj: Json) -> None:
+    for count in ("minCount", "minGroupCount"):
+        theirs = ((template.get("schedulingPolicy") or {}).get("gang") or {}).get(count)
+        ours = ((obj["spec"].get("schedulingPolicy") or {}).get("gang") or {}).get(count)
+        if theirs is not None and ours is not None and int(theirs) > int(ours):
+            raise Refused(
+                f"template {name!r} of Workload {workload} wants {theirs} members and will only ever have {ours}; "
+                f"lower its {count}",
+                "WorkloadDoesNotFit",
+            )
+
+
+def _templates(node: Json) -> Iterator[tuple[tuple[str, str], Json]]:
+    """All templates of a Workload by (kind of group, name)."""
+    for template in node.get("podGroupTemplates") or ():
+        yield ("PodGroup", template["name"]), template
+    for group in node.get("podGroups") or ():  # KEP-4671
+        yield ("PodGroup", group["name"]), {"name": group["name"], "schedulingPolicy": group.get("policy")}
+    for template in node.get("compositePodGroupTemplates") or ():
+        yield ("CompositePodGroup", template["name"]), template
+        yield from _templates(template)
+
+
+# -- below a tree ----------------------------------------------------------------------------------------------------
+
+
+def workload_above(obj: Json, related: Sequence[Json]) -> Json:
+    """Whose templates a workload below a tree uses: that of the CompositePodGroup above it, or of its own owner."""
+    meta = obj["metadata"]
+    parent = (meta.get("annotations") or {}).get(PARENT_COMPOSITE)
+    workloads = [found for found in related if found.get("kind") == WORKLOADS.kind]
+    owner = next((ref for ref in meta.get("ownerReferences") or () if ref.get("controller")), None)
+    if parent:
+        key = (COMPOSITE_POD_GROUPS.kind, parent)
+        above = next((found for found in related if (found.get("kind"), found["metadata"]["name"]) == key), None)
+        if above is None:
+            raise Refused(f"CompositePodGroup {parent} above does not exist yet; create it", "ParentWorkloadNotReady")
+        named = (above["spec"].get("workloadRef") or {}).get("workloadName")
+        found = next((workload for workload in workloads if workload["metadata"]["name"] == named), None)
+        what = f"Workload {named} of CompositePodGroup {parent}"
+    elif owner is not None:
+        about = {"kind": owner["kind"], "name": owner["name"], "apiGroup": owner["apiVersion"].rpartition("/")[0]}
+        found = next((one for one in workloads if _same_reference(one["spec"].get("controllerRef"), about)), None)
+        what = f"a Workload of {owner['kind']} {owner['name']}"
+    else:
+        raise Refused(
+            f"annotation {GROUP_TEMPLATE} names a template of somebody else's Workload, but nobody owns this "
+            f"{obj['kind']}; name the group above it in {PARENT_COMPOSITE}"
+        )
+    if found is None:
+        raise Refused(f"{what} does not exist yet; create it", "ParentWorkloadNotReady")
+    return found
