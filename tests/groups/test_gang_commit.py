@@ -12,6 +12,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 
@@ -225,6 +226,15 @@ def test_pods_that_others_placed_are_left_alone_after_a_restart():
     run.restart().step()
     run.see(pod("g-1").group("g").cpu("1")).step(60)
     assert run.evicted() == [] and run.bound == {"by-hand": "n0"}
+
+
+@pytest.mark.parametrize("scheduler, evicted", [("default-scheduler", ["g-0"]), ("another", [])])
+def test_a_gang_that_another_scheduler_is_placing_is_left_to_it(scheduler, evicted):
+    """Two of our schedulers under different names see each other's first bind before the last."""
+    mine = pod("g-0").group("g").cpu("1").node("n0").annotate(BOUND_IN_GROUP, "g-uid").scheduler(scheduler)
+    run = Cluster().see(node("n0").cpu("1"), pod_group("g").gang(2).uid("g-uid"), mine)
+    run.see(pod("g-1").group("g").cpu("1").scheduler(scheduler)).step(60)
+    assert run.evicted() == evicted
 
 
 def test_a_true_condition_survives_the_restart_and_is_not_written_again():

@@ -103,7 +103,7 @@ class Commits:
         found = False
         for part in self._broken(group):
             for leaf in self._groups.forest.leaves(part.key):
-                for member in releasable(leaf):
+                for member in self._releasable(leaf):
                     found = True
                     self._evict(part, leaf, member, root_key)
         return found
@@ -125,7 +125,7 @@ class Commits:
                 if counts[MemberState.ASSUMED] or leaf.completed:
                     break
                 running = counts[MemberState.RUNNING]
-                if running and (self._scheduled_before(leaf) or len(releasable(leaf)) < running):
+                if running and (self._scheduled_before(leaf) or len(self._releasable(leaf)) < running):
                     break
                 placed += running
             else:
@@ -134,6 +134,23 @@ class Commits:
                 return
         for child in group.sorted_children():
             yield from self._broken(child)
+
+    def _releasable(self, leaf: Group) -> list[Member]:
+        """Members of a broken gang that may be taken back: bound by us for this very group object, not started, not
+        leaving already. What ran under an earlier object of the same name is not touched by its successor, and what
+        another scheduler is placing just now is that scheduler's to complete."""
+        if leaf.spec is None:
+            return []
+        uid, ours = leaf.spec.uid, self._groups.cycle.profiles
+        return [
+            member
+            for member in leaf.members.values()
+            if member.state is MemberState.RUNNING
+            and member.pod.status.phase in ("", "Pending")
+            and member.pod.status.start_time is None
+            and member.pod.metadata.annotations.get(BOUND_IN_GROUP) == uid
+            and member.pod.spec.scheduler_name in ours
+        ]
 
     def _scheduled_before(self, leaf: Group) -> bool:
         """Also of a leaf that only later got this parent."""
@@ -157,19 +174,3 @@ class Commits:
             event_message=f"Released from node {member.node}: {part.key} could not be completed",
             preemptor=root_key,
         )
-
-
-def releasable(leaf: Group) -> list[Member]:
-    """Members of a broken gang that may be taken back: bound by us for this very group object, not started, not
-    leaving already. What ran under an earlier object of the same name is not touched by its successor."""
-    if leaf.spec is None:
-        return []
-    uid = leaf.spec.uid
-    return [
-        member
-        for member in leaf.members.values()
-        if member.state is MemberState.RUNNING
-        and member.pod.status.phase in ("", "Pending")
-        and member.pod.status.start_time is None
-        and member.pod.metadata.annotations.get(BOUND_IN_GROUP) == uid
-    ]
