@@ -7,15 +7,19 @@ import json
 import random
 from typing import Any
 
+import msgspec
+import pytest
 from conftest_kube import PODS, eventually, pod
 
 from phalanx.base.clock import SystemClock
-from phalanx.base.errors import Unreachable
+from phalanx.base.errors import ApiProblem, Forbidden, Unreachable
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, Outcome
+from phalanx.kube import executor as module
 from phalanx.kube.client import HttpClient
 from phalanx.kube.executor import Executor
 from phalanx.kube.recorder import EVENTS, Recorder
+from phalanx.model.objects import Pod
 
 
 class Bench:
@@ -69,6 +73,72 @@ class LosesAnswers:
             self.lost += 1
             raise Unreachable("the answer was lost")
         return answer
+
+
+class Silent:
+    """Binds are done or not, but neither their answer nor the pod can be read, until `back`."""
+
+    def __init__(self, inner: HttpClient, *, done: bool, problem: ApiProblem) -> None:
+        self._inner, self._done, self._problem = inner, done, problem
+        self.back = False
+        self.reads = self.binds = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def create(self, *args: Any, **kwargs: Any) -> bytes:
+        if self.back or kwargs.get("subresource") != "binding":
+            return await self._inner.create(*args, **kwargs)
+        self.binds += 1
+        if self._done and self.binds == 1:
+            await self._inner.create(*args, **kwargs)
+        raise Unreachable("the answer was lost")
+
+    async def get(self, *args: Any, **kwargs: Any) -> bytes:
+        if self.back:
+            return await self._inner.get(*args, **kwargs)
+        self.reads += 1
+        raise self._problem
+
+
+@pytest.mark.parametrize("problem", [Unreachable("no answer"), Forbidden("may not get pods")])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_bind_nobody_can_read_about_has_no_outcome_until_it_is_known(run, namespace, done, problem, monkeypatch):
+    monkeypatch.setattr(module, "delay", lambda *_: 0.005)
+
+    async def go(client: HttpClient) -> None:
+        uid = await make(client, namespace, "a")
+        silent = Silent(client, done=done, problem=problem)
+        async with Bench(silent) as bench:
+            bench.executor.submit([d.Bind(1, namespace, "a", uid, node="n1")])
+            await eventually(lambda: silent.reads > 20, "many readings")
+            assert bench.outcomes == {}, "unknown is not 'not bound'"
+            assert bench.executor.in_flight == 1 and bench.executor.doubtful == 1
+            silent.back = True
+            await eventually(lambda: 1 in bench.outcomes, "the outcome")
+        assert bench.outcomes[1] == Outcome(1)
+        assert (await read(client, namespace, "a"))["spec"]["nodeName"] == "n1"
+
+    run(go)
+
+
+@pytest.mark.parametrize(("node", "problem"), [("n1", ""), ("n2", CONFLICT), ("", None), (None, NOT_FOUND)])
+def test_the_informers_word_ends_the_doubt(run, namespace, node, problem, monkeypatch):
+    monkeypatch.setattr(module, "delay", lambda *_: 0.005)
+
+    async def go(client: HttpClient) -> None:
+        silent = Silent(client, done=False, problem=Forbidden("may not get pods"))
+        async with Bench(silent) as bench:
+            bench.executor.submit([d.Bind(1, namespace, "a", "uid-a", node="n1")])
+            await eventually(lambda: bench.executor.doubtful == 1, "doubt")
+            spec = {"nodeName": node} if node else {}
+            said = {"metadata": {"name": "a", "namespace": namespace, "uid": "uid-a"}, "spec": spec}
+            bench.executor.heard(namespace, "a", msgspec.convert(said, Pod) if node is not None else None)
+            reads = silent.reads
+            await eventually(lambda: 1 in bench.outcomes or silent.reads > reads + 5, "an outcome, or more readings")
+        assert (bench.outcomes[1].problem if 1 in bench.outcomes else None) == problem
+
+    run(go)
 
 
 def test_a_bind_is_done_and_confirmed(run, namespace):

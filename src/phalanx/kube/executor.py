@@ -2,7 +2,8 @@
 
 Binds and evictions run concurrently. Status writes are slower lanes of their own: the latest wish per object wins,
 so a message that changes ten times while the server is busy costs one write, and no status ever delays a bind.
-A bind whose answer was lost is resolved by reading the pod, never by guessing.
+A bind whose answer was lost is resolved by reading the pod or by the informer's word, never by guessing: until then it
+has no outcome, so that the engine keeps its room.
 """
 
 from __future__ import annotations
@@ -11,12 +12,22 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from itertools import count
 
 import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound, TooManyRequests, Unauthorized
+from phalanx.base.errors import (
+    AlreadyExists,
+    ApiProblem,
+    Conflict,
+    NotFound,
+    Timeout,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from phalanx.base.retry import delay, retrying, verdict
 from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
@@ -31,7 +42,9 @@ PODS = Resource("", "v1", "pods", "Pod")
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 
-BIND_ATTEMPTS = 6
+BIND_ATTEMPTS = 6  # of a bind that the server answers
+WORTH_TELLING = 4
+Answer = tuple[str, str]  # problem, "" when it was done; message
 _POD = msgspec.json.Decoder(Pod)
 
 
@@ -57,6 +70,7 @@ class Executor:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._doubtful: dict[str, tuple[d.Bind, asyncio.Future[Answer]]] = {}  # by "namespace/name"
 
     def submit(self, decisions: list[d.Decision]) -> None:
         """Never waits. Outcomes arrive later through `report`."""
@@ -75,6 +89,17 @@ class Executor:
     @property
     def in_flight(self) -> int:
         return self._in_flight
+
+    @property
+    def doubtful(self) -> int:
+        """Binds that nobody knows whether they were done."""
+        return len(self._doubtful)
+
+    def heard(self, namespace: str, name: str, pod: Pod | None) -> None:
+        """The informer's word about a pod (None: gone) ends any doubt about its bind."""
+        doubt = self._doubtful.get(f"{namespace}/{name}")
+        if doubt is not None and (answer := _told_by(doubt[0], pod)) is not None and not doubt[1].done():
+            doubt[1].set_result(answer)
 
     async def run(self) -> None:
         workers = [(f"executor {number}", self._worker()) for number in range(self._concurrency)]
@@ -126,40 +151,60 @@ class Executor:
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
         }
-        for attempt in range(BIND_ATTEMPTS):
-            try:
-                await self._client.create(PODS, body, bind.namespace, name=bind.name, subresource="binding")
-                return "", ""
-            except ApiProblem as problem:
-                settled = await self._bound_already(bind, problem)
-                if settled is not None:
-                    return settled
-                if verdict(problem) == "final" or attempt == BIND_ATTEMPTS - 1:
-                    return problem_kind(problem), problem.message
-                await asyncio.sleep(delay(attempt, problem, self._rng))
+        key = f"{bind.namespace}/{bind.name}"
+        unanswered = False  # a call of ours may still be on its way to the server
+        try:
+            for attempt in count():
+                try:
+                    await self._client.create(PODS, body, bind.namespace, name=bind.name, subresource="binding")
+                    return "", ""
+                except Exception as error:
+                    problem = (
+                        error if isinstance(error, ApiProblem) else Unreachable(f"{type(error).__name__}: {error}")
+                    )
+                    unanswered = isinstance(problem, Unreachable | Timeout)
+                    if _in_doubt(problem):
+                        self._doubtful.setdefault(key, (bind, asyncio.get_running_loop().create_future()))
+                        answer = await self._clear_up(bind, problem)
+                        if answer is not None:
+                            return answer
+                    if verdict(problem) == "final" or (attempt >= BIND_ATTEMPTS - 1 and not unanswered):
+                        return problem_kind(problem), problem.message
+                    answer = await self._wait(key, delay(attempt, problem, self._rng))
+                    if answer is not None:
+                        return answer
+        finally:
+            self._doubtful.pop(key, None)
         raise AssertionError("unreachable: the loop returns")
 
-    async def _bound_already(self, bind: d.Bind, problem: ApiProblem) -> tuple[str, str] | None:
-        """After a doubtful answer: what does the pod itself say? None: not bound, the doubt is about nothing."""
-        if isinstance(problem, TooManyRequests | Unauthorized | NotFound):
+    async def _clear_up(self, bind: d.Bind, problem: ApiProblem) -> Answer | None:
+        """After a doubtful answer: what does the pod itself say? None: it is not bound."""
+        absent = 0
+        for attempt in count():
+            try:
+                return _told_by(bind, _POD.decode(await self._client.get(PODS, bind.name, bind.namespace)))
+            except (ApiProblem, msgspec.DecodeError) as unreadable:
+                absent = absent + 1 if isinstance(unreadable, NotFound) else 0
+                if absent == 2:  # one may have come astray
+                    return _told_by(bind, None)
+                if attempt == WORTH_TELLING:
+                    log.warning(
+                        "bind of %s/%s: nobody knows whether it was done (%s)", bind.namespace, bind.name, problem
+                    )
+                known = unreadable if isinstance(unreadable, ApiProblem) else Unreachable(str(unreadable))
+                answer = await self._wait(f"{bind.namespace}/{bind.name}", delay(attempt, known, self._rng))
+                if answer is not None:
+                    return answer
+        raise AssertionError("unreachable: the loop returns")
+
+    async def _wait(self, key: str, seconds: float) -> Answer | None:
+        """Some time, or less when the informer speaks; what it says about the bind."""
+        if key not in self._doubtful:
+            await asyncio.sleep(seconds)
             return None
-        if verdict(problem) == "final" and not isinstance(problem, Conflict | AlreadyExists):
-            return None
-        try:
-            pod = _POD.decode(
-                await retrying(lambda: self._client.get(PODS, bind.name, bind.namespace), self._rng, attempts=8)
-            )
-        except NotFound:
-            return NOT_FOUND, f"pod {bind.namespace}/{bind.name} is gone"
-        except ApiProblem as unreadable:
-            return TRANSIENT, unreadable.message
-        if pod.metadata.uid != bind.uid:
-            return NOT_FOUND, f"pod {bind.namespace}/{bind.name} was replaced by another of the same name"
-        if pod.spec.node_name == bind.node:
-            return "", ""
-        if pod.spec.node_name:
-            return CONFLICT, f"pod is bound to {pod.spec.node_name} already"
-        return None
+        told = self._doubtful[key][1]
+        await asyncio.wait((told,), timeout=seconds)
+        return told.result() if told.done() else None
 
     async def _evict(self, evict: d.Evict) -> None:
         condition = {
@@ -220,6 +265,26 @@ API_VERSION_OF = {
     "CompositePodGroup": "scheduling.k8s.io/v1alpha3",
     "Workload": "scheduling.k8s.io/v1beta1",
 }
+
+
+def _in_doubt(problem: ApiProblem) -> bool:
+    """Whether a bind that was answered so, or not at all, may have been done."""
+    if isinstance(problem, TooManyRequests | Unauthorized | NotFound):
+        return False
+    return verdict(problem) != "final" or isinstance(problem, Conflict | AlreadyExists)
+
+
+def _told_by(bind: d.Bind, pod: Pod | None) -> Answer | None:
+    """What the pod itself says about its bind; None: it is not bound."""
+    if pod is None:
+        return NOT_FOUND, f"pod {bind.namespace}/{bind.name} is gone"
+    if pod.metadata.uid != bind.uid:
+        return NOT_FOUND, f"pod {bind.namespace}/{bind.name} was replaced by another of the same name"
+    if pod.spec.node_name == bind.node:
+        return "", ""
+    if pod.spec.node_name:
+        return CONFLICT, f"pod is bound to {pod.spec.node_name} already"
+    return None
 
 
 def problem_kind(problem: ApiProblem) -> str:

@@ -2,23 +2,34 @@
 
 The holder gives up *before* others may take over: it stops when it could not renew for `renew_deadline`, others wait
 for `duration` since they last saw the lease change (by their own clock, so clock skew between machines is harmless).
+Only a lease that names somebody else is lost before that; a write that conflicts, or an answer that makes no sense, is
+tried again. The lease is released only when nothing of the work is under way: otherwise it runs out by itself, and who
+comes next begins after our last write has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound
+from phalanx.base.tasks import contained, end
 
 log = logging.getLogger(__name__)
+
+SOON = 0.2  # seconds until a renewal that met somebody else's write is tried again
+
+Attempt = Literal["held", "taken", "again"]
+HELD: Attempt = "held"
+TAKEN: Attempt = "taken"  # by somebody else, who still renews it
+AGAIN: Attempt = "again"  # nothing is known: look again
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
@@ -42,63 +53,89 @@ class Elector:
         self._seen: tuple[str, str] = ("", "")  # (holder, renewTime) as last read
         self._seen_at = float("-inf")  # our monotonic time when that last changed
         self.leading = False
+        self._renewed = float("-inf")  # our monotonic time before the last write of ours that stood
 
-    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, run `work` while it is held, release it when work ends. Raises LeaderLost."""
+    async def lead(
+        self, work: Callable[[], Coroutine[Any, Any, None]], settled: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Wait for the lease, run `work` while it is held, release it when work ended. Raises LeaderLost.
+
+        settled: whether everything that the work began has ended or is known; while it is not, nobody else may begin.
+        """
         await self._acquire()
         log.info("leading as %s", self._identity)
         self.leading = True
-        worker = asyncio.ensure_future(work())
-        keeper = asyncio.ensure_future(self._keep())
+        worker = asyncio.create_task(contained("leading", work()), name="leading")
+        keeper = asyncio.create_task(self._keep(), name="lease")
+        lost = False
         try:
-            done, _ = await asyncio.wait({worker, keeper}, return_when=asyncio.FIRST_COMPLETED)
-            if keeper in done and worker not in done:
-                worker.cancel()
-                await asyncio.gather(worker, return_exceptions=True)
-                raise LeaderLost(f"lease {self._settings.namespace}/{self._settings.name} was lost")
+            await asyncio.wait({worker, keeper}, return_when=asyncio.FIRST_COMPLETED)
+            if not worker.done():
+                lost = True
+                await end((worker,))
+                cause = None if keeper.cancelled() else keeper.exception()
+                raise LeaderLost(f"lease {self._settings.namespace}/{self._settings.name} was lost") from cause
             await worker
         finally:
             self.leading = False
-            for task in (worker, keeper):
-                task.cancel()
-            await asyncio.gather(worker, keeper, return_exceptions=True)
-            await self._release()
+            ended = await end((worker,))
+            await end((keeper,))  # last: until the work has ended the lease is kept
+            if not lost and ended and settled():
+                await self._release()
+            elif not lost:
+                log.warning("writes are still under way: the lease %s is left to run out", self._settings.name)
+
+    @property
+    def overdue(self) -> float:
+        """Seconds beyond the renew deadline that it leads without having renewed; 0 as long as all is well."""
+        if not self.leading:
+            return 0.0
+        return max(0.0, self._clock.monotonic() - self._renewed - self._settings.renew_deadline)
 
     async def _acquire(self) -> None:
         while True:
+            began = self._clock.monotonic()
             try:
-                if await self._try():
+                if await self._try() == HELD:
+                    self._renewed = began
                     return
-            except ApiProblem as problem:
+            except (ApiProblem, msgspec.DecodeError) as problem:
                 log.warning("asking for the lease %s: %s", self._settings.name, problem)
             await asyncio.sleep(self._settings.retry)
 
     async def _keep(self) -> None:
         """Returns when the lease is lost."""
-        last = self._clock.monotonic()
+        retry = self._settings.retry
         while True:
-            await asyncio.sleep(self._settings.retry)
-            left = last + self._settings.renew_deadline - self._clock.monotonic()
+            await asyncio.sleep(retry)
+            retry = self._settings.retry
+            began = self._clock.monotonic()  # others count from no earlier than this
+            left = self._renewed + self._settings.renew_deadline - began
             try:
                 async with asyncio.timeout(max(left, 0.001)):
-                    if not await self._try():
-                        log.error("another process took the lease %s", self._settings.name)
-                        return
-                last = self._clock.monotonic()
-            except (ApiProblem, TimeoutError) as problem:
-                log.warning("renewing the lease %s: %s", self._settings.name, problem or "timed out")
-            if self._clock.monotonic() - last >= self._settings.renew_deadline:
+                    outcome = await self._try()
+                if outcome == TAKEN:
+                    log.error("%s took the lease %s", self._seen[0] or "another process", self._settings.name)
+                    return
+                if outcome == HELD:
+                    self._renewed = began
+                else:
+                    retry = min(retry, SOON)  # somebody touched the lease and left it ours
+            except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
+                log.warning("renewing the lease %s: %s", self._settings.name, str(problem) or "timed out")
+            if self._clock.monotonic() - self._renewed >= self._settings.renew_deadline:
+                log.error("the lease %s could not be renewed in time", self._settings.name)
                 return
 
-    async def _try(self) -> bool:
-        """One attempt to take or renew; True when we hold it."""
+    async def _try(self) -> Attempt:
+        """One attempt to take or renew."""
         settings = self._settings
         now = rfc3339_micro(self._clock.now())
         try:
-            lease = msgspec.json.decode(await self._client.get(LEASES, settings.name, settings.namespace))
+            lease = _read(await self._client.get(LEASES, settings.name, settings.namespace))
         except NotFound:
             return await self._create(now)
-        spec = lease.get("spec") or {}
+        spec = lease["spec"]
         holder = spec.get("holderIdentity") or ""
         seen = (holder, spec.get("renewTime") or "")
         if seen != self._seen:
@@ -106,7 +143,7 @@ class Elector:
         if holder and holder != self._identity:
             expired = self._clock.monotonic() - self._seen_at >= settings.duration
             if not expired:
-                return False
+                return TAKEN
         taken_over = holder != self._identity
         spec = {
             **spec,
@@ -118,11 +155,11 @@ class Elector:
         }
         try:
             await self._client.update(LEASES, settings.name, {**lease, "spec": spec}, settings.namespace)
-        except Conflict:
-            return False
-        return True
+        except (Conflict, NotFound):
+            return AGAIN
+        return HELD
 
-    async def _create(self, now: str) -> bool:
+    async def _create(self, now: str) -> Attempt:
         settings = self._settings
         lease: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -139,18 +176,23 @@ class Elector:
         try:
             await self._client.create(LEASES, lease, settings.namespace)
         except AlreadyExists:
-            return False
-        return True
+            return AGAIN  # somebody was quicker, or the 404 before it was not true
+        return HELD
 
     async def _release(self) -> None:
         """Hand over at once instead of letting the next one wait for the lease to run out."""
         settings = self._settings
         try:
-            lease = msgspec.json.decode(await self._client.get(LEASES, settings.name, settings.namespace))
-            spec = lease.get("spec") or {}
+            lease = _read(await self._client.get(LEASES, settings.name, settings.namespace))
+            spec = lease["spec"]
             if spec.get("holderIdentity") != self._identity:
                 return
             spec = {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}
             await self._client.update(LEASES, settings.name, {**lease, "spec": spec}, settings.namespace)
-        except ApiProblem as problem:
+        except (ApiProblem, msgspec.DecodeError) as problem:
             log.warning("releasing the lease %s: %s", settings.name, problem)
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    lease = msgspec.json.decode(body, type=dict[str, Any])
+    return {**lease, "spec": msgspec.convert(lease.get("spec") or {}, dict[str, Any])}

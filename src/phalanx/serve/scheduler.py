@@ -101,6 +101,8 @@ class SchedulerService:
         changed: Callable[[Any], events.Event] = events.CHANGED_BY_KIND[resource.kind]  # type: ignore[assignment]
 
         def sink(change: Change[Any]) -> None:
+            if self.executor.doubtful and resource.kind == "Pod":
+                self.executor.heard(change.namespace, change.name, change.object)
             if change.object is None:
                 self._apply(events.Gone(resource.kind, change.name, change.namespace))
             else:
@@ -116,6 +118,11 @@ class SchedulerService:
         for listener in self.on_outcome:
             listener(outcome)
         self._apply(outcome)
+
+    @property
+    def settled(self) -> bool:
+        """No write of ours is under way or unknown: another scheduler may begin."""
+        return not self.executor.in_flight
 
     @property
     def synced(self) -> bool:

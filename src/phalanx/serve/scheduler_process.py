@@ -155,7 +155,7 @@ class SchedulerProcess:
             election.retry_period,
         )
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
-        await Elector(client, lease, identity, self._clock).lead(service.run)
+        await Elector(client, lease, identity, self._clock).lead(service.run, lambda: service.settled)
 
     async def until_failure(self) -> None:
         assert self._task is not None
