@@ -37,7 +37,7 @@ def detached(start: Callable[[], int], log: Path, patience: float, hint: str) ->
             sys.stderr.flush()
             os._exit(code)
     end = time.monotonic() + patience
-    while (line := _ready_line(log)) is None:
+    while (line := _line(log, "ready ")) is None:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             click.echo("\n".join(log.read_text(errors="replace").splitlines()[-TAIL:]), err=True)
@@ -50,6 +50,8 @@ def detached(start: Callable[[], int], log: Path, patience: float, hint: str) ->
             return 1
         time.sleep(0.02)
     click.echo(line)
+    if (link := _line(log, "dashboard ")) is not None:
+        click.echo(link)
     click.echo(f"runs in the background; its log is {log}. {hint}", err=True)
     return 0
 
@@ -63,9 +65,9 @@ def _to_log(log: Path) -> None:
     os.dup2(descriptor, 2)
 
 
-def _ready_line(log: Path) -> str | None:
+def _line(log: Path, start: str) -> str | None:
     try:
         lines = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return None
-    return next((line for line in lines if line.startswith("ready ")), None)
+    return next((line for line in lines if line.startswith(start)), None)

@@ -15,15 +15,19 @@ from phalanx.serve.clusters import Record
 from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
 from phalanx.serve.settings import MEMORY
+from phalanx.web.dashboard import Dashboard
 
 
-def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = False) -> int:
+def start_cluster(
+    settings: ClusterSettings, log_level: str, *, demo: bool = False, dashboard: Dashboard | None = None
+) -> int:
     """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table."""
     configure_logging(log_level)
     for note in settings.server.notes():
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
-    cluster = Cluster(settings, parts_of(settings))
+    parts = parts_of(settings, dashboard.follow if dashboard is not None else None)
+    cluster = Cluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
     home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
 
     def ready() -> str:
@@ -40,6 +44,8 @@ def start_cluster(settings: ClusterSettings, log_level: str, *, demo: bool = Fal
             )
         where = f" KUBECONFIG={kubeconfig}" if kubeconfig is not None else ""
         line = f"ready {cluster.server.url}{where} ({time.monotonic() - started:.1f} s)"
+        if dashboard is not None:
+            line += f"\ndashboard {dashboard.link()}"
         if demo and kubeconfig is not None:
             line += (
                 f"\n\nIn another terminal:\n  export KUBECONFIG={kubeconfig}\n  kubectl get podgroups,pods -o wide\n"

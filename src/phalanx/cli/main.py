@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "scheduler": ("phalanx.cli.scheduler", "scheduler", "Run the scheduler against any API server."),
     "controllers": ("phalanx.cli.parts", "controllers", "Run the workload controllers against an API server."),
     "nodes": ("phalanx.cli.parts", "nodes", "Simulate nodes and their kubelets against an API server."),
+    "dashboard": ("phalanx.cli.dashboard", "dashboard", "Print a link that opens the dashboard of a local cluster."),
     "group": ("phalanx.cli.group", "group", "Print the scheduling groups that workloads in a file would get."),
     "why": ("phalanx.cli.why", "why", "Say why a pod or group is pending, and what would help."),
     "whatif": ("phalanx.cli.whatif", "whatif", "Say whether manifests would fit now, without creating them."),

@@ -37,6 +37,12 @@ from phalanx.cli.options import connection_options
 @click.option(
     "--health", default="127.0.0.1:10259", show_default=True, metavar="HOST:PORT", help="/livez /readyz /metrics."
 )
+@click.option(
+    "--dashboard/--no-dashboard",
+    default=True,
+    show_default=True,
+    help="The dashboard at /dashboard/ of the health address, for tokens the API server allows.",
+)
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
@@ -51,6 +57,7 @@ def scheduler(
     lease_name: str,
     lease_namespace: str,
     health: str,
+    dashboard: bool,
     record: str | None,
     log_level: str,
 ) -> int:
@@ -66,6 +73,7 @@ def scheduler(
     from phalanx.serve.process import configure_logging, run
     from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings, load_config
     from phalanx.serve.settings import Listen
+    from phalanx.web.in_cluster import DashboardAtHealth
 
     configure_logging(log_level)
     parsed, document = load_config(config, scheduler_name)
@@ -83,7 +91,8 @@ def scheduler(
             health_host=where.host,
             health_port=where.port,
             record=Path(record) if record else None,
-        )
+        ),
+        beside=DashboardAtHealth if dashboard else None,
     )
 
     def say(text: str) -> None:

@@ -34,6 +34,12 @@ from phalanx.cli.options import server_options
     metavar="SECONDS",
     help="With --detach: how long to wait until it is ready.  [default: 60]",
 )
+@click.option(
+    "--dashboard",
+    default="",
+    metavar="HOST:PORT|off",
+    help="Where the dashboard listens, loopback only.  [default: 127.0.0.1:7480, or a free port if that is taken]",
+)
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
 def up(
     data: str,
@@ -51,11 +57,13 @@ def up(
     name: str,
     detach: bool,
     wait: float,
+    dashboard: str,
     record: str | None,
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
 
-    Prints a line starting with `ready` when everything answers; Ctrl-C stops it. Nodes made through the API are left
+    Prints a line starting with `ready` when everything answers, and one with a link to the dashboard that logs in one
+    browser once (`phalanx dashboard` prints another); Ctrl-C stops it. Nodes made through the API are left
     alone and usable as they are.
 
     \b
@@ -71,6 +79,7 @@ def up(
     from phalanx.serve.cluster import ClusterSettings
     from phalanx.serve.scheduler_process import load_config
     from phalanx.serve.settings import DEFAULT_DATA, ServerSettings
+    from phalanx.web.dashboard import Dashboard
 
     server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, name)
     home = server.home
@@ -96,11 +105,14 @@ def up(
         scheduler_document=document,
         record=Path(record) if record else None,
     )
+    shown = None if dashboard == "off" else Dashboard(dashboard)
+
+    def start() -> int:
+        return start_cluster(settings, log_level, demo=demo, dashboard=shown)
+
     if not detach or home is None:
-        return start_cluster(settings, log_level, demo=demo)
+        return start()
     from phalanx.cli.detach import detached
 
     where = name or f"--data {data or DEFAULT_DATA}"
-    return detached(
-        lambda: start_cluster(settings, log_level, demo=demo), home.log, wait, f"Stop it with: phalanx down {where}"
-    )
+    return detached(start, home.log, wait, f"Stop it with: phalanx down {where}")

@@ -43,9 +43,13 @@ class Guarded:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             raise Unauthorized("Unauthorized: send the bearer token you use with the API server")
+        await self.check(token, request.path, request.method.lower())
+
+    async def check(self, token: str, path: str, verb: str) -> None:
+        """Raises Unauthorized or Forbidden, as the API server says; ServiceUnavailable if it says nothing."""
         # Nothing of our own credentials may speak for the caller: no token file, no exec plugin, no client certificate.
         theirs = Connection(self._connection.server, self._connection.trust, token=token)
-        attributes = {"path": request.path, "verb": request.method.lower()}
+        attributes = {"path": path, "verb": verb}
         async with HttpClient(theirs, user_agent="phalanx-scheduler", connections=1, timeout=10) as client:
             try:
                 await client.request("POST", _WHO, body=_review("authentication.k8s.io", "SelfSubjectReview"))
@@ -56,7 +60,7 @@ class Guarded:
             except Unreachable as problem:
                 raise ServiceUnavailable(f"the API server that knows the token does not answer: {problem}") from None
         if not (msgspec.json.decode(found).get("status") or {}).get("allowed"):
-            raise Forbidden(f"no permission to {attributes['verb']} the non-resource URL {request.path}")
+            raise Forbidden(f"no permission to {verb} the non-resource URL {path}")
 
 
 def _review(group: str, kind: str, spec: Mapping[str, object] | None = None) -> bytes:

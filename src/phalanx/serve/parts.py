@@ -6,6 +6,7 @@ Every part is a function from the running API server to a component; it sees the
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from phalanx.engine.engine import Engine
 from phalanx.local.nodes.simulation import SimulatedNodes
@@ -18,8 +19,11 @@ from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.metrics import SchedulerMetrics, failures_text
 from phalanx.serve.scheduler import SchedulerService
 
+# Told of the scheduler before it starts: whoever shows what it does.
+Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
 
-def parts_of(settings: ClusterSettings) -> list[Part]:
+
+def parts_of(settings: ClusterSettings, follow: Follow | None = None) -> list[Part]:
     """Raises ConfigProblem when a setting makes no sense; nothing has started then."""
     parts: list[Part] = []
     if settings.run_nodes:
@@ -27,7 +31,7 @@ def parts_of(settings: ClusterSettings) -> list[Part]:
     if settings.run_controllers:
         parts.append(controllers)
     if settings.run_scheduler:
-        parts.append(scheduler(settings))
+        parts.append(scheduler(settings, follow))
     return parts
 
 
@@ -37,7 +41,7 @@ def controllers(server: ApiServer) -> Component:
     return Loop("controllers", service.run, ready=service.ready.wait)
 
 
-def scheduler(settings: ClusterSettings) -> Part:
+def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
     def make(server: ApiServer) -> Component:
         service = SchedulerService(
             server.client("phalanx-scheduler"),
@@ -55,6 +59,8 @@ def scheduler(settings: ClusterSettings) -> Part:
         server.measure("scheduler", SchedulerMetrics(service).text)
         for path in PATHS:
             server.extend(path, diagnostics.answer)
+        if follow is not None:
+            follow(server, service, diagnostics)
         return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)
 
     return make

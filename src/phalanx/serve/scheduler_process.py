@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from aiohttp import web
@@ -78,11 +78,36 @@ def load_config(path: str, scheduler_name: str = "") -> tuple[SchedulerConfig, d
     return config, document
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Beside(Protocol):
+    """Something that shows what the scheduler does, at its health address."""
+
+    def routes(self) -> dict[str, Handler]:
+        """Paths it answers; it decides itself who may ask."""
+        ...
+
+    async def run(self) -> None: ...
+
+    async def close(self) -> None:
+        """Ends what it still sends."""
+        ...
+
+
+MakeBeside = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock], Beside]
+
+
 class SchedulerProcess:
     """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
 
-    def __init__(self, settings: SchedulerSettings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, *, clock: Clock | None = None, beside: MakeBeside | None = None
+    ) -> None:
         self._settings = settings
+        self._make_beside = beside
+        self._beside: Beside | None = None
+        self._showing: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
         self._rng = random.Random()  # seeded by the system; nothing made of it need be secret
         self.service: SchedulerService | None = None
@@ -122,6 +147,8 @@ class SchedulerProcess:
             extensions=self._questions(connection, client, service),
         )
         await self.health.start(settings.health_host, settings.health_port)
+        if self._beside is not None:
+            self._showing = asyncio.create_task(self._beside.run())
         self._task = asyncio.create_task(self._run(client, service))
         ready = asyncio.create_task(self._ready(service))
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,12 +156,14 @@ class SchedulerProcess:
             ready.cancel()
             self._task.result()
 
-    def _questions(
-        self, connection: Connection, client: HttpClient, service: SchedulerService
-    ) -> dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
+    def _questions(self, connection: Connection, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
         diagnostics = Diagnostics(service.engine, client, self._settings.gates, lambda: service.synced)
         guarded = Guarded(diagnostics, connection)
-        return dict.fromkeys(PATHS, guarded.handle)
+        routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
+        if self._make_beside is not None:
+            self._beside = self._make_beside(service, diagnostics, guarded, client, self._clock)
+            routes |= self._beside.routes()
+        return routes
 
     async def _ready(self, service: SchedulerService) -> None:
         """With leader election, standing by counts as ready: the process does its duty."""
@@ -169,6 +198,9 @@ class SchedulerProcess:
             if not done:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._showing is not None and self._beside is not None:
+            self._showing.cancel()
+            await self._beside.close()
         if self.health is not None:
             await self.health.stop()
         if getattr(self, "_client", None) is not None:

@@ -1,0 +1,105 @@
+"""The dashboard of a local cluster: a component on a loopback port of its own.
+
+Plain HTTP on purpose: browsers refuse the cluster's own certificate authority, and what never leaves the machine needs
+no TLS. Data needs the cookie that a one-time link is exchanged for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import msgspec
+from aiohttp import web
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.serve.apiserver import ApiServer
+from phalanx.serve.component import Loop
+from phalanx.serve.diagnostics import BASE, Diagnostics
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.settings import Listen
+from phalanx.web.feed import Feed
+from phalanx.web.history import History
+from phalanx.web.login import Login
+from phalanx.web.questions import MOST_TEXT, Questions
+from phalanx.web.reading import Reader
+from phalanx.web.site import Site
+
+LINK = f"{BASE}/dashboard"  # behind the API server's token: a fresh login link
+DEFAULT = "127.0.0.1:7480"
+
+
+class Dashboard:
+    """`follow` is told of the scheduler, `part` makes the component; `link` when it has started."""
+
+    name = "dashboard"
+
+    def __init__(self, listen: str = "") -> None:
+        """`listen` "": the usual port, or any free one if that is taken. Raises ConfigProblem."""
+        self._chosen = bool(listen)
+        self._listen = Listen.parse(listen or DEFAULT)
+        if not self._listen.loopback:
+            raise ConfigProblem("--dashboard", f"{self._listen.host} is not a loopback address; use 127.0.0.1:PORT")
+        self._reader: Reader | None = None
+        self._runner: web.AppRunner | None = None
+        self._loop: Loop | None = None
+        self.url = ""
+
+    def follow(self, server: ApiServer, service: SchedulerService, diagnostics: Diagnostics) -> None:
+        """Called for every life of the scheduler: open pages go on with the next one."""
+        clock = server.context.clock
+        if self._reader is None:
+            self._reader = reader = Reader(service.engine, clock.now)
+            self._history = History(reader, clock.now)
+            self._feed = Feed(reader, self._history, clock)
+            self._login = Login.keyed(server.token, clock.now)
+            self._questions = Questions(reader, diagnostics, server.client("phalanx-dashboard"))
+            self._site = Site(self._feed, self._questions, self._login)
+            server.extend(LINK, self._answer_link)
+        else:
+            self._reader.look_at(service.engine)
+            self._questions.diagnostics = diagnostics
+            self._feed.start_over()
+        service.on_decisions.append(self._history.decided)
+        service.on_step.append(self._feed.touch)
+
+    def part(self, server: ApiServer) -> Dashboard:
+        return self
+
+    def link(self) -> str:
+        """A URL that logs in one browser. The secret is behind the #: it is never sent where it could be logged."""
+        return f"{self.url}#login={self._login.link()}"
+
+    async def _answer_link(self, method: str, path: str, query: object, body: bytes) -> bytes:
+        return msgspec.json.encode({"url": self.link()})
+
+    @property
+    def failed(self) -> asyncio.Future[None] | None:
+        return self._loop.failed if self._loop is not None else None
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=2 * MOST_TEXT)
+        app.router.add_route("*", "/{path:.*}", self._site.handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        host, port = self._listen.host, self._listen.port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as problem:
+            if self._chosen or problem.errno != errno.EADDRINUSE:
+                text = f"cannot listen on {host}:{port}: {problem.strerror or problem}; choose another port"
+                raise ConfigProblem("--dashboard", text) from None
+            await web.TCPSite(self._runner, host, 0).start()
+        port = self._runner.addresses[0][1]
+        self._listen, self._chosen = Listen(host, port), True  # a later life answers where pages look for it
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        self._loop = Loop("dashboard", self._feed.run)
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        if self._loop is not None:
+            await self._loop.stop()
+            await self._feed.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None

@@ -1,0 +1,212 @@
+"""The live feed: one snapshot, then numbered changes that every open page reads at its own pace.
+
+Nothing is kept per page. Changes live in one bounded ring; a page that fell behind it, or that knew an earlier process,
+is told to fetch a new snapshot. Reading the engine takes at most a twentieth of the loop's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from phalanx.base.clock import Clock
+from phalanx.web.history import EVERY, History
+from phalanx.web.reading import Layout, NodeRow, Reader
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+INTERVAL = 0.2  # seconds between two changes at most as often
+SHARE = 20  # of the loop's time: one part in so many
+KEPT_CHANGES = 600
+KEPT_BYTES = 8 << 20
+PULSE = 15.0  # seconds: a comment, so that dead connections are noticed
+
+
+class Feed:
+    def __init__(self, reader: Reader, history: History, clock: Clock) -> None:
+        self._reader, self._history, self._clock = reader, history, clock
+        self.epoch = secrets.token_hex(4)  # of this process: numbers of another one mean nothing here
+        self.number = 0
+        self._ring: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._layout = Layout((), ())
+        self._nodes: dict[str, NodeRow] = {}
+        self._groups: dict[str, Json] = {}
+        self._queue: Json = {}
+        self._dirty = asyncio.Event()
+        self._news = asyncio.Condition()
+        self._closed = False
+        self.pages = 0
+
+    # ---- for the loop of the scheduler
+
+    def touch(self, *_: object) -> None:
+        """Something happened in the engine."""
+        self._dirty.set()
+
+    def start_over(self) -> None:
+        """The engine is another one: every page has to fetch a snapshot."""
+        self._layout = Layout(("",), ())
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Reads the engine only while a page is open; samples always."""
+        sampled = self._clock.monotonic()
+        self._history.sample()
+        while True:
+            due = sampled + EVERY - self._clock.monotonic()
+            if due <= 0:
+                sampled = self._clock.monotonic()
+                sample = self._history.sample()
+                if self.pages:
+                    await self._publish({"sample": sample})
+                continue
+            try:
+                async with asyncio.timeout(due):
+                    await self._dirty.wait()
+            except TimeoutError:
+                continue
+            self._dirty.clear()
+            began = self._clock.monotonic()
+            if self.pages:
+                await self._look()
+            spent = self._clock.monotonic() - began
+            await asyncio.sleep(max(INTERVAL, SHARE * spent))
+
+    async def close(self) -> None:
+        """Ends every open stream."""
+        self._closed = True
+        async with self._news:
+            self._news.notify_all()
+
+    # ---- changes
+
+    async def _look(self) -> None:
+        change = self._differences()
+        if change:
+            await self._publish(change)
+
+    def _differences(self) -> Json:
+        reader = self._reader
+        names = reader.changed()
+        change: Json = {}
+        if names is None:
+            layout = reader.layout()
+            if layout != self._layout:
+                self._start_over(layout)
+                return {}
+            nodes = reader.nodes(layout)
+            gone = self._nodes.keys() - nodes.keys()
+        else:
+            nodes = reader.nodes(self._layout, names)
+            gone = {name for name in names if name in self._nodes and name not in nodes}
+        moved: dict[str, NodeRow | None] = {n: row for n, row in nodes.items() if self._nodes.get(n) != row}
+        self._nodes.update(nodes)
+        for name in gone:
+            moved[name] = None
+            del self._nodes[name]
+        if moved:
+            change["nodes"] = moved
+        groups = reader.groups()
+        other: dict[str, Json | None] = {k: v for k, v in groups.items() if self._groups.get(k) != v}
+        other.update(dict.fromkeys(self._groups.keys() - groups.keys()))
+        self._groups = groups
+        if other:
+            change["groups"] = other
+        queue = reader.queue()
+        if {**queue, "oldest": 0} != {**self._queue, "oldest": 0}:  # waiting longer alone is no news
+            change["queue"] = queue
+        self._queue = queue
+        return change
+
+    def _start_over(self, layout: Layout) -> None:
+        """Columns mean something else now: every page has to fetch a snapshot."""
+        self._layout = layout
+        self._nodes = self._reader.nodes(layout)
+        self._groups = self._reader.groups()
+        self._queue = self._reader.queue()
+        self._ring.clear()
+        self._bytes = 0
+        self.number += 1
+        self._wake()
+
+    async def _publish(self, change: Json) -> None:
+        self.number += 1
+        text = msgspec.json.encode({"now": round(self._clock.now(), 1), **change})
+        self._ring.append((self.number, text))
+        self._bytes += len(text)
+        while len(self._ring) > KEPT_CHANGES or self._bytes > KEPT_BYTES:
+            self._bytes -= len(self._ring.popleft()[1])
+        async with self._news:
+            self._news.notify_all()
+
+    def _wake(self) -> None:
+        async def tell() -> None:
+            async with self._news:
+                self._news.notify_all()
+
+        self._waking = asyncio.ensure_future(tell())
+
+    # ---- for pages
+
+    async def snapshot(self) -> bytes:
+        """Everything as of now, and the number of the last change in it."""
+        layout = self._reader.layout()
+        if layout != self._layout:
+            self._reader.changed()
+            self._start_over(layout)
+        else:
+            await self._look()
+        return msgspec.json.encode(
+            {
+                "id": f"{self.epoch}-{self.number}",
+                "now": round(self._clock.now(), 1),
+                "keys": self._layout.keys,
+                "resources": self._layout.resources,
+                "nodes": list(self._nodes.values()),
+                "groups": self._groups,
+                "queue": self._queue,
+                "samples": list(self._history.samples),
+            }
+        )
+
+    async def follow(self, after: str) -> AsyncIterator[bytes]:
+        """Server-sent events after the change called `after`; ends when the feed closes."""
+        epoch, _, number = after.partition("-")
+        seen = int(number) if epoch == self.epoch and number.isdigit() else -1
+        self.pages += 1
+        self.touch()
+        try:
+            while not self._closed:
+                found = self._after(seen)
+                if found is None:
+                    yield b"event: reset\ndata: {}\n\n"
+                    return
+                for number_, text in found:
+                    seen = number_
+                    yield b"id: %s-%d\ndata: %s\n\n" % (self.epoch.encode(), number_, text)
+                if found:
+                    continue
+                try:
+                    async with asyncio.timeout(PULSE), self._news:
+                        await self._news.wait_for(lambda: self._closed or self.number > seen)  # noqa: B023 - awaited here
+                except TimeoutError:
+                    yield b": here\n\n"
+        finally:
+            self.pages -= 1
+
+    def _after(self, seen: int) -> list[tuple[int, bytes]] | None:
+        """None: the ring does not reach back that far."""
+        if seen == self.number:
+            return []
+        if not self._ring or seen < self._ring[0][0] - 1 or seen > self.number:
+            return None
+        return [entry for entry in self._ring if entry[0] > seen]

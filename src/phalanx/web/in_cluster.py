@@ -1,0 +1,67 @@
+"""The dashboard of a scheduler in a cluster: below /dashboard/ at its health address, for people the API server knows.
+
+Whoever logs in shows a bearer token. The API server says whether it is genuine and what its owner may do: `get` on
+/phalanx/v1/dashboard lets look, `post` on /phalanx/v1/whatif lets ask. The token is not kept; the login ends after an
+hour, when the API server is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock
+from phalanx.base.errors import Forbidden
+from phalanx.serve.diagnostics import BASE, Diagnostics
+from phalanx.serve.guarded import Guarded
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.web.feed import Feed
+from phalanx.web.history import History
+from phalanx.web.login import ASK, LOOK, Login
+from phalanx.web.questions import Questions
+from phalanx.web.reading import Reader
+from phalanx.web.site import Site
+
+PREFIX = "/dashboard"
+SESSION_SECONDS = 3600.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class DashboardAtHealth:
+    def __init__(
+        self, service: SchedulerService, diagnostics: Diagnostics, guarded: Guarded, client: Client, clock: Clock
+    ) -> None:
+        reader = Reader(service.engine, clock.now)
+        history = History(reader, clock.now)
+        self._feed = feed = Feed(reader, history, clock)
+        service.on_decisions.append(history.decided)
+        service.on_step.append(feed.touch)
+        login = Login(secrets.token_bytes(32), clock.now, SESSION_SECONDS)
+
+        async def rights(token: str) -> str:
+            await guarded.check(token, f"{BASE}/dashboard", "get")
+            try:
+                await guarded.check(token, f"{BASE}/whatif", "post")
+            except Forbidden:
+                return LOOK
+            return ASK
+
+        self._site = Site(feed, Questions(reader, diagnostics, client), login, prefix=PREFIX, tokens=rights)
+
+    def routes(self) -> dict[str, Handler]:
+        return {f"{PREFIX}/{{path:.*}}": self._site.handle, PREFIX: self._to_page}
+
+    async def _to_page(self, request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(f"{PREFIX}/")
+
+    async def run(self) -> None:
+        await self._feed.run()
+
+    async def close(self) -> None:
+        await self._feed.close()
+        await asyncio.sleep(0)

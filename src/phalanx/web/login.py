@@ -1,0 +1,73 @@
+"""Who may look: links that work once, and the signed cookie they are exchanged for.
+
+A cookie says until when it is good and what its owner may do, signed with a key nobody else has; nothing is kept per
+session, so a server that restarts with the same key lets open pages go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+
+from phalanx.base.errors import Unauthorized
+
+LINK_SECONDS = 24 * 3600.0
+SESSION_SECONDS = 12 * 3600.0
+MOST_LINKS = 32  # unused links at one time; the oldest goes first
+ASK = "ask"  # may also ask what-if
+LOOK = "look"
+
+
+class Login:
+    def __init__(self, key: bytes, now: Callable[[], float], session_seconds: float = SESSION_SECONDS) -> None:
+        self._key, self._now = key, now
+        self.session_seconds = session_seconds
+        self._links: dict[str, float] = {}  # digest of the secret -> good until
+
+    @classmethod
+    def keyed(cls, secret: str, now: Callable[[], float]) -> Login:
+        """A key made from a secret that outlives the process; without one, of this process only."""
+        made = (
+            hmac.digest(secret.encode(), b"phalanx dashboard session", "sha256") if secret else secrets.token_bytes(32)
+        )
+        return cls(made, now)
+
+    def link(self) -> str:
+        """The secret of a link that works once."""
+        secret = secrets.token_urlsafe(24)
+        self._links[_digest(secret)] = self._now() + LINK_SECONDS
+        while len(self._links) > MOST_LINKS:
+            del self._links[next(iter(self._links))]
+        return secret
+
+    def redeem(self, secret: str) -> str:
+        """The cookie for a link; raises Unauthorized and says why."""
+        until = self._links.pop(_digest(secret), None)
+        if until is None:
+            raise Unauthorized("this login link was used before or is not of this server")
+        if until < self._now():
+            raise Unauthorized("this login link has expired")
+        return self.cookie(ASK)
+
+    def cookie(self, may: str) -> str:
+        body = f"{int(self._now() + self.session_seconds)}.{may}.{secrets.token_hex(8)}"
+        return f"{body}.{self._sign(body)}"
+
+    def may(self, cookie: str) -> str:
+        """What the owner of a cookie may do; raises Unauthorized and says why."""
+        body, _, signature = cookie.rpartition(".")
+        if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            raise Unauthorized("you are not logged in here" if not cookie else "this login is of another server")
+        until, may, _ = body.split(".")
+        if float(until) < self._now():
+            raise Unauthorized("this login has expired")
+        return may
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._key, body.encode(), "sha256").hexdigest()
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,117 @@
+"""What a page asks beyond the feed: a node, a group, why, plan, what-if, events. JSON in, JSON out, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import ApiProblem, BadRequest, NotFound
+from phalanx.serve.diagnostics import BASE, Diagnostics
+from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
+from phalanx.web.reading import Reader
+
+Json = dict[str, Any]
+Query = Mapping[str, str]
+
+_EVENTS = Resource("", "v1", "events", "Event")
+MOST_EVENTS = 50
+MOST_TEXT = 1 << 20  # of a pasted manifest
+
+
+class _Asked(msgspec.Struct):
+    text: str
+    namespace: str = "default"
+    counts: list[dict[str, Any]] = []
+
+
+class Questions:
+    def __init__(self, reader: Reader, diagnostics: Diagnostics, client: Client) -> None:
+        self._reader, self.diagnostics, self._client = reader, diagnostics, client
+
+    async def node(self, query: Query) -> bytes:
+        found = self._reader.node(query.get("name", ""))
+        if found is None:
+            raise NotFound(f"there is no node {query.get('name', '')[:253]!r} any more")
+        return msgspec.json.encode(found)
+
+    async def members(self, query: Query) -> bytes:
+        found = self._reader.members(query.get("key", ""))
+        if found is None:
+            raise NotFound(f"there is no group {query.get('key', '')[:300]!r} any more")
+        return msgspec.json.encode({"members": found})
+
+    async def why(self, query: Query) -> bytes:
+        return await self.diagnostics.answer("GET", f"{BASE}/why", _of(query), b"")
+
+    async def plan(self, query: Query) -> bytes:
+        """The plan, and on which nodes each victim is."""
+        plan = msgspec.json.decode(await self.diagnostics.answer("GET", f"{BASE}/plan", _of(query), b""))
+        for victim in plan.get("victims") or ():
+            victim["nodes"] = [{"node": n, "pods": c} for n, c in sorted(self._reader.nodes_of(victim["name"]).items())]
+        return msgspec.json.encode(plan)
+
+    async def manifest(self, query: Query) -> bytes:
+        text = manifest_of(
+            self._reader, query.get("key", ""), query.get("change", ""), query.get("group", ""), query.get("to", "")
+        )
+        if not text:
+            raise NotFound(f"nothing waits under the name {query.get('key', '')[:300]!r} any more")
+        return msgspec.json.encode({"text": text})
+
+    async def whatif(self, body: bytes) -> bytes:
+        """Where the manifests would go, and the numbers in them that sliders may change."""
+        try:
+            asked = msgspec.json.decode(body, type=_Asked)
+        except msgspec.DecodeError as problem:
+            raise BadRequest(f"the question could not be read: {problem}") from None
+        if len(asked.text) > MOST_TEXT:
+            raise BadRequest(f"a manifest may have {MOST_TEXT >> 10} KiB here; use `phalanx whatif -f FILE` for more")
+        documents = parse(asked.text)
+        counts = counts_in(documents)
+        items = with_counts(documents, asked.counts)
+        question = msgspec.json.encode({"items": items, "namespace": asked.namespace or "default"}, enc_hook=str)
+        outlook = await self.diagnostics.answer("POST", f"{BASE}/whatif", {}, question)
+        return msgspec.json.encode({"counts": counts, "outlook": msgspec.Raw(outlook)})
+
+    async def events(self, query: Query) -> bytes:
+        """What happened to an object, youngest first."""
+        _, namespace, name = _key(query)
+        chosen = f"involvedObject.name={name},involvedObject.kind={_KINDS[query['key'].split('/')[0]]}"
+        try:
+            listed = msgspec.json.decode(await self._client.list(_EVENTS, namespace, fields=chosen))
+        except ApiProblem as problem:
+            return msgspec.json.encode({"events": [], "problem": f"events cannot be read: {problem}"})
+        found = []
+        for event in listed.get("items") or ():
+            series = event.get("series") or {}
+            last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or ""
+            found.append(
+                {
+                    "time": last or event["metadata"].get("creationTimestamp", ""),
+                    "type": event.get("type", ""),
+                    "reason": event.get("reason", ""),
+                    "message": event.get("message", ""),
+                    "count": series.get("count") or event.get("count") or 1,
+                }
+            )
+        found.sort(key=lambda event: event["time"], reverse=True)
+        return msgspec.json.encode({"events": found[:MOST_EVENTS]})
+
+
+_KINDS = {"pod": "Pod", "podgroup": "PodGroup", "compositepodgroup": "CompositePodGroup", "workload": "Workload"}
+
+
+def _key(query: Query) -> tuple[str, str, str]:
+    kind, _, rest = query.get("key", "").partition("/")
+    namespace, _, name = rest.partition("/")
+    if kind not in _KINDS or not namespace or not name:
+        raise BadRequest("key must be KIND/NAMESPACE/NAME, such as podgroup/default/train")
+    return kind, namespace, name
+
+
+def _of(query: Query) -> dict[str, str]:
+    kind, namespace, name = _key(query)
+    return {"kind": kind, "namespace": namespace, "name": name, "relax": query.get("relax", "true")}

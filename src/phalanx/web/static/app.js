@@ -1,0 +1,205 @@
+// Puts the page together: feed, map, views and the address bar. Which view is open stands behind the #.
+
+import { $, h, refresh, show } from "./dom.js";
+import { Cluster } from "./cluster.js";
+import { ask, Feed } from "./feed.js";
+import { ClusterMap } from "./map.js";
+import { legend } from "./legend.js";
+import { Room } from "./room.js";
+import { openLogin } from "./welcome.js";
+import { amount, percent, plural, resourceName } from "./words.js";
+import { groupsView } from "./groups.js";
+import { nodeView } from "./node.js";
+import { planView } from "./plan.js";
+import { queueView } from "./queue.js";
+import { timeView } from "./time.js";
+import { whatifView } from "./whatif.js";
+import { whyView } from "./why.js";
+
+const MODES = [["gang", "Gang"], ["use", "Use"], ["priority", "Priority"], ["state", "State"]];
+const TABS = [["map", "Map"], ["queue", "Queue"], ["groups", "Groups"], ["whatif", "What-if"], ["plan", "Plan"], ["time", "Time"]];
+const UNDER = { why: "queue", group: "groups", node: "map" }; // views without a tab of their own
+
+const cluster = new Cluster();
+const feed = new Feed(cluster);
+const map = new ClusterMap($("stage"), cluster);
+const room = new Room($("room"), cluster, map);
+const app = { cluster, feed, map, room, ask, go, members: new Map() };
+const views = {
+  queue: queueView(app), groups: groupsView(app), group: groupsView(app), why: whyView(app), whatif: whatifView(app),
+  plan: planView(app), time: timeView(app), node: nodeView(app),
+};
+let current = null;
+
+// ---- where we are
+
+export function go(name, argument = "") {
+  const to = `#/${name}${argument ? `/${argument.split("/").map(encodeURIComponent).join("/")}` : ""}`;
+  if (location.hash === to) route();
+  else location.hash = to;
+}
+
+const wide = () => matchMedia("(min-width: 1000px)").matches;
+
+function route() {
+  const [, name = "", ...rest] = location.hash.split("/");
+  const argument = rest.map(decodeURIComponent).join("/");
+  const chosen = name in views ? name : name === "map" && !wide() ? "map" : "queue";
+  if (current && current.view !== views[chosen]) current.view?.close?.();
+  map.lay(null);
+  document.body.dataset.view = chosen;
+  const tab = UNDER[chosen] ?? chosen;
+  for (const button of $("tabs").children) {
+    const on = button.dataset.tab === tab || (tab === "map" && wide() && button.dataset.tab === "queue");
+    button.setAttribute("aria-selected", on);
+    button.tabIndex = on ? 0 : -1;
+    if (on) $("view").setAttribute("aria-labelledby", button.id);
+  }
+  if (chosen === "map") {
+    current = null;
+    show($("view"));
+    return map.resize();
+  }
+  if (!["group", "why", "node", "plan"].includes(chosen)) light(null);
+  current = { view: views[chosen], argument };
+  $("view").scrollTop = 0;
+  current.view.open($("view"), argument);
+}
+
+// A group lights up on the map, with its ranks as soon as they are known.
+export async function light(key) {
+  app.lit = key;
+  if (!key) return map.choose(null);
+  map.choose(key);
+  try {
+    const { members } = await ask.members(key);
+    if (app.lit === key) map.choose(key, members);
+  } catch {
+    // it is gone; the feed will say so
+  }
+}
+app.light = light;
+
+function tabs() {
+  show($("tabs"), TABS.map(([name, text]) => h("button", {
+    type: "button", role: "tab", id: `tab-${name}`, "data-tab": name, "aria-controls": "view", class: name === "map" ? "narrow" : "",
+    onclick: () => go(name),
+  }, text)));
+  $("tabs").addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    const shown = [...$("tabs").children].filter((button) => button.offsetParent);
+    const at = shown.indexOf(document.activeElement);
+    shown[(at + by + shown.length) % shown.length].focus();
+    shown[(at + by + shown.length) % shown.length].click();
+  });
+}
+
+// ---- above and beside the map
+
+function toolbar() {
+  $("modes").append(...MODES.map(([mode, text]) => h("label", {},
+    h("input", { type: "radio", name: "mode", value: mode, checked: mode === map.mode, onchange: () => recolour(mode) }), h("span", {}, text))));
+  $("resource").addEventListener("change", () => recolour(map.mode));
+  $("zoom-in").addEventListener("click", () => map.zoom(1.5));
+  $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
+  $("zoom-all").addEventListener("click", () => map.whole());
+  $("skip").addEventListener("click", () => $("view").focus());
+  $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "light" ? "dark" : "light"));
+  map.addEventListener("open", (event) => go("node", event.detail));
+  map.addEventListener("nothing", () => {
+    light(null);
+    if (["node", "why", "group"].includes(document.body.dataset.view)) go("queue");
+  });
+}
+
+function recolour(mode) {
+  document.body.dataset.mode = mode;
+  map.colourBy(mode, Math.max(0, map.cluster.resources.indexOf($("resource").value)));
+  legend($("legend"), map);
+}
+app.recolour = () => recolour(map.mode);
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  try {
+    localStorage.setItem("theme", name);
+  } catch {
+    // a browser that keeps nothing: fine
+  }
+  map.recolour();
+  legend($("legend"), map);
+}
+
+function sums() {
+  const { nodes, resources, queue } = cluster;
+  const items = [["nodes", plural(nodes.size, "node"), ""]];
+  resources.slice(0, 3).forEach((name, index) => {
+    if (name === "pods") return;
+    let used = 0, all = 0;
+    for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
+    items.push([name, `${amount(name, used)} of ${amount(name, all)} ${resourceName(name)}`, all ? percent(used / all) : "", all ? used / all : 0]);
+  });
+  items.push(["waiting", queue.total ? `${plural(queue.total, "root")} waiting` : "nobody waits", queue.pods ? plural(queue.pods, "pod") : ""]);
+  refresh($("sums"), items.map(([key, text, more, share]) => h("li", { "data-sum": key, class: key === "waiting" && queue.total ? "waits" : "" },
+    h("span", {}, text), more ? h("b", {}, more) : "",
+    share !== undefined ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } })) : "")));
+}
+
+let later = 0;
+function changed(change) {
+  const names = map.cluster.resources;
+  if ([...$("resource").options].map((option) => option.value).join() !== names.join())
+    show($("resource"), names.map((name) => h("option", { value: name }, resourceName(name))));
+  current?.view.change?.(change);
+  cancelAnimationFrame(later);
+  later = requestAnimationFrame(() => {
+    sums();
+    room.update();
+    legend($("legend"), map);
+    $("map-summary").textContent = map.summary();
+  });
+}
+
+// ---- start
+
+async function start() {
+  let kept = null;
+  try {
+    kept = localStorage.getItem("theme");
+  } catch {
+    // as above
+  }
+  theme(kept ?? (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark"));
+  tabs();
+  toolbar();
+  document.body.dataset.mode = map.mode;
+  cluster.addEventListener("change", (event) => changed(event.detail));
+  feed.addEventListener("state", ({ detail }) => {
+    const words = { live: "live", away: "reconnecting", login: "logged out", starting: "starting" };
+    $("state").dataset.state = detail.state;
+    $("state").textContent = words[detail.state];
+    $("state").title = detail.text;
+    if (detail.state === "login") openLogin(feed, detail.text);
+  });
+  const link = /^#login=([\w-]+)$/.exec(location.hash);
+  if (link) {
+    history.replaceState(null, "", location.pathname); // the secret shall not stay in the address bar
+    try {
+      await ask.login({ once: link[1] });
+    } catch (problem) {
+      route();
+      return openLogin(feed, problem.message);
+    }
+  }
+  window.addEventListener("hashchange", () => {
+    if (location.hash.startsWith("#login=")) return location.reload();
+    route();
+  });
+  matchMedia("(min-width: 1000px)").addEventListener("change", route);
+  await feed.start();
+  route();
+}
+
+Object.assign(globalThis, { phalanx: app }); // for the curious, and for the tests
+start();

@@ -1,0 +1,45 @@
+// Colours of the map, from the style sheet where it has them, made by hue where there is one per gang.
+
+import { BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED } from "./cluster.js";
+
+let dark = true;
+let named = {};
+
+export function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const get = (name) => style.getPropertyValue(name).trim();
+  dark = get("--is-dark") === "1";
+  named = Object.fromEntries(
+    ["ink", "muted", "line", "cell", "cell-edge", "box", "box-2", "accent", "good", "wait", "bad", "plan", "a", "b", "use-0", "use-1", "use-2", "use-3", "stage"]
+      .map((name) => [name, get(`--${name}`)]),
+  );
+}
+
+export const colour = (name) => named[name];
+export const isDark = () => dark;
+
+export const gang = (hue, alpha = 1) => `oklch(${dark ? 0.74 : 0.64} ${dark ? 0.135 : 0.15} ${hue.toFixed(1)} / ${alpha})`;
+export const LONE = () => (dark ? "oklch(0.6 0.02 255)" : "oklch(0.66 0.02 255)");
+
+// Four stops, light to deep: how much of a node is in use.
+export function use(share) {
+  if (share <= 0) return named.cell;
+  return named[share < 0.34 ? "use-0" : share < 0.67 ? "use-1" : share < 1 ? "use-2" : "use-3"];
+}
+
+export const priorityColour = (rank, of) => `oklch(${dark ? 0.78 - 0.2 * (1 - rank / Math.max(1, of - 1)) : 0.75 - 0.27 * (rank / Math.max(1, of - 1))} ${0.06 + 0.11 * (rank / Math.max(1, of - 1))} ${265 - 235 * (rank / Math.max(1, of - 1))})`;
+
+export const STATES = [
+  ["not ready", NOT_READY, "bad"],
+  ["pods leaving", LEAVING, "wait"],
+  ["promised", PROMISED, "plan"],
+  ["binding", BINDING, "good"],
+  ["cordoned", CORDONED, "muted"],
+  ["tainted", TAINTED, "muted"],
+];
+
+export function stateOf(node) {
+  for (const [name, bit, tone] of STATES) if (node.flags & bit) return [name, named[tone]];
+  if (Object.keys(node.shares).length) return ["in use", named["use-1"]];
+  return ["free", named.cell];
+}

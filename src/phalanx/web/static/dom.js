@@ -1,0 +1,49 @@
+// Building the page. Everything that came from the cluster goes in as text, never as HTML: there is no other way here.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, what] of Object.entries(value)) element.style.setProperty(key, what);
+    else if (name === "value" || name === "checked" || name === "selected" || name === "disabled") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children) {
+    if (child === undefined || child === null || child === false || child === "") continue;
+    if (Array.isArray(child)) append(element, child);
+    else element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
+export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+export const $ = (id) => document.getElementById(id);
+
+export function show(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+  return element;
+}
+
+// Replaces children only if something changed, and keeps the focus on what stands for the same thing.
+export function refresh(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+  const next = document.createElement(element.tagName);
+  append(next, children);
+  if (next.innerHTML === element.innerHTML && !next.querySelector("[data-live]")) return;
+  element.replaceChildren(...next.childNodes);
+  if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+let teller;
+export function tell(text) {
+  clearTimeout(teller);
+  teller = setTimeout(() => ($("said").textContent = text), 60);
+}

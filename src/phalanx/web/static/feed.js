@@ -1,0 +1,93 @@
+// Login, questions and the live feed. Reconnects by itself and says so; a server that restarted is read anew.
+
+export class Problem extends Error {
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
+}
+
+async function call(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch {
+    throw new Problem(0, "the server does not answer");
+  }
+  let body = {};
+  try {
+    body = await response.json();
+  } catch {
+    throw new Problem(response.status, "the server's answer could not be read");
+  }
+  if (!response.ok) throw new Problem(response.status, body.message ?? `error ${response.status}`);
+  return body;
+}
+
+const post = (path, body) =>
+  call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
+const query = (path, values) => call(`${path}?${new URLSearchParams(values)}`);
+
+export const ask = {
+  session: () => call("api/session"),
+  login: (secret) => post("api/session", secret),
+  snapshot: () => call("api/snapshot"),
+  node: (name) => query("api/node", { name }),
+  members: (key) => query("api/members", { key }),
+  why: (key, relax = true) => query("api/why", { key, relax }),
+  plan: (key) => query("api/plan", { key }),
+  events: (key) => query("api/events", { key }),
+  manifest: (key, change = {}) => query("api/manifest", { key, ...change }),
+  whatif: (question) => post("api/whatif", question),
+};
+
+export class Feed extends EventTarget {
+  constructor(cluster) {
+    super();
+    this.cluster = cluster;
+    this.state = "starting";
+    this.wait = 500;
+  }
+
+  say(state, text = "") {
+    if (state === this.state && !text) return;
+    this.state = state;
+    this.dispatchEvent(new CustomEvent("state", { detail: { state, text } }));
+  }
+
+  async start() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    try {
+      const snapshot = await ask.snapshot();
+      this.cluster.load(snapshot);
+      this.listen(snapshot.id);
+    } catch (problem) {
+      if (problem.code === 401) return this.say("login", problem.message);
+      this.say("away", problem.message);
+      this.again();
+    }
+  }
+
+  again() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.start(), this.wait);
+    this.wait = Math.min(this.wait * 2, 10000);
+  }
+
+  listen(after) {
+    const source = (this.source = new EventSource(`api/feed?after=${encodeURIComponent(after)}`));
+    source.onopen = () => {
+      this.wait = 500;
+      this.say("live");
+    };
+    source.onmessage = (event) => this.cluster.apply(JSON.parse(event.data));
+    source.addEventListener("reset", () => this.start());
+    source.onerror = () => {
+      this.say("away", "the server does not answer; trying again");
+      // The browser reconnects by itself and names the last change it saw, unless it was refused.
+      if (source.readyState === EventSource.CLOSED) this.again();
+    };
+  }
+}

@@ -1,0 +1,148 @@
+// The group tree: Workload > composites > groups > pods, with counts against minimums, constraints, conditions, events.
+
+import { h, refresh, show } from "./dom.js";
+import { gang } from "./colours.js";
+import { age, levelName, parts, plural } from "./words.js";
+
+const SHOWN = 150;
+
+export function progress(placed, min, known) {
+  const most = Math.max(min, known, 1);
+  return h("span", { class: "progress", role: "img", "aria-label": `${placed} of ${most} placed, minimum ${min}`, "data-met": placed >= min ? "1" : "0" },
+    h("i", { style: { width: `${Math.min(100, (100 * placed) / most)}%` } }),
+    h("em", { style: { left: `${Math.min(100, (100 * min) / most)}%` } }));
+}
+
+export function groupsView(app) {
+  const { cluster } = app;
+  const open = new Set();
+  const details = new Map(); // group -> {members, events}
+  let element, list, chosen = "", sought = "";
+
+  function* tree() {
+    const workloads = new Map();
+    const children = new Map();
+    for (const [key, group] of cluster.groups) {
+      if (group.parent && cluster.groups.has(group.parent)) {
+        if (!children.has(group.parent)) children.set(group.parent, []);
+        children.get(group.parent).push(key);
+      } else {
+        const name = group.workload ? `${parts(key).namespace}/${group.workload}` : "";
+        if (!workloads.has(name)) workloads.set(name, []);
+        workloads.get(name).push(key);
+      }
+    }
+    const order = [...workloads.keys()].sort();
+    for (const name of order) {
+      const roots = workloads.get(name).sort();
+      if (name && roots.length > 1) yield { kind: "Workload", name: name.split("/")[1], namespace: name.split("/")[0], depth: 0, many: roots.length };
+      const stack = roots.reverse().map((key) => [key, name && roots.length > 1 ? 1 : 0]);
+      while (stack.length) {
+        const [key, depth] = stack.pop();
+        yield { key, depth, group: cluster.groups.get(key), below: children.get(key) ?? [] };
+        for (const child of (children.get(key) ?? []).sort().reverse()) stack.push([child, depth + 1]);
+      }
+    }
+  }
+
+  function head({ kind, name, namespace, many }) {
+    return h("li", { class: "workload", style: { "--depth": 0 } }, h("span", { class: "kind" }, kind), h("b", {}, name),
+      h("span", { class: "muted" }, namespace, " · ", plural(many, "group")));
+  }
+
+  function line({ key, depth, group, below }) {
+    const { kind, name, namespace } = parts(key);
+    const shown = open.has(key);
+    const what = kind === "CompositePodGroup" ? "groups" : "pods";
+    const met = group.placed >= group.min;
+    return h("li", { style: { "--depth": depth }, class: chosen === key ? "chosen" : "", "data-group": key },
+      h("div", { class: "tree-row" },
+        h("button", { type: "button", class: "fold", "aria-expanded": shown, "aria-label": `Details of ${name}`, "data-focus": `fold ${key}`, onclick: () => fold(key) }, shown ? "▾" : "▸"),
+        h("i", { class: "dot", style: { background: gang(cluster.hue(key)) } }),
+        h("a", { href: `#/group/${key}`, "data-focus": `group ${key}` }, h("b", {}, name)),
+        progress(group.placed, group.min, group.known),
+        h("span", { class: "num" }, h("b", { class: met ? "good" : "wait" }, group.placed), ` / ${group.min}`, h("span", { class: "muted" }, group.known > group.min ? ` of ${group.known}` : "", " ", what))),
+      h("div", { class: "chips indent" },
+        h("span", { class: "chip" }, kind === "CompositePodGroup" ? `composite of ${below.length}` : namespace),
+        h("span", { class: "chip" }, group.gang ? `gang, at least ${group.min}` : "basic"),
+        group.topology ? h("span", { class: "chip" }, `one ${levelName(group.topology)}`) : "",
+        group.priority ? h("span", { class: "chip" }, `priority ${group.priority}`) : "",
+        group.reason ? h("span", { class: "chip", "data-reason": group.reason }, group.reason) : "",
+        group.done ? h("span", { class: "chip" }, `${group.done} finished`) : "",
+        !met ? h("a", { class: "chip link", href: `#/why/${key}` }, "why?") : ""),
+      shown ? detail(key) : "");
+  }
+
+  function detail(key) {
+    const known = details.get(key);
+    if (!known) return h("p", { class: "muted indent" }, "looking …");
+    const { members, events } = known;
+    return h("div", { class: "indent detail" },
+      h("table", {}, h("caption", {}, plural(members.length, "pod")),
+        h("thead", {}, h("tr", {}, ["Rank", "Pod", "Node", "State"].map((text) => h("th", { scope: "col" }, text)))),
+        h("tbody", {}, members.slice(0, 200).map((member) => h("tr", {},
+          h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/why/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
+          h("td", {}, member.node ? h("a", { href: `#/node/${member.node}` }, member.node) : "–"),
+          h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))),
+      events.length ? h("h3", {}, "Events") : "",
+      h("ul", { class: "events" }, events.slice(0, 20).map((event) => h("li", { "data-type": event.type },
+        h("b", {}, event.reason), event.count > 1 ? ` ×${event.count}` : "", h("span", { class: "muted" }, ` ${age((Date.now() - Date.parse(event.time)) / 1000)} ago`), h("div", {}, event.message)))));
+  }
+
+  async function fold(key) {
+    if (open.delete(key)) return update();
+    open.add(key);
+    update();
+    await read(key);
+  }
+
+  async function read(key) {
+    const [members, events] = await Promise.allSettled([app.ask.members(key), app.ask.events(key)]);
+    if (!open.has(key)) return;
+    details.set(key, { members: members.value?.members ?? [], events: events.value?.events ?? [] });
+    update();
+  }
+
+  function update() {
+    if (!list?.isConnected) return;
+    for (const key of open) if (!cluster.groups.has(key)) open.delete(key);
+    for (const key of details.keys()) if (!open.has(key)) details.delete(key);
+    const rows = [];
+    let hidden = 0;
+    for (const entry of tree()) {
+      const text = `${entry.key ?? ""} ${entry.name ?? ""} ${entry.group?.workload ?? ""} ${entry.group?.reason ?? ""}`.toLowerCase();
+      if (sought && !text.includes(sought) && entry.key !== chosen) continue;
+      if (rows.length < SHOWN || entry.key === chosen) rows.push(entry.key ? line(entry) : head(entry));
+      else hidden++;
+    }
+    refresh(list, rows);
+    refresh(element.lastChild, !cluster.groups.size ? h("p", { class: "empty" }, h("b", {}, "No groups yet."), " Apply a Job, JobSet or LeaderWorkerSet with a gang policy, or try one in ", h("a", { href: "#/whatif" }, "What-if"), ".")
+      : hidden ? h("p", { class: "muted" }, `and ${hidden} more: search for a name, Workload or reason`) : "");
+  }
+
+  return {
+    open(view, argument) {
+      const same = list?.isConnected;
+      chosen = argument;
+      if (chosen && !open.has(chosen)) {
+        open.add(chosen);
+        read(chosen);
+      }
+      app.light(chosen || null);
+      if (!same) {
+        list = h("ul", { class: "tree", "aria-label": "Groups" });
+        element = h("div", {}, h("h2", {}, "Groups"),
+          h("label", { class: "search" }, h("span", { class: "sr" }, "Search groups"),
+            h("input", { type: "search", placeholder: "Search by name, Workload or reason", value: sought, oninput: (event) => ((sought = event.target.value.toLowerCase()), update()) })),
+          list, h("div", {}));
+        show(view, element);
+      }
+      update();
+      list.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
+    },
+    change(change) {
+      if (!change || change.groups) update();
+      if (change?.groups) for (const key of open) if (key in change.groups) read(key);
+    },
+  };
+}

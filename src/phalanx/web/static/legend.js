@@ -1,0 +1,41 @@
+// What the colours of the map mean, for the way it is coloured now.
+
+import { h, refresh } from "./dom.js";
+import { colour, gang, LONE, priorityColour, STATES } from "./colours.js";
+import { levels } from "./paint.js";
+import { parts } from "./words.js";
+
+const MOST = 14;
+
+const entry = (style, text, props = {}) => h("span", { class: "key", ...props }, h("i", { style: { background: style } }), text);
+
+export function legend(element, map) {
+  const { cluster, mode } = map;
+  if (mode === "use")
+    return refresh(element, entry(colour("cell"), "free"), entry(colour("use-0"), "up to a third"), entry(colour("use-1"), "two thirds"),
+      entry(colour("use-2"), "nearly full"), entry(colour("use-3"), "full"));
+  if (mode === "priority") {
+    const all = levels(cluster);
+    const shown = all.length > 6 ? [...all.slice(0, 3), ...all.slice(-3)] : all;
+    return refresh(element, entry(colour("cell"), "no pods"), shown.map((p) => entry(priorityColour(all.indexOf(p), all.length), `priority ${p}`)));
+  }
+  if (mode === "state")
+    return refresh(element, entry(colour("cell"), "free"), entry(colour("use-1"), "in use"),
+      STATES.map(([name, , tone]) => entry(colour(tone), name)));
+  const sizes = new Map();
+  let alone = false;
+  for (const node of cluster.nodes.values())
+    for (const [key, [pods]] of Object.entries(node.shares)) {
+      if (!key) alone = true;
+      else sizes.set(cluster.rootOf(key), (sizes.get(cluster.rootOf(key)) ?? 0) + pods);
+    }
+  const largest = [...sizes].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  refresh(element,
+    entry(colour("cell"), "free"),
+    largest.slice(0, MOST).map(([key, pods]) => h("button", {
+      type: "button", class: "key", "data-focus": `legend ${key}`, "aria-label": `Show ${parts(key).name} on the map`,
+      onclick: () => (location.hash = `#/group/${key.split("/").map(encodeURIComponent).join("/")}`),
+    }, h("i", { style: { background: gang(cluster.hue(key)) } }), parts(key).name, h("small", {}, pods))),
+    largest.length > MOST ? h("span", { class: "key" }, `and ${largest.length - MOST} more`) : "",
+    alone ? entry(LONE(), "pods without a group") : "");
+}

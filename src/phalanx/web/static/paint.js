@@ -1,0 +1,295 @@
+// Draws the map on a canvas: boxes of domains, cells of nodes, and what is laid over them. Knows nothing of the mouse.
+
+import { CORDONED, NOT_READY } from "./cluster.js";
+import { colour, gang, isDark, LONE, priorityColour, stateOf, use } from "./colours.js";
+
+const GLOW = 900; // milliseconds a change stays visible
+
+export function paintBoxes(ctx, layout, scale) {
+  for (const box of layout.boxes) {
+    const level = box.tree.level;
+    if (level === undefined || level < 0) continue;
+    const leaf = !box.boxes.length;
+    ctx.fillStyle = colour(leaf ? "box-2" : "box");
+    round(ctx, box.x, box.y, box.w, box.h, leaf ? 5 : 8);
+    ctx.fill();
+    if (!leaf) {
+      ctx.strokeStyle = colour("line");
+      ctx.lineWidth = 1 / scale;
+      ctx.stroke();
+    }
+    const size = Math.min(leaf ? 10.5 : 11.5, box.head - 2);
+    if (size * scale < 6.5) continue;
+    ctx.fillStyle = colour("muted");
+    ctx.font = `${leaf ? 500 : 600} ${size}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    const text = box.tree.name || "no domain";
+    const room = box.w - 2 * box.pad;
+    ctx.fillText(fit(ctx, text, room), box.x + box.pad + 1, box.y + box.pad / 2 + box.head / 2 + 1);
+  }
+}
+
+function fit(ctx, text, room) {
+  if (ctx.measureText(text).width <= room) return text;
+  while (text.length > 2 && ctx.measureText(`…${text}`).width > room) text = text.slice(1);
+  return `…${text}`;
+}
+
+export function paintCells(ctx, view, now) {
+  const { cluster, layout, mode, resource, chosen, overlay } = view;
+  const priorities = mode === "priority" ? levels(cluster) : [];
+  let glowing = false;
+  for (const cell of layout.cells.values()) {
+    const node = cluster.nodes.get(cell.name);
+    if (!node) continue;
+    const dim = (chosen && !chosen.has(cell.name)) || (overlay && !overlay.marks.has(cell.name));
+    ctx.globalAlpha = dim ? (isDark() ? 0.28 : 0.34) : 1;
+    base(ctx, cell, node);
+    if (mode === "gang") gangs(ctx, cell, node, cluster);
+    else if (mode === "priority") byPriority(ctx, cell, node, priorities);
+    else if (mode === "state") byState(ctx, cell, node);
+    else byUse(ctx, cell, node, resource);
+    if (node.flags & (CORDONED | NOT_READY)) hatch(ctx, cell, node.flags & NOT_READY ? colour("bad") : colour("muted"));
+    ctx.globalAlpha = 1;
+    const since = now - (cluster.fresh.get(cell.name) ?? -1e9);
+    if (since < GLOW && !view.still) {
+      glowing = true;
+      ctx.strokeStyle = colour("accent");
+      ctx.globalAlpha = 1 - since / GLOW;
+      ctx.lineWidth = Math.max(1, cell.size / 14);
+      round(ctx, cell.x - 1, cell.y - 1, cell.size + 2, cell.size + 2, radius(cell));
+      ctx.stroke();
+      ctx.globalAlpha = 1;
+    }
+    if (cell.size * view.scale > 46 && !dim) caption(ctx, cell, node);
+  }
+  return glowing;
+}
+
+const radius = (cell) => (cell.size > 30 ? 6 : cell.size > 12 ? 3 : cell.size > 7 ? 1.5 : 0.5);
+
+function base(ctx, cell) {
+  ctx.fillStyle = colour("cell");
+  round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
+  ctx.fill();
+  if (cell.size > 9) {
+    ctx.strokeStyle = colour("cell-edge");
+    ctx.lineWidth = 0.75;
+    ctx.stroke();
+  }
+}
+
+// A part of a cell, filled from the bottom.
+function part(ctx, cell, from, to, style) {
+  if (to <= from) return;
+  ctx.save();
+  round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
+  ctx.clip();
+  ctx.fillStyle = style;
+  ctx.fillRect(cell.x, cell.y + cell.size * (1 - to), cell.size, cell.size * (to - from));
+  ctx.restore();
+}
+
+function whole(ctx, cell, style) {
+  ctx.fillStyle = style;
+  round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
+  ctx.fill();
+}
+
+const shareOf = (node, resource) => (node.alloc[resource] > 0 ? Math.min(1, node.used[resource] / node.alloc[resource]) : 0);
+
+function byUse(ctx, cell, node, resource) {
+  const share = shareOf(node, resource);
+  const units = node.alloc[resource];
+  if (cell.size >= 40 && units > 1 && units <= 16) return pips(ctx, cell, units, [[node.used[resource], use(share)]]);
+  if (share <= 0) return;
+  if (cell.size < 16) return whole(ctx, cell, use(share));
+  part(ctx, cell, 0, Math.max(share, 0.06), use(share));
+}
+
+function gangs(ctx, cell, node, cluster) {
+  const entries = Object.entries(node.shares);
+  const total = node.alloc[0] || 0;
+  if (!entries.length) return cell.size >= 40 && total > 1 && total <= 16 ? pips(ctx, cell, total, []) : undefined;
+  entries.sort();
+  const held = entries.map(([key, [pods, amount]]) => [key, amount, pods]);
+  const style = (key) => (key ? gang(cluster.hue(key)) : LONE());
+  const amounts = held.reduce((sum, [, amount]) => sum + amount, 0);
+  if (amounts > 0 && cell.size >= 40 && total > 1 && total <= 16)
+    return pips(ctx, cell, total, held.map(([key, amount]) => [amount, style(key)]));
+  if (cell.size < 12 && entries.length === 1) return whole(ctx, cell, style(entries[0][0]));
+  // Without an amount of the first resource pods count alike, in the lower half.
+  const pods = held.reduce((sum, [, , count]) => sum + count, 0);
+  let at = 0;
+  for (const [key, amount, count] of held) {
+    const share = amounts > 0 ? amount / (total || amounts) : (0.5 * count) / pods;
+    part(ctx, cell, at, Math.min(1, at + share), style(key));
+    at += share;
+  }
+}
+
+// One little square for each device.
+function pips(ctx, cell, units, parts) {
+  const columns = [4, 3, 2, 5].find((wide) => units % wide === 0 && units / wide <= wide) ?? Math.ceil(Math.sqrt(units));
+  const rows = Math.ceil(units / columns);
+  const named = cell.size >= 56;
+  const edge = cell.size * 0.1, top = named ? cell.size * 0.3 : edge;
+  const room = Math.min((cell.size - 2 * edge) / columns, (cell.size - top - edge) / rows);
+  const size = room * 0.8;
+  const left = cell.x + edge + (cell.size - 2 * edge - columns * room) / 2 + (room - size) / 2;
+  const head = cell.y + top + (cell.size - top - edge - rows * room) / 2 + (room - size) / 2;
+  const styles = [];
+  for (const [count, style] of parts) for (let n = 0; n < count && styles.length < units; n++) styles.push(style);
+  for (let n = 0; n < units; n++) {
+    ctx.fillStyle = styles[n] ?? colour("cell-edge");
+    const fade = styles[n] ? 1 : 0.55;
+    const before = ctx.globalAlpha;
+    ctx.globalAlpha = before * fade;
+    round(ctx, left + (n % columns) * room, head + Math.floor(n / columns) * room, size, size, size * 0.24);
+    ctx.fill();
+    ctx.globalAlpha = before;
+  }
+}
+
+function byPriority(ctx, cell, node, priorities) {
+  if (node.priority === null) return;
+  const share = Math.max(...node.alloc.map((_, index) => (index < node.alloc.length - 1 ? shareOf(node, index) : 0)), 0.12);
+  part(ctx, cell, 0, cell.size < 12 ? 1 : share, priorityColour(priorities.indexOf(node.priority), priorities.length));
+}
+
+export const levels = (cluster) =>
+  [...new Set([...cluster.nodes.values()].map((node) => node.priority).filter((p) => p !== null))].sort((a, b) => a - b);
+
+function byState(ctx, cell, node) {
+  const [name, style] = stateOf(node);
+  if (name !== "free") whole(ctx, cell, style);
+}
+
+function hatch(ctx, cell, style) {
+  ctx.save();
+  round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
+  ctx.clip();
+  ctx.strokeStyle = style;
+  ctx.lineWidth = Math.max(0.8, cell.size / 22);
+  ctx.beginPath();
+  const step = Math.max(3, cell.size / 6);
+  for (let at = -cell.size; at < cell.size; at += step) {
+    ctx.moveTo(cell.x + at, cell.y + cell.size);
+    ctx.lineTo(cell.x + at + cell.size, cell.y);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+function caption(ctx, cell, node) {
+  if (cell.size < 56) return;
+  ctx.fillStyle = colour("muted");
+  ctx.font = `500 ${Math.min(10.5, cell.size / 7)}px system-ui, sans-serif`;
+  ctx.textAlign = "center";
+  ctx.textBaseline = "middle";
+  ctx.fillText(fit(ctx, node.name, cell.size - 8), cell.x + cell.size / 2, cell.y + cell.size * 0.155);
+}
+
+// ---- laid over
+
+export function paintOver(ctx, view) {
+  const { layout, chosen, members, overlay, hover, focus, hue } = view;
+  if (chosen && members.length) ranks(ctx, layout, members, gang(hue), view.scale);
+  if (overlay) marks(ctx, layout, overlay, view.scale);
+  if (hover) ring(ctx, layout.cells.get(hover), colour("ink"), 1.5 / view.scale);
+  if (focus) ring(ctx, layout.cells.get(focus), colour("accent"), 2.5 / view.scale, 3);
+}
+
+function ring(ctx, cell, style, width, away = 1.5) {
+  if (!cell) return;
+  ctx.strokeStyle = style;
+  ctx.lineWidth = width;
+  round(ctx, cell.x - away, cell.y - away, cell.size + 2 * away, cell.size + 2 * away, radius(cell) + away);
+  ctx.stroke();
+}
+
+const middle = (cell) => [cell.x + cell.size / 2, cell.y + cell.size / 2];
+
+// Members of a gang, joined rank by rank: how far apart neighbours are can be seen at once.
+function ranks(ctx, layout, members, style, scale) {
+  const at = new Map();
+  let last = null;
+  ctx.strokeStyle = style;
+  ctx.lineWidth = 1.6 / scale;
+  ctx.lineJoin = "round";
+  ctx.globalAlpha = 0.75;
+  ctx.beginPath();
+  for (const member of members) {
+    const cell = layout.cells.get(member.node);
+    if (!cell) continue;
+    if (!at.has(member.node)) at.set(member.node, []);
+    at.get(member.node).push(member.rank);
+    const [x, y] = middle(cell);
+    if (last && last.group === member.group) {
+      if (last.node !== member.node) {
+        const [fromX, fromY] = middle(layout.cells.get(last.node));
+        const bend = Math.hypot(x - fromX, y - fromY) * 0.12;
+        const along = Math.atan2(y - fromY, x - fromX) - Math.PI / 2;
+        ctx.moveTo(fromX, fromY);
+        ctx.quadraticCurveTo((fromX + x) / 2 + bend * Math.cos(along), (fromY + y) / 2 + bend * Math.sin(along), x, y);
+      }
+    }
+    last = member;
+  }
+  ctx.stroke();
+  ctx.globalAlpha = 1;
+  for (const [name, numbers] of at) {
+    const cell = layout.cells.get(name);
+    ring(ctx, cell, style, Math.max(1.5, cell.size / 20) / Math.sqrt(scale), 1.5);
+    label(ctx, cell, span(numbers), style, scale);
+  }
+}
+
+export function span(numbers) {
+  numbers.sort((a, b) => a - b);
+  if (numbers.length > 2 && numbers.at(-1) - numbers[0] === numbers.length - 1) return `${numbers[0]}–${numbers.at(-1)}`;
+  return numbers.length > 3 ? `${numbers.slice(0, 2).join(",")}…` : numbers.join(",");
+}
+
+function label(ctx, cell, text, style, scale) {
+  const size = Math.min(13, Math.max(cell.size * 0.42, 7));
+  if (size * scale < 6 || cell.size * scale < 11) return;
+  ctx.font = `700 ${size}px system-ui, sans-serif`;
+  ctx.textAlign = "center";
+  ctx.textBaseline = "middle";
+  const [x, y] = middle(cell);
+  const wide = Math.max(size * 1.5, ctx.measureText(text).width + size * 0.7);
+  ctx.fillStyle = colour("stage");
+  round(ctx, x - wide / 2, y - size * 0.75, wide, size * 1.5, size * 0.75);
+  ctx.fill();
+  ctx.strokeStyle = style;
+  ctx.lineWidth = 1.2 / scale;
+  ctx.stroke();
+  ctx.fillStyle = colour("ink");
+  ctx.fillText(text, x, y + size * 0.04);
+}
+
+// What would happen: pods that would come (a, b), go (bad) or be moved to (good).
+function marks(ctx, layout, overlay, scale) {
+  for (const [name, mark] of overlay.marks) {
+    const cell = layout.cells.get(name);
+    if (!cell) continue;
+    const style = colour(mark.tone);
+    ctx.save();
+    ctx.globalAlpha = 0.2;
+    whole(ctx, cell, style);
+    ctx.restore();
+    if (mark.goes) hatch(ctx, cell, style);
+    ctx.setLineDash(mark.goes ? [] : [4 / scale, 2.5 / scale]);
+    ring(ctx, cell, style, Math.max(1.6, cell.size / 24) / Math.sqrt(scale), 1.5);
+    ctx.setLineDash([]);
+    if (mark.text) label(ctx, cell, mark.text, style, scale);
+  }
+}
+
+export function round(ctx, x, y, w, h, r) {
+  ctx.beginPath();
+  if (r < 1) ctx.rect(x, y, w, h);
+  else ctx.roundRect(x, y, w, h, Math.min(r, w / 2, h / 2));
+}

@@ -1,0 +1,239 @@
+// A recording made with --record, read in the browser: the cluster as of any decision, forwards and backwards.
+//
+// Every line becomes a small change that knows its inverse, so moving by one decision costs what changed in it.
+
+import { Cluster, CORDONED, LEAVING, NOT_READY, TAINTED } from "./cluster.js";
+
+const KEYS = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.phalanx.dev/block", "topology.phalanx.dev/rack"];
+const AWAY = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const SUFFIX = { m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50 };
+
+export function quantity(text) {
+  const found = /^([+-]?[\d.]+(?:[eE][+-]?\d+)?)([a-zA-Z]*)$/.exec(String(text));
+  return found ? Number(found[1]) * (SUFFIX[found[2]] ?? 1) : 0;
+}
+
+const measure = (name, text) => Math.round(quantity(text) * (name === "cpu" ? 1000 : 1));
+
+function requests(pod) {
+  const sum = {};
+  for (const container of pod.spec?.containers ?? [])
+    for (const [name, text] of Object.entries({ ...container.resources?.limits, ...container.resources?.requests })) sum[name] = (sum[name] ?? 0) + measure(name, text);
+  return sum;
+}
+
+const groupOf = (pod) => {
+  const name = pod.spec?.schedulingGroup?.podGroupName;
+  return name ? `podgroup/${pod.metadata.namespace}/${name}` : "";
+};
+
+export class Recording {
+  constructor() {
+    this.cluster = new Cluster();
+    this.cluster.live = false;
+    this.changes = []; // [apply, revert] in order
+    this.moments = []; // {upto, now, kind, text, why}
+    this.at = 0;
+    this.done = 0; // changes applied
+    this.nodes = new Map();
+    this.pods = new Map();
+    this.placed = this.waiting = 0;
+  }
+
+  get moment() {
+    return this.at ? this.moments[this.at - 1] : null;
+  }
+
+  static async read(file, tell) {
+    const recording = new Recording();
+    const reader = file.stream().pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "", bytes = 0, number = 0, now = 0, said = 0;
+    for (;;) {
+      const { value, done } = await reader.read();
+      const lines = (rest + (value ?? "")).split("\n");
+      rest = done ? "" : lines.pop();
+      for (const line of lines) {
+        number++;
+        if (!line) continue;
+        let entry;
+        try {
+          entry = JSON.parse(line);
+        } catch {
+          if (done) break; // cut off in the middle of its last line
+          throw new Error(`line ${number} is not of a recording: it is not JSON`);
+        }
+        if (number === 1) {
+          if (!entry.head) throw new Error("this is not a recording: its first line has no head. Make one with phalanx up --record FILE");
+          if (entry.head.format !== 1) throw new Error(`recordings of format ${entry.head.format} are not known here`);
+        } else if (entry.step) now = entry.step[0];
+        else if (entry.in) recording.event(entry.in);
+        else if (entry.out) recording.decision(entry.out, now);
+      }
+      bytes += value?.length ?? 0;
+      if (bytes - said > 1 << 20) {
+        said = bytes;
+        tell(bytes / file.size);
+      }
+      if (done) break;
+    }
+    if (!number) throw new Error("this file is empty");
+    recording.begin();
+    return recording;
+  }
+
+  // ---- reading: what is known is followed to the end, so that every change can say what was before it
+
+  event(event) {
+    const object = event.object;
+    if (event.event === "NodeChanged") {
+      const name = object.metadata.name;
+      this.swap(this.nodes, name, this.node(object), "node");
+    } else if (event.event === "PodChanged") {
+      const key = `${object.metadata.namespace}/${object.metadata.name}`;
+      const over = ["Succeeded", "Failed"].includes(object.status?.phase);
+      const before = this.pods.get(key);
+      this.swap(this.pods, key, over ? undefined : {
+        node: object.spec?.nodeName || (before?.uid === object.metadata.uid ? before.node : ""), uid: object.metadata.uid, group: groupOf(object),
+        needs: before?.uid === object.metadata.uid ? before.needs : requests(object), priority: object.spec?.priority ?? 0, leaving: Boolean(object.metadata.deletionTimestamp),
+      }, "pod");
+    } else if (event.event === "PodGroupChanged") {
+      const key = `podgroup/${object.metadata.namespace}/${object.metadata.name}`;
+      const parent = object.spec?.parentCompositePodGroupName;
+      this.swap(this.groups ??= new Map(), key, { parent: parent ? `compositepodgroup/${object.metadata.namespace}/${parent}` : "" }, "group");
+    } else if (event.event === "CompositePodGroupChanged") {
+      const key = `compositepodgroup/${object.metadata.namespace}/${object.metadata.name}`;
+      this.swap(this.groups ??= new Map(), key, { parent: object.spec?.parentCompositePodGroupName ? `compositepodgroup/${object.metadata.namespace}/${object.spec.parentCompositePodGroupName}` : "" }, "group");
+    } else if (event.event === "Gone") {
+      if (event.kind === "Node") this.swap(this.nodes, event.name, undefined, "node");
+      if (event.kind === "Pod") this.swap(this.pods, `${event.namespace}/${event.name}`, undefined, "pod");
+      if (event.kind === "PodGroup" || event.kind === "CompositePodGroup") this.swap(this.groups ??= new Map(), `${event.kind.toLowerCase()}/${event.namespace}/${event.name}`, undefined, "group");
+    }
+  }
+
+  node(object) {
+    const labels = object.metadata.labels ?? {};
+    let flags = object.spec?.unschedulable ? CORDONED : 0;
+    for (const taint of object.spec?.taints ?? []) {
+      if (AWAY.includes(taint.key)) flags |= NOT_READY;
+      else if (taint.effect !== "PreferNoSchedule" && taint.key !== "node.kubernetes.io/unschedulable") flags |= TAINTED;
+    }
+    const alloc = {};
+    for (const [name, text] of Object.entries(object.status?.allocatable ?? {})) alloc[name] = measure(name, text);
+    return { labels: Object.fromEntries(KEYS.map((key) => [key, labels[key] ?? ""])), alloc, flags };
+  }
+
+  swap(table, key, after, what) {
+    const before = table.get(key);
+    if (JSON.stringify(before) === JSON.stringify(after)) return; // a heartbeat
+    if (after === undefined) table.delete(key);
+    else table.set(key, after);
+    this.changes.push({ what, key, before, after });
+  }
+
+  decision(decision, now) {
+    const of = `${decision.namespace}/${decision.name}`;
+    const words = {
+      Bind: () => {
+        const pod = this.pods.get(of);
+        if (pod) this.swap(this.pods, of, { ...pod, node: decision.node }, "pod");
+        return [`${decision.name} goes to ${decision.node}`, ""];
+      },
+      Nominate: () => [decision.node ? `${decision.name} is promised ${decision.node}` : `the promise to ${decision.name} is taken back`, ""],
+      Evict: () => {
+        const pod = this.pods.get(of);
+        if (pod) this.swap(this.pods, of, { ...pod, leaving: true }, "pod");
+        return [`${decision.name} has to go`, decision.message];
+      },
+      SetPodCondition: () => [`${decision.name}: ${decision.reason}`, decision.message],
+      SetGroupCondition: () => [`${decision.kind ?? "PodGroup"} ${decision.name}: ${decision.reason}`, decision.message],
+    }[decision.decision];
+    if (!words) return; // events repeat what conditions say
+    const [text, why] = words();
+    this.moments.push({ upto: this.changes.length, now, kind: decision.decision, text, why: why ?? "" });
+  }
+
+  // ---- playing
+
+  begin() {
+    const offered = new Set();
+    const domains = new Map(KEYS.map((key) => [key, new Set()]));
+    for (const { what, after } of this.changes)
+      if (what === "node" && after) {
+        for (const [name, value] of Object.entries(after.alloc)) if (value > 0 && name !== "ephemeral-storage" && !name.startsWith("hugepages")) offered.add(name);
+        for (const key of KEYS) if (after.labels[key]) domains.get(key).add(after.labels[key]);
+      }
+    const rank = { cpu: 1, memory: 2, pods: 3 };
+    this.cluster.resources = [...offered].sort((a, b) => (rank[a] ?? 0) - (rank[b] ?? 0) || (a < b ? -1 : 1));
+    this.cluster.keys = KEYS.filter((key) => domains.get(key).size > 1);
+    if (!this.cluster.keys.length) this.cluster.keys = KEYS.filter((key) => domains.get(key).size).slice(-1);
+    this.nodes = new Map();
+    this.pods = new Map();
+    this.placed = this.waiting = 0;
+    this.done = 0;
+  }
+
+  seek(index) {
+    this.at = index;
+    const upto = index ? this.moments[index - 1].upto : this.moments[0] ? this.first() : 0;
+    while (this.done < upto) this.turn(this.changes[this.done], this.changes[this.done++].after);
+    while (this.done > upto) this.turn(this.changes[--this.done], this.changes[this.done].before);
+    this.cluster.now = this.moment?.now ?? 0;
+    this.cluster.dispatchEvent(new Event("change"));
+  }
+
+  // Before the first decision: all that was there already.
+  first() {
+    return Math.max(0, this.moments[0].upto - 1);
+  }
+
+  turn({ what, key }, value) {
+    if (what === "node") return this.setNode(key, value);
+    if (what === "group") {
+      if (value) this.cluster.groups.set(key, value);
+      else this.cluster.groups.delete(key);
+      return this.cluster.paint();
+    }
+    const before = this.pods.get(key);
+    if (before) this.count(before, -1);
+    if (value) {
+      this.pods.set(key, value);
+      this.count(value, 1);
+    } else this.pods.delete(key);
+  }
+
+  setNode(name, value) {
+    const { cluster } = this;
+    cluster.version++;
+    if (!value) {
+      this.nodes.delete(name);
+      cluster.nodes.delete(name);
+      return;
+    }
+    this.nodes.set(name, value);
+    const before = cluster.nodes.get(name);
+    cluster.nodes.set(name, {
+      name, domains: cluster.keys.map((key) => value.labels[key]), alloc: cluster.resources.map((resource) => value.alloc[resource] ?? 0),
+      used: before?.used ?? cluster.resources.map(() => 0), flags: value.flags | ((before?.flags ?? 0) & LEAVING), priority: before?.priority ?? null, shares: before?.shares ?? {},
+    });
+    if (!before) for (const pod of this.pods.values()) if (pod.node === name) this.count(pod, 1, true);
+  }
+
+  count(pod, sign, again = false) {
+    if (!again) {
+      if (pod.node) this.placed += sign;
+      else this.waiting += sign;
+    }
+    const node = pod.node && this.cluster.nodes.get(pod.node);
+    if (!node) return;
+    this.cluster.resources.forEach((name, index) => (node.used[index] += sign * (name === "pods" ? 1 : (pod.needs[name] ?? 0))));
+    const share = node.shares[pod.group] ?? [0, 0];
+    share[0] += sign;
+    share[1] += sign * (pod.needs[this.cluster.resources[0]] ?? 0);
+    if (share[0] > 0) node.shares[pod.group] = share;
+    else delete node.shares[pod.group];
+    node.leaving = (node.leaving ?? 0) + (pod.leaving ? sign : 0);
+    node.flags = (node.flags & ~LEAVING) | (node.leaving > 0 ? LEAVING : 0);
+    node.priority = Object.keys(node.shares).length ? Math.max(node.priority ?? pod.priority, pod.priority) : null;
+    this.cluster.fresh.set(pod.node, performance.now());
+  }
+}

@@ -1,0 +1,129 @@
+// Time: the last hour as small plots, and a recording that can be scrubbed decision by decision.
+
+import { $, h, refresh, show } from "./dom.js";
+import { plot } from "./plot.js";
+import { Recording } from "./recording.js";
+import { age, clock, number, percent, plural, resourceName } from "./words.js";
+
+const TONES = ["a", "b", "c"];
+const LARGEST = 512 << 20;
+
+export function timeView(app) {
+  const { cluster } = app;
+  let element = null, plots = null, player = null, recording = null, playing = 0, problem = "";
+
+  function update() {
+    if (!plots?.isConnected) return;
+    const samples = cluster.samples;
+    const shown = cluster.resources.filter((name) => name !== "pods").slice(0, 3);
+    refresh(plots,
+      plot("In use", samples, shown.map((name, index) => ({ name: resourceName(name), tone: TONES[index], of: (sample) => sample.use[name] ?? 0 })), percent, 1),
+      plot("Torn: free room on nodes already in use", samples, shown.slice(0, 1).map((name) => ({ name: resourceName(name), tone: "a", of: (sample) => sample.torn[name] ?? 0 })), percent, 1),
+      plot("Queue", samples, [{ name: "roots", tone: "a", of: (sample) => sample.roots }, { name: "pods", tone: "b", of: (sample) => sample.pods }], number, 1),
+      plot("Waits until a place was found", samples, [{ name: "median", tone: "a", of: (sample) => sample.wait }, { name: "longest", tone: "b", of: (sample) => sample.longest }], age, 1),
+      plot("Oldest in the queue", samples, [{ name: "waits", tone: "a", of: (sample) => (sample.roots ? sample.oldest : 0) }], age, 1),
+      plot("Evicted", samples, [{ name: "pods", tone: "b", of: (sample) => sample.evicted }], number, 1));
+  }
+
+  // ---- a recording
+
+  async function load(file) {
+    stop();
+    problem = "";
+    if (file.size > LARGEST) {
+      problem = `${file.name} is larger than ${LARGEST >> 20} MiB; phalanx replay reads it on a terminal`;
+      return controls();
+    }
+    show(player, h("p", { class: "muted", role: "status" }, `reading ${file.name} …`));
+    try {
+      recording = await Recording.read(file, (share) => { player.firstChild.textContent = `reading ${file.name}: ${percent(share)}`; });
+      app.map.look(recording.cluster);
+      at(recording.moments.length);
+      $("banner").hidden = false;
+      show($("banner"), h("span", {}, "You are looking at a recording: "), h("b", {}, file.name), h("button", { type: "button", onclick: leave }, "Back to live"));
+      app.recolour();
+    } catch (wrong) {
+      recording = null;
+      problem = wrong.message;
+    }
+    controls();
+  }
+
+  function leave() {
+    stop();
+    recording = null;
+    $("banner").hidden = true;
+    app.map.look(cluster);
+    app.recolour();
+    controls();
+  }
+
+  function at(index) {
+    recording.seek(index);
+    if (element?.isConnected) told();
+  }
+
+  function stop() {
+    clearInterval(playing);
+    playing = 0;
+  }
+
+  function play() {
+    if (playing) {
+      stop();
+      return controls();
+    }
+    if (recording.at >= recording.moments.length) at(0);
+    playing = setInterval(() => {
+      at(Math.min(recording.moments.length, recording.at + Math.max(1, Math.round(recording.moments.length / 300))));
+      if (recording.at >= recording.moments.length) {
+        stop();
+        controls();
+      }
+    }, 100);
+    controls();
+  }
+
+  function told() {
+    const moment = recording.moment;
+    element.slider.value = recording.at;
+    element.slider.setAttribute("aria-valuetext", moment ? `${clock(moment.now)}, ${moment.text}` : "the beginning");
+    show(element.moment,
+      h("p", {}, h("b", {}, `${number(recording.at)} of ${number(recording.moments.length)}`), moment ? ` · ${clock(moment.now)}` : ""),
+      h("p", { class: "decision", "data-kind": moment?.kind ?? "" }, moment ? [h("span", { class: "chip" }, moment.kind), " ", moment.text] : "before anything was decided"),
+      moment?.why ? h("p", { class: "muted" }, moment.why) : "",
+      h("p", { class: "muted small" }, `${plural(recording.cluster.nodes.size, "node")}, ${plural(recording.placed, "pod")} placed, ${plural(recording.waiting, "pod")} waiting`));
+  }
+
+  function controls() {
+    if (!player?.isConnected) return;
+    const pick = h("label", { class: "button" }, recording ? "Open another" : "Open a recording", h("input", { type: "file", class: "sr", id: "recording", accept: ".jsonl,.json", onchange: (event) => event.target.files[0] && load(event.target.files[0]) }));
+    if (!recording)
+      return show(player, problem ? h("p", { class: "problem", role: "alert" }, problem) : "",
+        h("p", { class: "muted" }, "Made with ", h("code", {}, "phalanx up --record run.jsonl"), ". It is read in this browser and sent nowhere."), pick);
+    element.slider = h("input", { type: "range", id: "scrub", min: 0, max: recording.moments.length, value: recording.at, "aria-label": "Moment of the recording", oninput: (event) => { stop(); at(Number(event.target.value)); } });
+    element.moment = h("div", { class: "moment", "aria-live": "polite" });
+    const step = (by) => { stop(); at(Math.max(0, Math.min(recording.moments.length, recording.at + by))); };
+    show(player, problem ? h("p", { class: "problem" }, problem) : "", element.slider,
+      h("div", { class: "row" },
+        h("button", { type: "button", id: "back", "aria-label": "One decision back", onclick: () => step(-1) }, "◂ back"),
+        h("button", { type: "button", class: "primary", id: "play", onclick: play }, playing ? "Pause" : "Play"),
+        h("button", { type: "button", id: "on", "aria-label": "One decision on", onclick: () => step(1) }, "on ▸"),
+        h("span", { class: "grow" }), pick),
+      element.moment);
+    told();
+  }
+
+  return {
+    open(view) {
+      plots = h("div", { class: "plots" });
+      player = h("div", { class: "player" });
+      element = h("div", {}, h("h2", {}, "Time"), h("h3", {}, "The last hour"), plots, h("h3", {}, "A recording"), player);
+      show(view, element);
+      update();
+      controls();
+    },
+    change: (change) => (!change || change.sample) && update(),
+    close: stop,
+  };
+}

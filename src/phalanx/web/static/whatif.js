@@ -1,0 +1,215 @@
+// What if: manifests are placed on the map without being created. Two variants beside each other, counts by slider.
+
+import { h, show } from "./dom.js";
+import { EXAMPLES } from "./examples.js";
+import { verdict } from "./why.js";
+import { levelName, parts, plural } from "./words.js";
+
+const LARGEST_FILE = 1 << 20;
+
+export function whatifView(app) {
+  const variants = {
+    a: { text: EXAMPLES[0].text, counts: [], set: new Map(), answer: null, problem: "", note: "" },
+    b: { text: "", counts: [], set: new Map(), answer: null, problem: "", note: "" },
+  };
+  let shown = "a", element = null, timer = 0, namespace = "default";
+
+  const key = (path) => path.join(".");
+
+  // Opened by a remedy of a why card: the waiting root as it is, and beside it with the change.
+  app.try = async (root, { change = "", group = "", to = "", text = "" }) => {
+    try {
+      const plain = await app.ask.manifest(root);
+      put("a", plain.text, `${parts(root).name} as it waits`);
+      namespace = parts(root).namespace;
+      if (change === "topology" || change === "members") {
+        const changed = await app.ask.manifest(root, { change, group, to });
+        put("b", changed.text, text);
+        shown = "b";
+      } else {
+        put("b", "", "");
+        shown = "a";
+        if (change) variants.a.note = `“${text}” is a change of the cluster, not of the manifest: add or free nodes and ask again`;
+      }
+    } catch (problem) {
+      put("a", variants.a.text, "");
+      variants.a.problem = problem.message;
+    }
+    app.go("whatif");
+    await run("a");
+    if (variants.b.text) await run("b");
+  };
+
+  function put(name, text, note) {
+    Object.assign(variants[name], { text, note, counts: [], set: new Map(), answer: null, problem: "" });
+  }
+
+  async function run(name) {
+    const variant = variants[name];
+    if (!variant.text.trim()) {
+      Object.assign(variant, { answer: null, problem: "", counts: [] });
+      return update();
+    }
+    const asked = (variant.asked = (variant.asked ?? 0) + 1);
+    try {
+      const counts = [...variant.set.values()];
+      const found = await app.ask.whatif({ text: variant.text, namespace, counts });
+      if (asked !== variant.asked) return;
+      Object.assign(variant, { counts: found.counts, answer: found.outlook, problem: "" });
+    } catch (problem) {
+      if (asked !== variant.asked) return;
+      Object.assign(variant, { answer: null, problem: problem.message });
+    }
+    update();
+  }
+
+  const soon = (name, wait = 350) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => run(name), wait);
+  };
+
+  function marks() {
+    const variant = variants[shown];
+    const found = new Map();
+    for (const item of variant.answer?.items ?? [])
+      for (const place of item.places ?? [])
+        for (const share of place.nodes ?? []) {
+          const before = found.get(share.node)?.pods ?? 0;
+          const pods = before + share.pods;
+          found.set(share.node, { tone: shown, text: `+${pods}`, pods, why: `${place.group} would have ${plural(pods, "pod")} here` });
+        }
+    return found;
+  }
+
+  function sliders(name) {
+    const variant = variants[name];
+    return variant.counts.map(({ path, value, text, of, name: field }) => {
+      const now = variant.set.get(key(path))?.value ?? value;
+      const output = h("output", {}, now);
+      const id = `slider-${name}-${key(path)}`;
+      return h("div", { class: "slider" },
+        h("label", { for: id }, h("b", {}, field), h("span", { class: "muted" }, ` ${text} of ${of}`)),
+        h("input", {
+          id, type: "range", min: field.startsWith("min") ? 1 : 0, max: Math.max(16, value * 4), value: now, "data-focus": id,
+          oninput: (event) => {
+            output.textContent = event.target.value;
+            variant.set.set(key(path), { path, value: Number(event.target.value) });
+            soon(name, 150);
+          },
+        }), output);
+    });
+  }
+
+  function outcome(name) {
+    const { answer, problem, note } = variants[name];
+    if (problem) return h("p", { class: "problem", role: "alert" }, problem);
+    if (!answer) return h("p", { class: "muted" }, name === "b" ? "Empty. Copy variant A here and change it, or paste another manifest." : "");
+    return h("div", { class: "outlook" },
+      note ? h("p", { class: "muted" }, note) : "",
+      (answer.notes ?? []).map((text) => h("p", { class: "muted" }, text)),
+      answer.items.map((item) => h("article", { class: "card", "data-fits": item.fits ? "1" : "0" },
+        h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : "Does not fit"), " ", h("span", {}, parts(item.root).name)),
+        h("p", { class: "muted" }, item.summary),
+        h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", {}, place.group), `: ${plural(place.pods, "pod")}`,
+          place.domain ? ` in ${levelName(place.key)} ${place.domain}` : "", h("span", { class: "muted" }, ` on ${plural(place.nodes?.length ?? 0, "node")}`)))),
+        item.fits ? "" : verdict(app, { ...item, now: item.verdict }, null))));
+  }
+
+  function compare() {
+    const both = ["a", "b"].map((name) => variants[name].answer);
+    if (!both[0] || !both[1]) return "";
+    const sum = (answer, of) => answer.items.reduce((total, item) => total + (of(item) ?? 0), 0);
+    const nodes = (answer) => new Set(answer.items.flatMap((item) => (item.places ?? []).flatMap((place) => (place.nodes ?? []).map((share) => share.node)))).size;
+    const domains = (answer) => [...new Set(answer.items.flatMap((item) => (item.places ?? []).map((place) => place.domain).filter(Boolean)))];
+    const rows = [
+      ["fits", (answer) => (answer.fits ? "yes" : "no")],
+      ["pods placed", (answer) => `${sum(answer, (item) => item.pods)} of ${sum(answer, (item) => item.wanted)}`],
+      ["nodes used", nodes],
+      ["domains", (answer) => (domains(answer).length ? domains(answer).slice(0, 3).join(", ") + (domains(answer).length > 3 ? " …" : "") : "–")],
+    ];
+    return h("table", { class: "compare" }, h("caption", {}, "Side by side"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), h("th", { scope: "col", class: "tone-a" }, "A"), h("th", { scope: "col", class: "tone-b" }, "B"))),
+      h("tbody", {}, rows.map(([text, of]) => h("tr", {}, h("th", { scope: "row" }, text), both.map((answer) => h("td", {}, of(answer)))))));
+  }
+
+  function choose(name) {
+    shown = name;
+    build();
+    if (!variants[name].answer && variants[name].text) run(name);
+  }
+
+  function build() {
+    const variant = variants[shown];
+    const area = h("textarea", {
+      id: "manifest", rows: 12, spellcheck: "false", autocomplete: "off", "aria-describedby": "manifest-help",
+      oninput: (event) => {
+        variant.text = event.target.value;
+        variant.set.clear();
+        variant.note = "";
+        soon(shown, 700);
+      },
+      ondragover: (event) => event.preventDefault(),
+      ondrop: async (event) => {
+        const file = event.dataTransfer.files[0];
+        if (!file) return;
+        event.preventDefault();
+        load(file);
+      },
+    });
+    area.value = variant.text;
+    const other = shown === "a" ? "b" : "a";
+    element.results = h("div", { class: "results", "aria-live": "polite" });
+    element.knobs = h("div", { class: "sliders" });
+    show(element,
+      h("h2", {}, "What-if"),
+      h("p", { class: "muted", id: "manifest-help" }, "Paste or drop YAML. The scheduler tries it on the cluster as it is now and takes it back: nothing is created."),
+      h("div", { class: "segments", role: "radiogroup", "aria-label": "Variant" }, ["a", "b"].map((name) => h("label", { class: `tone-${name}` },
+        h("input", { type: "radio", name: "variant", value: name, checked: name === shown, onchange: () => choose(name) }), h("span", {}, `Variant ${name.toUpperCase()}`)))),
+      h("div", { class: "row" },
+        h("label", { class: "select" }, h("span", {}, "Example"), h("select", {
+          onchange: (event) => {
+            const example = EXAMPLES[event.target.value];
+            if (!example) return;
+            put(shown, example.text, "");
+            build();
+            run(shown);
+          },
+        }, h("option", { value: "" }, "choose …"), EXAMPLES.map((example, index) => h("option", { value: index }, example.name)))),
+        h("label", { class: "button" }, "Open file", h("input", { type: "file", class: "sr", accept: ".yaml,.yml,.json", onchange: (event) => event.target.files[0] && load(event.target.files[0]) })),
+        h("button", { type: "button", onclick: () => { put(other, variant.text, ""); choose(other); } }, `Copy to ${other.toUpperCase()}`)),
+      h("label", { class: "sr", for: "manifest" }, "Manifest"), area,
+      h("div", { class: "row" }, h("button", { type: "button", class: "primary", id: "run", onclick: () => run(shown) }, "Try it"),
+        h("label", { class: "select" }, h("span", {}, "Namespace"), h("input", { type: "text", value: namespace, size: 12, onchange: (event) => { namespace = event.target.value.trim() || "default"; run(shown); } }))),
+      element.knobs, element.results);
+    update();
+  }
+
+  async function load(file) {
+    if (file.size > LARGEST_FILE) {
+      variants[shown].problem = `${file.name} is too large for the page; use phalanx whatif -f ${file.name}`;
+      return update();
+    }
+    put(shown, await file.text(), "");
+    build();
+    run(shown);
+  }
+
+  function update() {
+    if (!element?.isConnected) return;
+    const focused = document.activeElement?.dataset?.focus;
+    if (!focused?.startsWith("slider-")) show(element.knobs, sliders(shown));
+    show(element.results, compare(), outcome(shown));
+    app.map.lay(marks());
+  }
+
+  return {
+    open(view) {
+      element = h("div", { class: "whatif" });
+      show(view, element);
+      build();
+      if (!variants.a.answer && !variants.a.problem) run("a");
+    },
+    change() {},
+    close: () => app.map.lay(null),
+  };
+}

@@ -1,0 +1,64 @@
+// Numbers, times and names as people say them.
+
+export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+export const number = (n) => n.toLocaleString("en-US");
+export const percent = (x) => `${x > 0 && x < 0.01 ? "<1" : Math.round(x * 100)} %`;
+
+const UNITS = [["Ti", 2 ** 40], ["Gi", 2 ** 30], ["Mi", 2 ** 20], ["Ki", 2 ** 10]];
+
+export function amount(resource, value) {
+  if (resource === "cpu") return trim(value / 1000);
+  if (resource === "memory" || resource.endsWith("storage") || resource.startsWith("hugepages")) {
+    for (const [unit, size] of UNITS) if (value >= size) return `${trim(value / size)} ${unit}B`;
+    return `${value} B`;
+  }
+  return number(value);
+}
+
+const trim = (x) => number(x >= 100 ? Math.round(x) : Math.round(x * 10) / 10);
+
+export function resourceName(name) {
+  if (name === "cpu") return "CPU";
+  if (name === "memory") return "memory";
+  const last = name.split("/").pop();
+  return last === "gpu" ? "GPU" : last;
+}
+
+export const levelName = (key) => key.split("/").pop();
+
+export function age(seconds) {
+  if (seconds < 0) seconds = 0;
+  if (seconds < 10) return `${Math.round(seconds * 10) / 10} s`;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 36 * 3600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+export const clock = (seconds) =>
+  new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+const KINDS = { pod: "Pod", podgroup: "PodGroup", compositepodgroup: "CompositePodGroup", workload: "Workload" };
+
+export function parts(key) {
+  const [kind, namespace, ...rest] = key.split("/");
+  return { kind: KINDS[kind] ?? kind, namespace, name: rest.join("/") };
+}
+
+// Why a root waits, in a word or two: what the filter of the queue offers.
+export function reason(root) {
+  const text = root.message ?? "";
+  if (/waiting for minCount|to appear|quorum|has \d+ of \d+/.test(text)) return "members missing";
+  if (root.place === "gated") return "held at the gate";
+  const limit = /limited by ([\w./-]+)|Insufficient ([\w./-]+)/.exec(text);
+  if (limit) return `short of ${resourceName((limit[1] ?? limit[2]).replace(/[.;,)]+$/, ""))}`;
+  if (/untolerated taint/.test(text)) return "taints";
+  if (/affinity|selector/.test(text)) return "affinity";
+  if (root.place === "active" || root.place === "attempt") return "next to be tried";
+  if (root.place === "backoff") return "backing off";
+  return "does not fit";
+}
+
+export const PLACES = {
+  active: "in line", attempt: "being tried", backoff: "backing off", waiting: "asleep until something changes", gated: "held",
+};
