@@ -1,0 +1,120 @@
+"""Who may look: one-time links, cookies that expire, and requests that come from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from dashboard_run import Browser, Watched
+
+from phalanx.base.errors import ConfigProblem, Unauthorized
+from phalanx.web.dashboard import Dashboard
+from phalanx.web.login import LINK_SECONDS, MOST_LINKS, SESSION_SECONDS, Login
+
+
+def test_a_link_logs_in_one_browser_once(watched: Watched) -> None:
+    link = watched.dashboard.link()
+    mine, other = watched.browser(login=False), watched.browser(login=False)
+    assert mine.ask("GET", "/api/snapshot")[0] == 401
+    assert mine.login(link) == 200
+    assert mine.get("/api/session")["may"] == "ask"
+    assert other.login(link) == 401
+    code, told = other.ask("GET", "/api/snapshot")
+    assert (code, told["message"]) == (401, "you are not logged in here")
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(watched: Watched) -> None:
+    browser = watched.browser()
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in browser.set_cookie.split(";")}
+    port = watched.dashboard.url.rstrip("/").rpartition(":")[2]
+    assert browser.cookie.startswith(f"phalanx-{port}=")  # two clusters on one machine do not log each other out
+
+
+def test_another_link_comes_from_whoever_has_the_token_of_the_api_server(watched: Watched) -> None:
+    assert watched.ask("GET", "/phalanx/v1/dashboard", token="wrong").code == 401
+    url = watched.get("/phalanx/v1/dashboard")["url"]
+    assert watched.browser(login=False).login(url) == 200
+
+
+def test_links_and_logins_expire_and_say_so() -> None:
+    now = [1000.0]
+    login = Login(b"key", lambda: now[0])
+    late = login.link()
+    cookie = login.redeem(login.link())
+    assert login.may(cookie) == "ask"
+    now[0] += LINK_SECONDS + 1
+    with pytest.raises(Unauthorized, match="link has expired"):
+        login.redeem(late)
+    now[0] = 1000 + SESSION_SECONDS + 1
+    with pytest.raises(Unauthorized, match="login has expired"):
+        login.may(cookie)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda c: c.replace(".look.", ".ask."), lambda c: c[:-1] + "~", lambda c: "", lambda c: "a.b"]
+)
+def test_a_cookie_that_was_written_by_somebody_else_is_refused(change) -> None:
+    login = Login(b"key", lambda: 0.0)
+    with pytest.raises(Unauthorized):
+        login.may(change(login.cookie("look")))
+    with pytest.raises(Unauthorized):
+        Login(b"other", lambda: 0.0).may(login.cookie("look"))
+
+
+def test_links_nobody_uses_do_not_pile_up() -> None:
+    login = Login(b"key", lambda: 0.0)
+    links = [login.link() for _ in range(MOST_LINKS + 5)]
+    with pytest.raises(Unauthorized):
+        login.redeem(links[0])
+    assert login.redeem(links[-1])
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:7480", "10.0.0.7:80", "localhost.evil.example", ""])
+def test_a_name_that_was_bent_to_loopback_is_refused(watched: Watched, host: str) -> None:
+    code, told = watched.browser().ask("GET", "/api/snapshot", Host=host)
+    assert code in (400, 403), told
+
+
+def test_requests_of_other_pages_are_refused(watched: Watched) -> None:
+    browser = watched.browser()
+    other = "http://127.0.0.1:1"  # another port is the same site for cookies
+    assert browser.ask("POST", "/api/whatif", {"text": "a: 1"}, Origin=other)[0] == 403
+    assert browser.ask("GET", "/api/snapshot", Origin=other)[0] == 403
+    assert browser.ask("GET", "/api/snapshot", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="cors")[0] == 403
+    assert browser.ask("GET", "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200  # a followed link
+    assert browser.ask("GET", "/api/snapshot", Sec_Fetch_Site="same-origin")[0] == 200
+
+
+def test_every_answer_is_sealed(watched: Watched) -> None:
+    browser = watched.browser()
+    for path in ("/", "/app.js", "/api/snapshot", "/api/nothing", "/../../etc/passwd", "/%2e%2e/site.py"):
+        browser.ask("GET", path)
+        policy = browser.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert browser.headers["x-content-type-options"] == "nosniff"
+    assert browser.ask("GET", "/%2e%2e/site.py")[0] == 404
+
+
+def test_a_restarted_server_knows_the_pages_that_were_open(tmp_path: Path) -> None:
+    port = 0
+    cookie = ""
+    for _ in range(2):
+        listen = f"127.0.0.1:{port}"
+        cluster = Watched(tmp_path, data=tmp_path / "data", listen=listen, nodes=1)
+        cluster.start()
+        try:
+            browser = Browser(cluster.dashboard.url)
+            if not cookie:
+                assert browser.login(cluster.dashboard.link()) == 200
+                cookie = browser.cookie
+            browser.cookie = cookie
+            assert browser.get("/api/session")["may"] == "ask"
+            port = int(re.findall(r":(\d+)/", cluster.dashboard.url)[0])
+        finally:
+            cluster.stop()
+
+
+def test_the_dashboard_never_leaves_the_machine() -> None:
+    with pytest.raises(ConfigProblem, match="not a loopback address"):
+        Dashboard("0.0.0.0:7480")
