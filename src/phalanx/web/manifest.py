@@ -7,6 +7,7 @@ requests, rules and tolerations. The scheduler never reads environment, commands
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +15,14 @@ import msgspec
 import yaml
 
 from phalanx.base.errors import BadRequest
+from phalanx.model import yaml_body
 from phalanx.model.groups import GroupKey
 from phalanx.web.reading import Reader, text_of
 
 Json = dict[str, Any]
 
+MOST_DOCUMENTS = 40
+_BETWEEN = re.compile(r"^---(?=\s|$)|^\.\.\.\s*$", re.MULTILINE)  # at the start of a line it is nothing else
 _VERSIONS = {"PodGroup": "scheduling.k8s.io/v1beta1", "CompositePodGroup": "scheduling.k8s.io/v1alpha3"}
 # Numbers people try: name of the field and what it means.
 _COUNTS = {
@@ -119,22 +123,19 @@ def _name(name: str) -> str:
 
 
 def parse(text: str) -> list[Json]:
-    """Documents of a YAML or JSON text; raises BadRequest."""
-    try:
-        found = [
-            document
-            for document in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            if document
-        ]
-    except yaml.YAMLError as problem:
-        raise BadRequest(f"this is not YAML: {problem}") from None
-    except RecursionError:
-        raise BadRequest("this YAML is nested too deeply") from None
-    if not found:
-        raise BadRequest("there is nothing to try: paste a Job, JobSet, LeaderWorkerSet, group or pod")
-    for document in found:
+    """Documents of a YAML or JSON text; raises BadRequest. Linear in the text, aliases are bounded."""
+    found = []
+    for part in _BETWEEN.split(text):
+        document = yaml_body.read(part.encode()) if part.strip() else None
+        if document is None:
+            continue
         if not isinstance(document, dict):
             raise BadRequest("every document must be an object with apiVersion and kind")
+        found.append(document)
+        if len(found) > MOST_DOCUMENTS:
+            raise BadRequest(f"more than {MOST_DOCUMENTS} documents; use `phalanx whatif -f FILE`")
+    if not found:
+        raise BadRequest("there is nothing to try: paste a Job, JobSet, LeaderWorkerSet, group or pod")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ Query = Mapping[str, str]
 
 _EVENTS = Resource("", "v1", "events", "Event")
 MOST_EVENTS = 50
-MOST_TEXT = 1 << 20  # of a pasted manifest
+MOST_TEXT = 1 << 18  # of a pasted manifest
 
 
 class _Asked(msgspec.Struct):
@@ -69,10 +70,10 @@ class Questions:
             raise BadRequest(f"the question could not be read: {problem}") from None
         if len(asked.text) > MOST_TEXT:
             raise BadRequest(f"a manifest may have {MOST_TEXT >> 10} KiB here; use `phalanx whatif -f FILE` for more")
-        documents = parse(asked.text)
+        documents = await asyncio.to_thread(parse, asked.text)
         counts = counts_in(documents)
         items = with_counts(documents, asked.counts)
-        question = msgspec.json.encode({"items": items, "namespace": asked.namespace or "default"}, enc_hook=str)
+        question = msgspec.json.encode({"items": items, "namespace": asked.namespace or "default"})
         outlook = await self.diagnostics.answer("POST", f"{BASE}/whatif", {}, question)
         return msgspec.json.encode({"counts": counts, "outlook": msgspec.Raw(outlook)})
 

@@ -28,7 +28,9 @@ _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
 MOST_QUEUED = 500  # roots listed one by one; counts are always complete
 MOST_MEMBERS = 2000  # pods of a group listed one by one
 
-NodeRow = tuple[Any, ...]  # name, [domain per key], [allocatable], [used], flags, highest priority, {group: [pods, amount]}
+NodeRow = tuple[
+    Any, ...
+]  # name, [domain per key], [allocatable], [used], flags, highest priority, {group: [pods, amount]}
 
 
 class Layout(NamedTuple):
@@ -246,7 +248,7 @@ class Reader:
             group = forest.group(key)
             if group is not None and group.spec is not None:
                 workload = group.spec.workload or ""
-            said = self._engine.groups.conditions.said(key)  # type: ignore[attr-defined]
+            said = self._engine.groups.conditions.said(key)
             if said is not None and said[0] == "False" and said[2]:
                 message = said[2]
         elif len(root.records) == 1:

@@ -5,7 +5,7 @@ import { EXAMPLES } from "./examples.js";
 import { verdict } from "./why.js";
 import { levelName, parts, plural } from "./words.js";
 
-const LARGEST_FILE = 1 << 20;
+const LARGEST_FILE = 1 << 18;
 
 export function whatifView(app) {
   const variants = {

@@ -1,0 +1,89 @@
+"""The dashboard of a scheduler of its own: whom the API server knows may look, whom it allows may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from dashboard_run import Browser
+
+from local_cluster import LocalCluster, local_cluster
+from phalanx.base.errors import Forbidden
+from phalanx.serve.guarded import Guarded
+from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
+from phalanx.web.in_cluster import DashboardAtHealth
+
+
+class AtHealth:
+    """A scheduler process in a thread, with asyncio's own loop as `phalanx scheduler` has it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        settings = SchedulerSettings(kubeconfig=str(cluster.kubeconfig), leader_elect=False)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._process = SchedulerProcess(settings, beside=DashboardAtHealth)
+        asyncio.run_coroutine_threadsafe(self._process.start(), self._loop).result(30)
+        assert self._process.health is not None
+        self.url = f"http://127.0.0.1:{self._process.health.port}"
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._process.stop(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def browser(self, token: str = "") -> Browser:
+        browser = Browser(self.url)
+        if token:
+            code, told = browser.ask("POST", "/dashboard/api/session", {"token": token})
+            assert code == 200, told
+        return browser
+
+
+@pytest.fixture(scope="module")
+def health(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtHealth]:
+    cluster = local_cluster(tmp_path_factory.mktemp("cluster"), nodes=3, run_scheduler=False)
+    cluster.start()
+    running = AtHealth(cluster)
+    yield running
+    running.stop()
+    cluster.stop()
+
+
+def test_the_page_is_there_and_says_nothing_without_a_token(health: AtHealth) -> None:
+    browser = health.browser()
+    code, page = browser.ask("GET", "/dashboard/")
+    assert code == 200 and b"Phalanx" in page
+    assert browser.ask("GET", "/dashboard/api/snapshot")[0] == 401
+    code, told = browser.ask("POST", "/dashboard/api/session", {"token": "made-up"})
+    assert code == 401, told
+    assert browser.ask("POST", "/dashboard/api/session", {"once": "made-up"})[0] == 401
+    assert browser.ask("GET", "/readyz") == (200, b"ok")
+
+
+def test_a_token_the_api_server_knows_lets_in(health: AtHealth) -> None:
+    browser = health.browser(health.cluster.token)
+    assert len(browser.get("/dashboard/api/snapshot")["nodes"]) == 3
+    assert browser.get("/dashboard/api/session")["may"] == "ask"
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}"
+    code, answer = browser.ask("POST", "/dashboard/api/whatif", {"text": pod})
+    assert code == 200 and answer["outlook"]["fits"], answer
+
+
+def test_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Guarded.check
+
+    async def check(self: Guarded, token: str, path: str, verb: str) -> None:
+        await real(self, token, path, verb)
+        if verb == "post":  # as RBAC with the verb get alone answers
+            raise Forbidden("no permission to post")
+
+    monkeypatch.setattr(Guarded, "check", check)
+    browser = health.browser(health.cluster.token)
+    assert browser.get("/dashboard/api/session")["may"] == "look"
+    assert len(browser.get("/dashboard/api/snapshot")["nodes"]) == 3
+    code, told = browser.ask("POST", "/dashboard/api/whatif", {"text": "a: 1"})
+    assert code == 403 and "verb post" in told["message"]
