@@ -236,7 +236,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
         for _ in range(6):
             for _ in range(20):
                 await asyncio.gather(*(put(store, f"p{i}", b"x" * 3000) for i in range(50)))
-            sizes.append(sum(f.stat().st_size for f in tmp_path.iterdir()))
+            sizes.append(sum(f.stat().st_size for f in tmp_path.iterdir() if f.suffix != ".reserve"))
         live = 50 * 3000
         assert max(sizes[1:]) < 12 * live, sizes
         for i in range(50):

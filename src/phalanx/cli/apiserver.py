@@ -10,7 +10,13 @@ from phalanx.cli.options import server_options
 @click.command(short_help="Start the API server alone.")
 @server_options
 def apiserver(
-    data: str, listen: str, kubeconfig: str | None, plain_http: bool, feature_gates: str, log_level: str
+    data: str,
+    listen: str,
+    kubeconfig: str | None,
+    plain_http: bool,
+    event_ttl: str,
+    feature_gates: str,
+    log_level: str,
 ) -> int:
     """Start the Kubernetes-compatible API server alone: no nodes, no scheduler, no controllers.
 
@@ -24,7 +30,7 @@ def apiserver(
     from phalanx.serve.cluster import ClusterSettings
     from phalanx.serve.settings import ServerSettings
 
-    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates)
+    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, event_ttl=event_ttl)
     return start_cluster(
         ClusterSettings(server, run_nodes=False, run_controllers=False, run_scheduler=False), log_level
     )

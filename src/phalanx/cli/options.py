@@ -37,6 +37,12 @@ _SERVER: tuple[Decorator, ...] = (
         help="Where to write the kubeconfig (mode 600).  [default: DIR/kubeconfig]",
     ),
     click.option("--plain-http", is_flag=True, help="Serve without TLS and without a token; loopback addresses only."),
+    click.option(
+        "--event-ttl",
+        default="",
+        metavar="DURATION",
+        help="How long events are kept, e.g. 30m; 0 keeps them.  [default: 1h]",
+    ),
     click.option("--feature-gates", default="", metavar="A=true,B=false", help="Switch feature gates on or off."),
     log_level_option("warning"),
 )

@@ -46,6 +46,7 @@ def up(
     listen: str,
     kubeconfig: str | None,
     plain_http: bool,
+    event_ttl: str,
     feature_gates: str,
     log_level: str,
     nodes: int | None,
@@ -81,7 +82,7 @@ def up(
     from phalanx.serve.settings import DEFAULT_DATA, ServerSettings
     from phalanx.web.dashboard import Dashboard
 
-    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, name)
+    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, name, event_ttl)
     home = server.home
     if detach and home is None:
         raise click.UsageError("--detach with --data :memory: needs --name, or nobody could find the cluster again")

@@ -13,6 +13,7 @@ from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth, Extension
 from phalanx.local.api.auth import Anonymous, Authenticator, load_token
 from phalanx.local.api.context import Context
+from phalanx.local.api.event_expiry import EventExpiry
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.limits import Limits
@@ -41,6 +42,7 @@ class ApiServer:
         self._limits = limits or Limits()
         self._store: Store | None = None
         self._duties: Supervised | None = None
+        self._expiry: Supervised | None = None
         self._server: Server | None = None
         self._app: App | None = None
         self._api: Api | None = None
@@ -100,6 +102,8 @@ class ApiServer:
             self._place = Place(*sock.getsockname()[:2])
             self._duties = Supervised(self._make_duties)
             await self._duties.start()
+            self._expiry = Supervised(lambda: Loop("events", EventExpiry(ctx, settings.event_ttl).run))
+            await self._expiry.start()
             await self._listen(sock, auth, tls)
         except BaseException:
             sock.close()
@@ -127,6 +131,9 @@ class ApiServer:
     async def _listen(self, sock: socket.socket, auth: Auth, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         app = self._app = App(self.api, auth, limits=self._limits)
+        assert self._store is not None
+        app.health.checks["store-space"] = self._store.alarm
+        app.metrics.measure_store(self._store)
         self._server = Server(app, sock, tls, self._limits)
         await self._server.start()
         # A wildcard address is where to listen, not where to call.
@@ -146,5 +153,7 @@ class ApiServer:
             await self._server.stop()
         if self._duties is not None:
             await self._duties.stop()
+        if self._expiry is not None:
+            await self._expiry.stop()
         if self._store is not None:
             await self._store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ class ServerSettings:
     plain_http: bool = False  # no TLS and no token
     gates: Gates = field(default_factory=Gates)
     name: str = ""  # of a cluster that is not known by its data directory only
+    event_ttl: float = 3600.0  # seconds that events are kept after their last change; 0: for ever
 
     @classmethod
     def of(
@@ -58,6 +60,7 @@ class ServerSettings:
         plain_http: bool = False,
         feature_gates: str = "",
         name: str = "",
+        event_ttl: str = "",
     ) -> ServerSettings:
         """From the texts of the command line, empty where nothing was said; raises ConfigProblem."""
         home = home_of(name) if name else None
@@ -71,7 +74,8 @@ class ServerSettings:
         if directory is not None:
             prepare_directory(directory)
         gates = Gates.parse(feature_gates)
-        return cls(directory, address, Path(kubeconfig) if kubeconfig else None, plain_http, gates, name)
+        place = Path(kubeconfig) if kubeconfig else None
+        return cls(directory, address, place, plain_http, gates, name, _seconds(event_ttl))
 
     @property
     def home(self) -> Home | None:
@@ -97,6 +101,20 @@ class ServerSettings:
                 f"--listen {self.listen.host} can be reached from other machines: whoever has the token may do all"
             )
         return notes
+
+
+_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
+
+
+def _seconds(text: str) -> float:
+    """A duration as kube-apiserver takes it: 1h, 90m, 1h30m, 45s; 0 is never."""
+    match = _DURATION.fullmatch(text or "1h")
+    if text == "0":
+        return 0.0
+    if match is None or not any(match.groups()):
+        raise ConfigProblem("--event-ttl", f"{text!r} is not a duration like 1h, 90m or 1h30m0s (0: keep for ever)")
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return hours * 3600.0 + minutes * 60.0 + seconds
 
 
 def _usual_address(home: Home) -> str:

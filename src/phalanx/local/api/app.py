@@ -13,6 +13,7 @@ from phalanx.base.errors import ApiProblem, BadRequest, InternalError, MethodNot
 from phalanx.local.api.auth import is_open
 from phalanx.local.api.discovery import Discovery
 from phalanx.local.api.handler import Api
+from phalanx.local.api.health import Health
 from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
@@ -55,8 +56,16 @@ class App:
         self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
         self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
         self._streams: set[asyncio.Task[Any]] = set()
-        self.ready = False
+        self.health = Health()
         self.address = ""  # host:port that clients use
+
+    @property
+    def ready(self) -> bool:
+        return self.health.ready
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        self.health.ready = ready
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,7 +79,10 @@ class App:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             answer = _problem_answer(InternalError("the server failed on this request: see its log"))
-        if answer.stream is not None:
+        if answer.stream is not None and scope["method"] == "HEAD":
+            await _close(answer.stream)
+            await _send(Answer(answer.code, content_type=answer.content_type), send, head=True)
+        elif answer.stream is not None:
             await self._send_stream(answer, receive, send)
         else:
             await _send(answer, send, head=scope["method"] == "HEAD")
@@ -78,11 +90,11 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         path: str = scope["path"]
         method: str = scope["method"]
-        if is_open(path):
-            return self._open(path, method)
-        user = self._auth.user(scope["headers"])
         raw_query: bytes = scope["query_string"]
         query = dict(parse_qsl(raw_query.decode("latin-1"), keep_blank_values=True)) if raw_query else {}
+        if is_open(path):
+            return self._open(path, method, query)
+        user = self._auth.user(scope["headers"])
         extension = self.extensions.get(path)
         if extension is not None:
             return Answer(body=await extension(method, path, query, await self._body(receive)))
@@ -137,14 +149,12 @@ class App:
                 raise too_large(self._limits.body_bytes)
         return bytes(whole)
 
-    def _open(self, path: str, method: str) -> Answer:
+    def _open(self, path: str, method: str, query: Mapping[str, str]) -> Answer:
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED)
         if path.startswith("/version"):  # the official Python client and kr8s write it with a slash behind
             return Answer(body=encode(version_info()))
-        if path.startswith("/readyz") and not self.ready:
-            return Answer(500, b"not ready: starting or shutting down", content_type="text/plain")
-        return Answer(body=b"ok", content_type="text/plain")
+        return self.health.answer(path, query)
 
     def _document(self, path: str, method: str, query: Mapping[str, str], headers: list[tuple[bytes, bytes]]) -> Answer:
         """Everything that is not an object: discovery, OpenAPI, metrics."""
@@ -201,10 +211,7 @@ class App:
         finally:
             self._streams.discard(task)
             gone.remove_done_callback(stop)
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                with suppress(asyncio.CancelledError):
-                    await close()
+            await _close(stream)
         if not gone.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             gone.cancel()
@@ -213,6 +220,13 @@ class App:
         """End every watch: clients see the end of their answer and come back elsewhere or later."""
         for task in tuple(self._streams):
             task.cancel()
+
+
+async def _close(stream: object) -> None:
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        with suppress(asyncio.CancelledError):
+            await close()
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.base.clock import rfc3339
-from phalanx.base.errors import ApiProblem, BadRequest
+from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable
 from phalanx.local.api.admission import Admission
 from phalanx.local.api.body import read_object
 from phalanx.local.api.context import Context
@@ -34,6 +34,8 @@ from phalanx.model.kinds import FieldError, Json, Kind, Version
 from phalanx.model.rules import meta
 from phalanx.model.zeros import fill
 
+OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
+MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
@@ -240,9 +242,35 @@ class Changes:
             await asyncio.sleep(_DURABLE_POLL)
 
     async def put(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
-        entry = await self.store.put(key, _builder(obj), expect)
+        before = self.store.latest(key)
+        size = len(before.value) if before is not None else 0
+
+        def build(revision: int) -> bytes:
+            value = made(revision)
+            if len(value) > size:
+                self._check_growth(kind, key, obj, len(value))
+            return value
+
+        made = _builder(obj)
+        entry = await self.store.put(key, build, expect)
         self.custom.changed(key, obj)
         return entry
+
+    def _check_growth(self, kind: Kind, key: Key, obj: Json, size: int) -> None:
+        """What is on its way out may always be marked so; everything else has limits."""
+        terminating = bool(obj["metadata"].get("deletionTimestamp"))
+        if size > OBJECT_BYTES + (MARK_BYTES if terminating else 0):
+            raise RequestEntityTooLarge(
+                f'{kind.plural} "{key[2]}" would take {size} bytes, and an object may take {OBJECT_BYTES}: '
+                "keep less in it, or spread it over several"
+            )
+        alarm = "" if terminating or kind.plural == "leases" else self.store.alarm()
+        if alarm:
+            raise ServiceUnavailable(
+                f'{kind.plural} "{key[2]}" was not stored: {alarm}. Only deletions and what takes no more room than '
+                "before are stored until there is some: free space on that disk, or delete objects",
+                retry_after=10,
+            )
 
     async def remove(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
         """The last state goes out with the revision of the deletion."""

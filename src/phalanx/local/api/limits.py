@@ -45,9 +45,13 @@ class JoinedTransport:
         if data:
             self._transport.write(data)
 
-    def close(self) -> None:
+    def flush(self) -> None:
+        """An answer without a body is complete with its head."""
         if self._head:
             self.write(b"")
+
+    def close(self) -> None:
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -112,6 +116,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._cancel_body_timer()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if isinstance(self.transport, JoinedTransport):
+            self.transport.flush()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BadRequest(msg))

@@ -9,6 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from phalanx.local.api.context import Context
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.store.store import Store
 
 
 class ApiMetrics:
@@ -30,6 +31,19 @@ class ApiMetrics:
         revision.set_function(lambda: ctx.store.revision)
         kinds = Gauge("phalanx_served_kinds", "Kinds being served, custom ones included.", registry=self.registry)
         kinds.set_function(lambda: len(ctx.registry.all()))
+
+    def measure_store(self, store: Store) -> None:
+        """What a store can tell of itself."""
+
+        def gauge(name: str, text: str, value: Callable[[], float]) -> None:
+            Gauge(f"phalanx_store_{name}", text, registry=self.registry).set_function(value)
+
+        gauge("objects", "Objects in the store.", lambda: store.count)
+        gauge("watchers", "Watches under way.", lambda: store.watchers)
+        gauge("window_changes", "Changes that are kept for watches.", lambda: store.window[0])
+        gauge("window_bytes", "Bytes of states that only the window of changes keeps.", lambda: store.window[1])
+        gauge("space_alarm", "1 while the disk is too full for what grows.", lambda: float(bool(store.alarm())))
+        gauge("free_bytes", "Free on the disk of the store, when last looked at.", lambda: store.free_bytes)
 
     def count(self, request: Request, code: int) -> None:
         kind = request.kind

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from phalanx.local.store.log import Log, Row
+from phalanx.local.store.space import Space
 
 COMPACT_STEP = 512  # superseded rows per transaction: keeps each commit short
 COMPACT_IDLE = 256  # worth a sync of its own when nobody writes
@@ -36,6 +37,7 @@ class _Discard:
 class CommitThread:
     log: Log
     report: Callable[[Outcome], None]  # called in the thread
+    space: Space | None = None
     _queue: list[tuple[int, Row]] = field(default_factory=list)
     _discards: deque[_Discard] = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
@@ -86,7 +88,8 @@ class CommitThread:
                 stopping = self._stopping and not batch
             if batch:
                 self._commit(batch)
-                self.log.tidy()
+                if self.log.tidy() and self.space is not None:
+                    self.space.prepare()
             elif not self._compact() and not stopping:
                 # A full disk: wait for the next write instead of trying in circles.
                 with self._wake:
@@ -108,13 +111,21 @@ class CommitThread:
             return
         taken, discard, floor = self._take(2 * len(good) + 16)
         try:
-            self.log.commit(good, discard, floor)
+            self._store(good, discard, floor)
         except (sqlite3.Error, OSError) as error:
             self._discards.extendleft(reversed(taken))
             self._failed_epoch = batch[-1][0]
             self.report(Outcome(len(good), error))
         else:
             self.report(Outcome(len(good)))
+
+    def _store(self, rows: list[Row], discard: list[int], floor: int) -> None:
+        try:
+            self.log.commit(rows, discard, floor)
+        except (sqlite3.Error, OSError):
+            if self.space is None or not self.space.failed():
+                raise
+            self.log.commit(rows, discard, floor)  # once more, in the room that the reserve gave up
 
     def _compact(self) -> bool:
         while self._discards and not self._queue:

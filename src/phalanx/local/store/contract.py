@@ -94,6 +94,10 @@ class StoreProtocol(Protocol):
 
     async def delete(self, key: Key, build: Build, expect: int | None = None) -> Entry: ...
 
+    def alarm(self) -> str:
+        """Why nothing may grow, or ""."""
+        ...
+
     def watch(self, resource: str, namespace: str = "", since: int | None = None) -> Watcher:
         """Changes after `since` (None: from now); raises Compacted."""
         ...

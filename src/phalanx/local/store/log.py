@@ -234,18 +234,22 @@ class Log:
         self.revision, self.floor, self.rows = revision, floor, count
         self._write_mark()
 
-    def tidy(self) -> None:
-        """Move a large WAL into the file and give free pages back, a few at a time; what fails is tried again."""
+    def tidy(self) -> bool:
+        """Move a large WAL into the file and give free pages back, a few at a time; what fails is tried again.
+
+        Whether something was done.
+        """
         try:
             if self._wal.stat().st_size < CHECKPOINT_BYTES:
-                return
+                return False
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
             pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
             if free > 256 and free * 2 > pages:
                 self._connection.execute(f"PRAGMA incremental_vacuum({min(free // 4, 1024)})").fetchall()
             self.checkpoint()
         except (sqlite3.Error, OSError):
-            return
+            return False
+        return True
 
     def checkpoint(self) -> None:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

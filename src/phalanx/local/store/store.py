@@ -20,11 +20,13 @@ from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store.commits import CommitThread, Outcome
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
 from phalanx.local.store.log import Log, Row
+from phalanx.local.store.space import Space
 from phalanx.local.store.tables import Tables
 from phalanx.local.store.watchers import Hub, StoreWatcher
 from phalanx.local.store.window import Bounds, Window
 
 MEMORY = ":memory:"
+UNDER_ALARM = 30.0  # seconds of history while the disk is nearly full
 
 
 def _no_index(resource: str, value: bytes) -> Any:
@@ -56,6 +58,7 @@ class Store:
         self._overlay: dict[Key, Change] = {}  # newest pending change per key
         self._outcomes: deque[Outcome] = deque()  # from the commit thread
         self._commits: CommitThread | None = None
+        self._space: Space | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flush_due = False
         self._closed = False
@@ -69,6 +72,7 @@ class Store:
         window: Bounds | None = None,
         clock: Clock | None = None,
         commits: type[CommitThread] = CommitThread,
+        space: Space | None = None,
     ) -> Store:
         """Open or create the file at `path`, or keep everything in memory for ":memory:". Blocks while it reads.
 
@@ -82,7 +86,10 @@ class Store:
             except BaseException:
                 log.abandon()
                 raise
-            store._commits.start()  # type: ignore[union-attr]
+            assert store._commits is not None
+            store._space = store._commits.space = space or Space(Path(path), monotonic=store._clock.monotonic)
+            store._space.prepare()
+            store._commits.start()
         return store
 
     def _load(self, log: Log, commits: type[CommitThread]) -> None:
@@ -111,6 +118,20 @@ class Store:
     @property
     def count(self) -> int:
         return self._tables.count
+
+    def alarm(self) -> str:
+        """Why nothing may grow, or "": the room on the disk is running out. The API server refuses what grows."""
+        return self._space.alarm() if self._space is not None else ""
+
+    @property
+    def free_bytes(self) -> int:
+        """On the disk of the file, when last looked at."""
+        return self._space.free if self._space is not None else 0
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """(changes, bytes) that are kept for watches only."""
+        return len(self._window), self._window.bytes
 
     @property
     def watchers(self) -> int:
@@ -253,7 +274,9 @@ class Store:
     def _expire(self) -> None:
         """Let go of what is old also when nobody writes; nothing to do, no timer."""
         self._expiry = None
-        self._discard(self._window.expire(self._clock.monotonic()))
+        # Short of room, history is what can be done without.
+        ahead = max(0.0, self._window.bounds.seconds - UNDER_ALARM) if self.alarm() else 0.0
+        self._discard(self._window.expire(self._clock.monotonic() + ahead))
         if self._commits is not None:
             self._commits.compact()
         self._arm()

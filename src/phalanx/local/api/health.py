@@ -1,0 +1,44 @@
+"""/livez, /readyz and /healthz in kube-apiserver's form: `ok`, or every check by name with ?verbose.
+
+What is told here is told to anybody, so a reason never names paths, objects or people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from phalanx.base.errors import NotFound
+from phalanx.local.api.request import Answer
+from phalanx.local.api.route import UNKNOWN
+
+Check = Callable[[], str]  # "" while all is well, else why not
+
+
+class Health:
+    def __init__(self) -> None:
+        self.ready = False
+        self.checks: dict[str, Check] = {}  # of readiness: a server that cannot take writes still lives
+
+    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
+        name, _, single = path.strip("/").partition("/")
+        checks: dict[str, Check] = {"ping": lambda: ""}
+        if name == "readyz":
+            checks["started"] = lambda: "" if self.ready else "starting or shutting down"
+            checks |= self.checks
+        if single:
+            if single not in checks:
+                raise NotFound(UNKNOWN)
+            checks = {single: checks[single]}
+        lines = []
+        failed = []
+        for check, problem in ((check, ask()) for check, ask in checks.items()):
+            lines.append(f"[-]{check} failed: {problem}" if problem else f"[+]{check} ok")
+            if problem:
+                failed.append(f"{check}: {problem}")
+        if failed:
+            lines.append(f"{name} check failed")
+            text = "\n".join(lines) + "\n" if "verbose" in query else f"not ready: {'; '.join(failed)}"
+            return Answer(500, text.encode(), content_type="text/plain")
+        lines.append(f"{name} check passed")
+        body = "\n".join(lines) + "\n" if "verbose" in query else "ok"
+        return Answer(body=body.encode(), content_type="text/plain")
