@@ -53,6 +53,17 @@ def _hits(labels: dict[str, str], budget: dict[str, Any]) -> bool:
     return bool(labels) and all(labels.get(k) == v for k, v in budget["matchLabels"].items())
 
 
+def _workloads(names: list[str], units: dict[str, list[dict[str, Any]]], gangs: dict[str, int]) -> list[int]:
+    """Per unit: the group that goes as a whole, or the gang of its pod; -1 for a pod of neither."""
+    numbers: dict[str, int] = {}
+    found = []
+    for name in names:
+        group = units[name][0].get("group")
+        hit = name if name.startswith("group ") else group if group in gangs else None
+        found.append(-1 if hit is None else numbers.setdefault(hit, len(numbers)))
+    return found
+
+
 def problem_of(instance: dict[str, Any], **options: Any) -> PreemptionProblem:
     nodes = instance["nodes"]
     kinds = [instance["nodeTypes"][n["type"]] for n in nodes]
@@ -104,6 +115,7 @@ def problem_of(instance: dict[str, Any], **options: Any) -> PreemptionProblem:
         [sorted(m.items()) for m in members],
         [sum(p.get("group") == g["name"] for p in running["pods"]) for g in gangs],
         [g["policy"]["gang"] for g in gangs],
+        workload=_workloads(names, units, gang_number),
     )
     templates = sorted(instance["podTemplates"])
     shapes = [

@@ -8,6 +8,8 @@ import msgspec
 from phalanx.cli.asking import Asker, asking_options, connection_of, run
 from phalanx.cli.owners import each_root
 from phalanx.engine.explain.values import PlanAnswer, Price
+from phalanx.engine.preemption.cost import NOBODY, Cost
+from phalanx.engine.preemption.result import describe, proof
 
 
 @click.command(short_help="Print what would be evicted for a pod or group, without doing it.")
@@ -48,20 +50,15 @@ def render(answer: PlanAnswer) -> str:
         pods = f"{victim.pods} pod{'s' if victim.pods != 1 else ''}"
         lines.append(f"  {victim.name}: priority {victim.priority}, {pods}; {victim.why}")
     if answer.cost is not None and answer.victims:
-        lines.append(f"  cost: {describe(answer.cost)}")
-        if answer.optimal:
-            lines.append("  proved: no cheaper plan exists")
-        elif answer.lower_bound is not None:
-            lines.append(f"  no plan can cost less than {describe(answer.lower_bound)}")
+        lines.append(f"  cost: {describe(_cost(answer.cost))}")
+        if answer.lower_bound is not None:
+            lines.append(f"  {proof(answer.proved, _cost(answer.lower_bound))}")
     if answer.places:
         nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]
         lines.append(f"  would then go to {', '.join(nodes)}")
     return "\n".join(lines)
 
 
-def describe(price: Price) -> str:
-    hurt = "nobody hurt" if price.highest_priority is None else f"highest priority {price.highest_priority}"
-    return (
-        f"{price.budget_violations} beyond disruption budgets, {hurt}, {price.pods} pods, "
-        f"{price.broken_gangs} gangs broken, {price.lost_seconds:.0f} s of work lost"
-    )
+def _cost(price: Price) -> Cost:
+    priority = NOBODY if price.highest_priority is None else price.highest_priority
+    return Cost(price.budget_violations, priority, price.pods, price.broken_gangs, price.workloads, price.lost_seconds)

@@ -29,6 +29,7 @@ from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.placement.sentences import amount_word
 from phalanx.engine.scheduling.group_roots import root_key
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
@@ -327,7 +328,7 @@ class _Asked:
 
     def _amounts(self, needs: tuple[tuple[int, float], ...]) -> str:
         names = self._engine.columns.resource_names
-        parts = [f"{names[rid]} {_amount(names[rid], value)}" for rid, value in needs if names[rid] != "pods"]
+        parts = [f"{names[rid]} {amount_word(names[rid], value)}" for rid, value in needs if names[rid] != "pods"]
         return ", ".join(parts) or "room for a pod"
 
     def _preempting(self, root: str) -> Preempting | None:
@@ -345,16 +346,6 @@ def reasons_of(diagnosis: Diagnosis) -> list[NodeReason]:
         counts[key] = counts.get(key, 0) + len(finding.rows)
     found = [NodeReason(reason, nodes, plugin, helps) for (plugin, reason, helps), nodes in counts.items()]
     return sorted(found, key=lambda reason: (-reason.nodes, reason.reason))
-
-
-def _amount(name: str, value: float) -> str:
-    if name == "cpu":
-        return f"{value / 1000:g}"
-    if name == "memory" or name.endswith("storage"):
-        for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
-            if value >= size and value % (size / 4) == 0:
-                return f"{value / size:g}{unit}"
-    return f"{value:g}"
 
 
 def _with(value: Why, **changes: object) -> Why:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import Unknown
@@ -14,6 +15,7 @@ from phalanx.engine.framework.choice import choose
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan
+from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.scheduling.group_preemption import GroupPlan
 from phalanx.engine.scheduling.group_roots import Groups, root_key
@@ -98,15 +100,8 @@ def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate)
     node = engine.columns.names[found.row]
     why = f"while it stays the pod does not fit on {node}"
     victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
-    cost = dict(zip(chooser.order, found.key, strict=True))
     pods = sum(line.pods for line in victims)
-    price = Price(
-        budget_violations=int(cost.get("budgets", 0)),
-        highest_priority=max((line.priority for line in victims), default=None),
-        pods=pods,
-        broken_gangs=int(cost.get("gangs", 0)),
-        lost_seconds=round(sum(chooser.catalogue.lost(unit) for unit in found.units), 3),
-    )
+    price = _price_of(chooser.catalogue, found.units)
     if not victims:
         text = f"room on node {node} is about to be free: pods that are leaving suffice"
         return PlanAnswer(root, "plan", text, places=[NodeShare(node, 1)], cost=price)
@@ -159,13 +154,14 @@ def _of(engine: Scheduler, name: str, found: GroupPlan) -> PlanAnswer:
         if not victims and places:
             text = "evicts nobody more: pods that are leaving suffice"
         cost, bound = _price(answer.cost), _price(answer.lower_bound)
-        return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions)
+        proved = list(answer.proved)
+        return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved)
     if found.units:
         # Found by the filters' own word, unit by unit: no bound is known.
         why = "while it stays the pods' rules about each other are not kept"
         victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
-        pods = sum(line.pods for line in victims)
-        cost = Price(highest_priority=max(line.priority for line in victims), pods=pods)
+        cost = _price_of(engine.preemption.catalogue, found.units)
+        pods = cost.pods
         return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
     if isinstance(answer, Hopeless):
         return PlanAnswer(name, "hopeless", answer.reason, expansions=answer.expansions)
@@ -181,11 +177,16 @@ def _shares(engine: Scheduler, seats: Iterable[tuple[PodRecord, int]]) -> list[N
     return [NodeShare(node, count) for node, count in sorted(counts.items())]
 
 
+def _price_of(catalogue: Catalogue, units: Sequence[Unit]) -> Price:
+    return _price(replace(catalogue.cost(units), work=sum(catalogue.lost(unit) for unit in units)))
+
+
 def _price(cost: Cost) -> Price:
     return Price(
         budget_violations=cost.budgets,
         highest_priority=None if cost.priority == NOBODY else cost.priority,
         pods=cost.pods,
         broken_gangs=cost.gangs,
+        workloads=cost.workloads,
         lost_seconds=round(cost.work, 3),
     )

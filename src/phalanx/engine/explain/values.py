@@ -212,6 +212,7 @@ class Price(_Value, frozen=True):
     highest_priority: int | None = None  # hurt; None: nobody is
     pods: int = 0
     broken_gangs: int = 0
+    workloads: int = 0  # gangs, and groups that go as a whole, that lose anybody
     lost_seconds: float = 0.0
 
 
@@ -225,5 +226,6 @@ class PlanAnswer(_Value, frozen=True):
     places: list[NodeShare] = []  # where members would go
     cost: Price | None = None
     lower_bound: Price | None = None
-    optimal: bool = False
+    optimal: bool = False  # proved in everything but work lost
     expansions: int = 0
+    proved: list[str] = []  # parts of the cost that cannot be less, the most important first

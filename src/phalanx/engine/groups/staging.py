@@ -43,7 +43,7 @@ class Stager:
         self.built = built
         self.priority = priority
         self.rids = [self.columns.resources[name] for name in built.problem.resources]
-        self.units = sorted((u for u in catalogue.units.values() if u.priority < priority), key=Unit.rank)
+        self.units = sorted((u for u in catalogue.units.values() if u.priority < priority), key=catalogue.hurt)
         self.arrays = self._units()
         self.free = self._free()
         self.shapes, self.blockers = self._shapes()
@@ -74,13 +74,12 @@ class Stager:
                 if forest is None or leaf is None:
                     continue
                 if leaf not in gangs:
-                    group = forest.group(leaf)
-                    spec = group.spec if group is not None else None
                     gangs[leaf] = len(running)
                     running.append(self.catalogue.running(leaf))
-                    minimum.append(spec.minimum if spec is not None and spec.gang else 0)
+                    minimum.append(self.catalogue.minimum(leaf))
                 mine[gangs[leaf]] = mine.get(gangs[leaf], 0) + 1
             membership.append([(gang, count) for gang, count in mine.items() if minimum[gang] > 0])
+        hit: dict[GroupKey, int] = {}
         order = sorted(parts)
         requests = np.zeros((len(self.rids), len(order)))
         pods = np.zeros(len(order), dtype=np.int64)
@@ -111,6 +110,7 @@ class Stager:
             running,
             minimum,
             budgets.names,
+            [hit.setdefault(w, len(hit)) if (w := self.catalogue.workload(u)) is not None else -1 for u in self.units],
         )
 
     def _free(self) -> Floats:

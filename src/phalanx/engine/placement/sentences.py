@@ -9,6 +9,17 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def amount_word(resource: str, amount: float) -> str:
+    """As people write it: 5000 of cpu, which is counted in thousandths, is 5; bytes have their unit."""
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if resource == "memory" or resource.endswith("storage"):
+        for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if amount >= size and amount % (size / 4) == 0:
+                return f"{amount / size:g}{unit}"
+    return f"{amount:g}"
+
+
 def domain_word(key: str) -> str:
     """What people call the domains of a label key: topology.kubernetes.io/zone -> zone."""
     return key.rsplit("/", 1)[-1]

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from phalanx.engine.placement.problem import Floats
-from phalanx.engine.preemption.cost import cost_of
+from phalanx.engine.preemption.cost import cost_of, hurts_least_first
 from phalanx.engine.preemption.covering import Cluster, Cover, cover
 from phalanx.engine.preemption.freeing import Freeing, Scope, Situation, TooLarge
-
-NONE: frozenset[int] = frozenset()
+from phalanx.engine.preemption.prices import Stand
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class Branching:
         if now.node_key:
             inside = set(cluster.nodes.tolist())
             touched = tuple((node, key) for node, key in sorted(now.node_key.items()) if node in inside)
-        handle = (name, now.scope.name, now.spent, touched)
+        handle = (name, now.scope.name, now.terms, touched)
         if handle not in self._covers:
             states = int(np.prod([item.most + 1 for item in cluster.items], dtype=np.float64))
             self.effort.spend(len(cluster.nodes) * min(states, 1_000))
@@ -89,18 +88,16 @@ class Branching:
         scope: Scope,
         best: float,
         found: Callable[[frozenset[int]], float],
-        curious: Callable[[], bool],
     ) -> None:
-        """Reports every set of units at least as good through `found`, which returns the new best. `curious`: whether
-        to look at sets that can only be as good (they may break fewer gangs)."""
+        """Reports every set of units that is at least as good through `found`, which returns the new best."""
         prices = self.freeing.prices
-        stack = [(NONE, NONE)]
+        stack = [Stand()]
         while stack:
             if self.effort.over:
                 self.effort.truncated = True
                 return
-            out, kept = stack.pop()
-            now = Situation(self.freeing, scope, out, kept)
+            stand = stack.pop()
+            now = Situation(self.freeing, scope, stand)
             try:
                 relaxed = self.relax(clusters, now)
             except TooLarge:
@@ -108,22 +105,24 @@ class Branching:
                 return
             if relaxed is None:
                 continue
-            already = prices.whole(cost_of(self.units, out))
-            bound = prices.proved(already + relaxed.price)
-            if bound > best or (bound == best and not curious()):
+            bound = prices.proved(prices.decided(stand) + relaxed.price)
+            if bound >= best:
                 continue
-            rounded = self.spare(out | relaxed.units, relaxed.placed)
-            value = prices.whole(cost_of(self.units, rounded))
-            if value <= best:
+            rounded = self.spare(stand.out | relaxed.units, relaxed.placed)
+            if prices.whole(cost_of(self.units, rounded)) <= best:
                 best = found(rounded)
-            if bound > best or (bound == best and not curious()):
-                continue
-            units = self.blame(out, relaxed)
-            if not units:
-                continue
-            unit = units[0]
-            stack.append((out, kept | {unit}))
-            stack.append((out | {unit}, kept))
+            if bound < best:
+                stack += self.cases(stand, relaxed)
+
+    def cases(self, stand: Stand, relaxed: Relaxed) -> list[Stand]:
+        """What to tell apart, the more promising last; nothing: the bound is attained."""
+        units = self.blame(stand.out, relaxed)
+        if not units:
+            return self.freeing.prices.blame(stand, relaxed.units)
+        return [
+            Stand(stand.out, stand.kept | {units[0]}, stand.paid),
+            Stand(stand.out | {units[0]}, stand.kept, stand.paid),
+        ]
 
     def blame(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:
         """Units whose real cost is more than the bound charged, worst first."""
@@ -156,8 +155,7 @@ class Branching:
                 if node in slack:
                     slack[node] += units.part_request[:, part]
         kept = set(chosen)
-        order = sorted(chosen, key=units.dearness)
-        for unit in order:
+        for unit in reversed(hurts_least_first(units, chosen)):
             parts = [p for p in freeing.parts_of((unit,)) if int(units.part_node[p]) in slack]
             fits = True
             for part in parts:

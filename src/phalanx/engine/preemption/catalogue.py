@@ -12,10 +12,13 @@ from typing import Any
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
+from phalanx.engine.preemption.cost import Cost, beyond, broken, hurt
 from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import ChangeLog
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupForest, GroupKey, PodKey
 
+NOT_YET = 2.0**40  # seconds: later than every start
 UnitKey = str | GroupKey  # a pod's key, or the group that goes as a whole
 
 
@@ -34,11 +37,6 @@ class Unit:
             return f"pod {self.key}"
         return f"{self.key.kind} {self.key.namespace}/{self.key.name}"
 
-    def rank(self) -> tuple[Any, ...]:
-        """What hurts least first: lower priority, a lone pod before a group, fewer pods, later start, name."""
-        group = not isinstance(self.key, str)
-        return (self.priority, group, len(self.pods), -self.started / max(1, len(self.pods)), str(self.key))
-
     def __repr__(self) -> str:
         return f"<unit {self.name} priority {self.priority}, {len(self.pods)} pods>"
 
@@ -53,11 +51,11 @@ class Catalogue:
         self.units: dict[UnitKey, Unit] = {}
         self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
-        self._unit_of: dict[str, tuple[UnitKey, GroupKey | None]] = {}  # pod key -> unit, leaf group
+        self._unit_of: dict[str, tuple[UnitKey, GroupKey | None, float]] = {}  # pod key -> unit, leaf group, start
         self._running: dict[GroupKey, int] = {}  # leaf -> members on a node that are not on their way out
         self._position = -1
         self._stale = True
-        self.changed_rows: list[int] = []  # grows; followers remember a position in it
+        self.changed_rows = ChangeLog[int]()
         self.epoch = 0  # +1 when everything was built anew
         self._starts: dict[str, float] = {}
 
@@ -96,13 +94,12 @@ class Catalogue:
         for key in resized:  # what the unit costs changed wherever it sits
             if key in self.units:
                 touched.update(dict.fromkeys(pod.row for pod in self.units[key].pods.values()))
-        if touched:
-            self.changed_rows.extend(touched)
+        for row in touched:
+            self.changed_rows.append(row)
 
     def _rebuild(self) -> None:
         self._stale = False
         self.units, self.on_row, self.leaving, self._unit_of, self._running = {}, {}, {}, {}, {}
-        self.changed_rows = []
         self.epoch += 1
         for row in range(self.columns.n):
             for record in self.columns.pods[row].values():
@@ -134,12 +131,13 @@ class Catalogue:
             unit = self.units[key] = Unit(key, priority)
         unit.priority = priority
         unit.pods[record.key] = record
-        unit.started += self.start(record)
+        start = self.start(record)
+        unit.started += start
         self.on_row.setdefault(row, {}).setdefault(key, {})[record.key] = record
         leaf = self._leaf(record)
         if leaf is not None:
             self._running[leaf] = self._running.get(leaf, 0) + 1
-        self._unit_of[record.key] = (key, leaf)
+        self._unit_of[record.key] = (key, leaf, start)
         return key
 
     def _remove(self, row: int, record: PodRecord) -> UnitKey | None:
@@ -151,12 +149,12 @@ class Catalogue:
         known = self._unit_of.pop(record.key, None)
         if known is None:
             return None
-        key, leaf = known
+        key, leaf, start = known
         if leaf is not None:
             self._running[leaf] -= 1
         unit = self.units[key]
         unit.pods.pop(record.key, None)
-        unit.started -= self.start(record)
+        unit.started -= start
         if not unit.pods:
             del self.units[key]
         here = self.on_row[row]
@@ -167,11 +165,23 @@ class Catalogue:
                 del self.on_row[row]
         return key
 
+    def started(self, record: PodRecord) -> None:
+        """A pod on a node says when it started, or something else than before."""
+        known = self._unit_of.get(record.key)
+        if known is None:
+            return  # not looked at yet
+        key, leaf, before = known
+        unit, start = self.units[key], self.start(record)
+        unit.started += start - before
+        self._unit_of[record.key] = (key, leaf, start)
+        for row in dict.fromkeys(pod.row for pod in unit.pods.values()):
+            self.changed_rows.append(row)
+
     def start(self, record: PodRecord) -> float:
-        """When the pod started; one that has not yet loses nothing."""
+        """When the pod started, seconds; one that has not yet loses nothing."""
         text = record.start_time
         if not text:
-            return self.cluster.now
+            return NOT_YET
         found = self._starts.get(text)
         if found is None:
             if len(self._starts) > 50_000:
@@ -185,27 +195,61 @@ class Catalogue:
 
     def lost(self, unit: Unit) -> float:
         """Seconds of work thrown away."""
-        return max(0.0, len(unit.pods) * self.cluster.now - unit.started)
+        now = self.cluster.now
+        return sum(max(0.0, now - self._unit_of[pod][2]) for pod in unit.pods)
 
-    def gangs_broken(self, units: Iterable[Unit]) -> int:
-        """Gangs that would be left running below their minimum."""
-        forest = self.forest
-        if forest is None:
-            return 0
+    def cost(self, units: Iterable[Unit]) -> Cost:
+        """Of evicting these; as long as nobody comes, goes or starts it does not change with time (`work` is the
+        negative sum of start times: of equally many pods those that started last lose least)."""
+        units = list(units)
+        if not units:
+            return Cost(work=-(2.0**60))
+        hits: dict[int, int] = {}
         gone: dict[GroupKey, int] = {}
+        hit: set[GroupKey] = set()
+        budgets = self.budgets
         for unit in units:
+            if not isinstance(unit.key, str):
+                hit.add(unit.key)
             for record in unit.pods.values():
-                leaf = forest.leaf_of(PodKey(record.namespace, record.name))
-                if leaf is not None:
+                for b in budgets.of(record) if budgets.allowed else ():
+                    hits[b] = hits.get(b, 0) + 1
+                leaf = self._unit_of[record.key][1]
+                if leaf is not None and self.minimum(leaf):
                     gone[leaf] = gone.get(leaf, 0) + 1
-        broken = 0
-        for leaf, count in gone.items():
-            group = forest.group(leaf)
-            if group is None or group.spec is None or not group.spec.gang:
-                continue
-            running = self.running(leaf)
-            broken += running >= group.spec.minimum and 0 < running - count < group.spec.minimum
-        return broken
+                    if isinstance(unit.key, str):
+                        hit.add(leaf)
+        return Cost(
+            budgets=beyond((count, budgets.allowed[b]) for b, count in hits.items()),
+            priority=max(unit.priority for unit in units),
+            pods=sum(len(unit.pods) for unit in units),
+            gangs=broken(gone, self._running, {leaf: self.minimum(leaf) for leaf in gone}),
+            workloads=len(hit),
+            work=-sum(unit.started for unit in units),
+        )
+
+    def hurt(self, unit: Unit) -> tuple[Any, ...]:
+        """Sort key: who goes first, if it were alone."""
+        hits: dict[int, int] = {}
+        if self.budgets.allowed:
+            for record in unit.pods.values():
+                for b in self.budgets.of(record):
+                    hits[b] = hits.get(b, 0) + 1
+        over = beyond((count, self.budgets.allowed[b]) for b, count in hits.items())
+        workload = self.workload(unit) is not None
+        return hurt(over, sum(hits.values()), unit.priority, len(unit.pods), workload, -unit.started, str(unit.key))
+
+    def workload(self, unit: Unit) -> GroupKey | None:
+        """The gang, or the group that goes as a whole, that is hit when the unit goes."""
+        if not isinstance(unit.key, str):
+            return unit.key
+        leaf = self._unit_of[unit.key][1]
+        return leaf if leaf is not None and self.minimum(leaf) else None
+
+    def minimum(self, leaf: GroupKey) -> int:
+        """Of a gang; 0 for a group that is none."""
+        group = self.forest.group(leaf) if self.forest is not None else None
+        return group.spec.minimum if group is not None and group.spec is not None and group.spec.gang else 0
 
     def running(self, leaf: GroupKey) -> int:
         """Members on a node that are not on their way out."""

@@ -1,20 +1,23 @@
-"""What an eviction costs, and how two costs compare."""
+"""What an eviction costs, and how two costs compare: the one order, used by every planner and every tie-break.
+
+To change the order, change `ORDER`. Two rules hold it together: budgets, priority and pods come first (in any order:
+they add up, or only have a highest, so the search prices them unit by unit), and then what depends on who else goes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
-from phalanx.engine.placement.problem import Floats
 from phalanx.engine.preemption.problem import Units
 
-# The order kube-scheduler uses between candidate nodes, and the one of KEP-5710's units.
-ORDER = ("budgets", "priority", "pods", "gangs", "work")
+# Most important first. The first four are the order of kube-scheduler between nodes and of KEP-5710's units.
+ORDER = ("budgets", "priority", "pods", "gangs", "workloads", "work")
 NOBODY = -(2**63)
-TIES = 0.01
-_STEP = 1e7  # more than any number of pods: keeps two whole numbers apart in one float
+K = TypeVar("K")
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,10 +26,34 @@ class Cost:
     priority: int = NOBODY  # highest priority hurt; NOBODY: nothing is evicted
     pods: int = 0
     gangs: int = 0  # left running below their minimum
-    work: float = 0.0  # seconds lost
+    workloads: int = 0  # gangs, and groups that go as a whole, that lose anybody; a pod of no such group counts none
+    work: float = 0.0  # seconds lost; of no meaning by itself where a planner compares costs that outlive the moment
 
     def key(self, order: Sequence[str] = ORDER) -> tuple[float, ...]:
+        """The comparator: the lesser key hurts less."""
         return tuple(getattr(self, name) for name in order)
+
+
+def hurt(
+    beyond: int, protected: int, priority: int, pods: int, workload: bool, work: float, name: Any
+) -> tuple[Any, ...]:
+    """The same order for one unit alone, by name among equals: the lesser goes first, the greatest is spared first.
+
+    beyond: violations if nobody else went; protected: its pods under budgets; workload: a gang's, or a whole group.
+    """
+    return (beyond, protected, priority, pods, workload, work, name)
+
+
+def broken(gone: Mapping[K, int], running: Mapping[K, int], minimum: Mapping[K, int]) -> int:
+    """Gangs that ran and would be left below their minimum; one that is gone altogether is not broken."""
+    return sum(
+        running[gang] >= minimum[gang] and 0 < running[gang] - pods < minimum[gang] for gang, pods in gone.items()
+    )
+
+
+def beyond(hits: Iterable[tuple[int, int]]) -> int:
+    """Violations, from (evicted pods that count, disruptions allowed) of every budget."""
+    return sum(max(0, count - allowed) for count, allowed in hits)
 
 
 def cost_of(units: Units, evicted: Collection[int]) -> Cost:
@@ -39,56 +66,24 @@ def cost_of(units: Units, evicted: Collection[int]) -> Cost:
         for u in chosen:
             for gang, pods in units.gangs[int(u)]:
                 gone[gang] = gone.get(gang, 0) + pods
-    broken = 0
-    for gang, pods in gone.items():
-        running, minimum = units.gang_running[gang], units.gang_minimum[gang]
-        broken += running >= minimum and 0 < running - pods < minimum
     return Cost(
         budgets=int(over.clip(min=0).sum()),
         priority=int(units.priority[chosen].max()),
         pods=int(units.pods[chosen].sum()),
-        gangs=broken,
+        gangs=broken(gone, dict(enumerate(units.gang_running)), dict(enumerate(units.gang_minimum))) if gone else 0,
+        workloads=len({w for u in chosen if (w := units.workload[int(u)]) >= 0}) if len(units.workload) else 0,
         work=float(units.lost[chosen].sum()),
     )
 
 
-class Prices:
-    """Costs that add up unit by unit, in one float: whole numbers prove, a small fraction only breaks ties.
+def hurts_least_first(units: Units, some: Iterable[int]) -> list[int]:
+    alone = (units.hits - units.allowed[:, None]).clip(min=0).sum(axis=0)
+    under = units.hits.sum(axis=0)
 
-    Budgets: as long as a budget has room an eviction is free of violation, so prices depend on who is already out.
-    """
+    def key(u: int) -> tuple[Any, ...]:
+        workload = bool(len(units.workload)) and units.workload[u] >= 0
+        return hurt(
+            int(alone[u]), int(under[u]), int(units.priority[u]), int(units.pods[u]), workload, float(units.lost[u]), u
+        )
 
-    def __init__(self, units: Units, order: Sequence[str]) -> None:
-        self.units = units
-        first = min(("budgets", "pods"), key=order.index) if "pods" in order and "budgets" in order else "budgets"
-        self.per_budget, self.per_pod = (_STEP, 1.0) if first == "budgets" else (1.0, _STEP)
-        ties = np.zeros(len(units))
-        for u, membership in enumerate(units.gangs):
-            for gang, pods in membership:
-                left = units.gang_running[gang] - pods
-                ties[u] += 0 < left < units.gang_minimum[gang] <= units.gang_running[gang]
-        total = float(units.lost.sum())
-        if total > 0:
-            ties += units.lost / total
-        self.ties: Floats = ties * (TIES / max(1.0, float(ties.sum())))  # (U,) sums up to TIES at most
-        self.base: Floats = units.pods.astype(np.float64) * self.per_pod
-
-    def units_now(self, spent: Sequence[int]) -> Floats:
-        """(U,) price of each unit, given the budgets without room left; ties apart."""
-        if not spent:
-            return self.base
-        priced: Floats = self.base + self.units.hits[list(spent)].sum(axis=0) * self.per_budget
-        return priced
-
-    def proved(self, price: float) -> float:
-        """The whole price that no eviction can be below, if it cannot be below `price`."""
-        return float(np.ceil(price - TIES - 1e-5))
-
-    def whole(self, cost: Cost) -> float:
-        return cost.budgets * self.per_budget + cost.pods * self.per_pod
-
-    def split(self, whole: float) -> tuple[int, int]:
-        """(budget violations, pods) of a bound."""
-        if self.per_budget > self.per_pod:
-            return int(whole // _STEP), int(whole % _STEP)
-        return int(whole % _STEP), int(whole // _STEP)
+    return sorted(some, key=key)

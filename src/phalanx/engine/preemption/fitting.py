@@ -11,6 +11,7 @@ from phalanx.engine.placement.outcome import Outcome
 from phalanx.engine.placement.place import place
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
+from phalanx.engine.preemption.cost import hurts_least_first
 from phalanx.engine.preemption.problem import PreemptionProblem
 
 
@@ -61,7 +62,7 @@ class Fitting:
     def spare(self, evicted: frozenset[int]) -> frozenset[int]:
         """Put back, dearest first, every unit without which the group still fits somewhere."""
         units = self.problem.units
-        order = sorted(evicted, key=units.dearness)
+        order = hurts_least_first(units, evicted)[::-1]
         kept = set(evicted)
         quick = self._counted()
         while True:

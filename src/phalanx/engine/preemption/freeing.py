@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.problem import Bools, Floats, Ints
 from phalanx.engine.placement.slots import count_slots
-from phalanx.engine.preemption.cost import Prices
+from phalanx.engine.preemption.prices import Prices, Stand, Terms
 from phalanx.engine.preemption.problem import PreemptionProblem
 
 FEW = 8  # parts on a node up to which all subsets are tried as they are
@@ -61,13 +61,14 @@ class Scope:
 class Situation:
     """Who is out, who must stay, and what parts cost then."""
 
-    __slots__ = ("allowed", "free", "kept", "node_key", "out", "price", "scope", "spent", "ties")
+    __slots__ = ("allowed", "free", "kept", "node_key", "out", "price", "scope", "terms", "ties")
 
-    def __init__(self, freeing: Freeing, scope: Scope, out: frozenset[int], kept: frozenset[int]) -> None:
+    def __init__(self, freeing: Freeing, scope: Scope, stand: Stand) -> None:
         units = freeing.units
+        out, kept = stand.out, stand.kept
         self.out, self.kept, self.scope = out, kept, scope
-        self.spent = freeing.spent(out)
-        self.price, self.ties = freeing.priced(scope, self.spent)
+        self.terms = freeing.prices.terms(stand)
+        self.price, self.ties = freeing.priced(scope, self.terms)
         self.allowed = freeing.within
         self.free = freeing.problem.placement.free
         self.node_key: dict[int, tuple[int, ...]] = {}
@@ -125,18 +126,18 @@ class Freeing:
         fraction = np.where(wide, 1.0 / max(1, members), fraction)
         return Scope(name, np.where(here, fraction, 0.0))
 
-    def priced(self, scope: Scope, spent: tuple[int, ...]) -> tuple[Floats, Floats]:
+    def priced(self, scope: Scope, terms: Terms) -> tuple[Floats, Floats]:
         """(Q,) price of every part, with and without what breaks ties."""
-        key = (scope.name, spent)
+        key = (scope.name, terms)
         if key not in self._priced:
             of = self.units.part_unit
-            price = scope.fraction * self.prices.units_now(spent)[of]
+            price = scope.fraction * self.prices.units_now(terms)[of]
             self._priced[key] = (price, price + scope.fraction * self.prices.ties[of])
         return self._priced[key]
 
     def types(self, now: Situation) -> Ints:
         """(Q,) equal for parts that free the same at the same price."""
-        key = (now.scope.name, now.spent)
+        key = (now.scope.name, now.terms)
         if key not in self._types:
             if self._request_ids is None:
                 table: dict[bytes, int] = {}
@@ -159,25 +160,17 @@ class Freeing:
             self._everything = room
         return self._everything
 
-    def spent(self, out: frozenset[int]) -> tuple[int, ...]:
-        """Budgets without room: prices depend on nothing else."""
-        units = self.units
-        if not len(units.allowed):
-            return ()
-        left = units.allowed - units.hits[:, sorted(out)].sum(axis=1)
-        return tuple(int(b) for b in np.flatnonzero(left <= 0))
-
     # ---- one kind of member --------------------------------------------------------------------------------
 
     def table(self, shape: int, nodes: Ints, most: int, now: Situation) -> Floats:
         """(M, most + 1) price of room for k members of the shape on each node; inf where it cannot be made."""
-        key = (shape, nodes.tobytes(), most, now.spent, now.scope.name)
+        key = (shape, nodes.tobytes(), most, now.terms, now.scope.name)
         base = self._tables.get(key)
         if base is None:
             plain = now
             if now.out or now.kept:
-                plain = Situation(self, now.scope, frozenset(), frozenset())
-                plain.spent, plain.price, plain.ties = now.spent, now.price, now.ties
+                plain = Situation(self, now.scope, Stand())
+                plain.terms, plain.price, plain.ties = now.terms, now.price, now.ties
             base = self._tables[key] = self._fill(shape, nodes, most, plain)
         if not now.node_key:
             return base
@@ -336,7 +329,7 @@ class Freeing:
         now: Situation,
     ) -> tuple[Ints, Floats]:
         """Undominated (P, I) members per item on a node and their (P,) prices; the first row is nobody for nothing."""
-        key = (node, shapes, most, now.spent, now.scope.name, now.node_key.get(node, ()))
+        key = (node, shapes, most, now.terms, now.scope.name, now.node_key.get(node, ()))
         found = self._multi.get(key)
         if found is None:
             found = self._multi[key] = self._options(node, shapes, most, rivals, now)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from phalanx.engine.placement.outcome import Outcome, Verdict
 from phalanx.engine.placement.problem import leaves
+from phalanx.engine.placement.sentences import amount_word
 from phalanx.engine.preemption.branching import Branching, Effort
-from phalanx.engine.preemption.cost import ORDER, Cost, Prices, cost_of
+from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
 from phalanx.engine.preemption.covering import Cluster
 from phalanx.engine.preemption.domains import Choices, Domains, Seat
 from phalanx.engine.preemption.fitting import Fitting
 from phalanx.engine.preemption.freeing import Freeing, Situation, TooLarge
 from phalanx.engine.preemption.polish import polish
+from phalanx.engine.preemption.prices import FinePrices, Prices, Stand
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan, Victim
 
 NOBODY_LOWER = "No preemption victims found for incoming preemptor"
 NOT_ENOUGH = "evicting everything of lower priority would not make room"
 MAX_CHOICES = 4_000  # steps of the enumeration of domains
-CURIOSITY = 60  # looks at sets of victims that cannot be cheaper but may break fewer gangs
 INFINITE = float("inf")
 
 
@@ -31,6 +32,7 @@ class Solved:
     evicted: frozenset[int]
     value: float  # whole price
     bound: float  # no plan within the threshold is cheaper
+    prices: Prices
 
 
 def plan(problem: PreemptionProblem) -> Answer:
@@ -51,7 +53,7 @@ class Planner:
         units = self.problem.units
         free = self.fitting.outcome(())
         if free.placed:
-            return Plan(self.problem, (), free, Cost(), Cost(), True, free.expansions)
+            return Plan(self.problem, (), free, Cost(), Cost(), tuple(self.order), free.expansions)
         if not len(units):
             return Hopeless(NOBODY_LOWER, free.expansions, free)
         levels = [int(p) for p in np.unique(units.priority)]
@@ -115,15 +117,24 @@ class Planner:
     # ---- whom to evict within a threshold ------------------------------------------------------------------
 
     def solve(self, threshold: int) -> Solved | None:
+        """In budgets and pods."""
         if threshold not in self._solved:
-            self._solved[threshold] = self._solve(threshold)
+            self._solved[threshold] = self._search(self.prices, threshold, None)
         return self._solved[threshold]
 
-    def _solve(self, threshold: int) -> Solved | None:
-        freeing = Freeing(self.problem, self.prices, threshold)
+    def refine(self, threshold: int, solved: Solved) -> Solved | None:
+        """The same in gangs broken and workloads hit, where budgets and pods cannot be less; None: not to be had."""
+        units = self.problem.units
+        best = cost_of(units, solved.evicted)
+        if solved.bound < solved.value or not (best.gangs or best.workloads):
+            return None
+        fine = FinePrices(units, self.order, best, units.priority <= threshold)
+        return self._search(fine, threshold, solved.evicted) if fine.usable else None
+
+    def _search(self, prices: Prices, threshold: int, known: frozenset[int] | None) -> Solved | None:
+        freeing = Freeing(self.problem, prices, threshold)
         effort = Effort(self.problem.budget)
         branching = Branching(freeing, effort)
-        nothing: frozenset[int] = frozenset()
         members = sum(leaf.need for leaf in leaves(self.problem.placement.root))
         scopes: dict[int, Situation] = {}  # by the root's own node set
         memo: dict[tuple[Seat, ...], list[tuple[object, Cluster]]] = {}
@@ -140,7 +151,7 @@ class Planner:
             area = self.domains.top(seats[0].area)
             if area not in scopes:
                 scope = freeing.scope(area, self.domains.areas[area], members)
-                scopes[area] = Situation(freeing, scope, nothing, nothing)
+                scopes[area] = Situation(freeing, scope, Stand())
             for name, cluster in clusters(seats):
                 try:
                     found = branching.cover(name, cluster, scopes[area])
@@ -153,30 +164,22 @@ class Planner:
             return total
 
         best: list[frozenset[int]] = []
-        value = INFINITE
-        bound = INFINITE
-
+        value = bound = INFINITE
         cheapest = Cost()
-        looks = 0
 
         def better(evicted: frozenset[int]) -> float:
             nonlocal value, cheapest
             cost = cost_of(self.problem.units, evicted)
-            if not best or cost.key(self.order) < cheapest.key(self.order) or self.prices.whole(cost) < value:
-                value, cheapest = self.prices.whole(cost), cost
+            if not best or prices.whole(cost) < value or cost.key(self.order) < cheapest.key(self.order):
+                value, cheapest = prices.whole(cost), cost
                 best[:] = [evicted]
             return value
 
-        def curious() -> bool:
-            nonlocal looks
-            looks += 1
-            return cheapest.gangs > 0 and looks <= CURIOSITY
-
+        if known is not None:
+            better(known)
         choices = Choices(self.domains, price, MAX_CHOICES)
         for choice in choices.run(self.problem.placement.root):
-            least = self.prices.proved(choice.bound)
-            if least > value or (least == value and not curious()):
-                bound = min(bound, value)
+            if prices.proved(choice.bound) >= value:
                 break
             if effort.over:
                 bound = min(bound, choice.bound)
@@ -186,7 +189,7 @@ class Planner:
             tasks = clusters(choice.seats)
             nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
             exact = freeing.scope(("choice", nodes.tobytes()), nodes, sum(n for _, c in tasks for _, n in c.claims))
-            branching.run(tasks, exact, value, better, curious)
+            branching.run(tasks, exact, value, better)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)
@@ -201,7 +204,7 @@ class Planner:
         bound = min(bound, value)
         if too_large or freeing.truncated:
             bound = 0.0
-        return Solved(best[0], value, max(0.0, min(value, self.prices.proved(bound))))
+        return Solved(best[0], value, max(0.0, min(value, prices.proved(bound))), prices)
 
     def _name(self, seats: tuple[Seat, ...]) -> object:
         """Equal leaves are the same to a covering."""
@@ -227,13 +230,18 @@ class Planner:
 
     def _finish(self, levels: list[int], low: int, level: int, solved: Solved) -> Answer:
         units = self.problem.units
-        evicted = self.fitting.spare(solved.evicted)
+        fine = self.refine(levels[level], solved)
+        evicted = self.fitting.spare((fine or solved).evicted)
         evicted = polish(self.problem, self.fitting, self.order, evicted)
         outcome = self.fitting.outcome(evicted)
         if not outcome.placed:
             return GaveUp(self.used)
         cost = cost_of(units, evicted)
-        lower, optimal = self._proof(levels, low, level, solved, cost)
+        lower = self._lower(levels, low, level, solved, cost)
+        proved = self._attained(lower, cost)
+        if fine is not None and {"budgets", "priority", "pods"} <= set(proved):
+            lower = self._fine(lower, fine, cost)
+            proved = self._attained(lower, cost)
         members: dict[int, int] = {}  # per node
         for share in outcome.shares:
             for node, count in zip(share.nodes, share.counts, strict=True):
@@ -242,10 +250,10 @@ class Planner:
             Victim(u, units.names[u], int(units.pods[u]), int(units.priority[u]), self._why(u, members))
             for u in sorted(evicted)
         )
-        return Plan(self.problem, victims, outcome, cost, lower, optimal, self.used + self.fitting.calls)
+        return Plan(self.problem, victims, outcome, cost, lower, proved, self.used + self.fitting.calls)
 
-    def _proof(self, levels: list[int], low: int, level: int, solved: Solved, cost: Cost) -> tuple[Cost, bool]:
-        """A lexicographic lower bound, and whether the cost attains it (gangs and work are left out)."""
+    def _lower(self, levels: list[int], low: int, level: int, solved: Solved, cost: Cost) -> Cost:
+        """A lexicographic lower bound in budgets, priority and pods."""
         before = [name for name in self._before() if name in ("budgets", "pods")]
         top = self._solved.get(levels[-1]) or solved
         least = self._bound(top, cost)
@@ -258,11 +266,26 @@ class Planner:
             second = any(getattr(known, name) > getattr(cost, name) for name in before)
         here = self._bound(solved, cost)
         if not first:
-            return Cost(**{name: min(getattr(least, name), getattr(cost, name)) for name in before}), False
+            return Cost(**{name: min(getattr(least, name), getattr(cost, name)) for name in before})
         if not second:
-            return Cost(priority=levels[0], **{name: getattr(cost, name) for name in before}), False
-        lower = Cost(min(here.budgets, cost.budgets), cost.priority, min(here.pods, cost.pods))
-        return lower, (lower.budgets, lower.pods) == (cost.budgets, cost.pods)
+            return Cost(priority=levels[0], **{name: getattr(cost, name) for name in before})
+        return Cost(min(here.budgets, cost.budgets), cost.priority, min(here.pods, cost.pods))
+
+    def _fine(self, lower: Cost, fine: Solved, cost: Cost) -> Cost:
+        """The bound in gangs and workloads of plans that are as good in everything before."""
+        assert isinstance(fine.prices, FinePrices)
+        gangs, workloads = fine.prices.split_fine(fine.bound, cost)
+        gangs = min(gangs, cost.gangs)
+        return replace(lower, gangs=gangs, workloads=min(workloads, cost.workloads) if gangs == cost.gangs else 0)
+
+    def _attained(self, lower: Cost, cost: Cost) -> tuple[str, ...]:
+        """The parts, from the first on, in which the cost is no more than the bound."""
+        proved: list[str] = []
+        for name in self.order:
+            if name == "work" or getattr(lower, name) != getattr(cost, name):
+                break
+            proved.append(name)
+        return tuple(proved)
 
     def _before(self) -> tuple[str, ...]:
         return self.order[: self.order.index("priority")] if "priority" in self.order else self.order
@@ -284,7 +307,7 @@ class Planner:
             if node in members:
                 name = self.problem.node_names[node] if self.problem.node_names else f"node {node}"
                 what = ", ".join(
-                    f"{units.part_request[r, part]:g} {placement.resources[r]}"
+                    f"{amount_word(placement.resources[r], units.part_request[r, part])} {placement.resources[r]}"
                     for r in range(len(placement.resources))
                     if units.part_request[r, part] and placement.resources[r] != "pods"
                 )

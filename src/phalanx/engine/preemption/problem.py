@@ -31,6 +31,7 @@ class Units:
     gang_running: Sequence[int] = ()  # (G,) pods of the gang that run now
     gang_minimum: Sequence[int] = ()  # (G,)
     budget_names: Sequence[str] = ()  # (B,)
+    workload: Sequence[int] = ()  # (U,) the gang, or the group that goes as a whole, that is hit; -1 none; () nobody
     pods: Ints = field(init=False)  # (U,)
     hits: Ints = field(init=False)  # (B, U)
 
@@ -40,16 +41,6 @@ class Units:
         self.hits = np.zeros((len(self.allowed), count), dtype=np.int64)
         for b in range(len(self.allowed)):
             self.hits[b] = np.bincount(self.part_unit, weights=self.part_hits[b], minlength=count)
-
-    def dearness(self, unit: int) -> tuple[float, ...]:
-        """Sort key: whom to spare first."""
-        return (
-            -int(self.hits[:, unit].sum()),
-            -int(self.priority[unit]),
-            -int(self.pods[unit]),
-            -float(self.lost[unit]),
-            unit,
-        )
 
     def __len__(self) -> int:
         return len(self.names)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.engine.placement.outcome import Outcome
-from phalanx.engine.preemption.cost import NOBODY, Cost
+from phalanx.engine.placement.sentences import plural
+from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost
 from phalanx.engine.preemption.problem import PreemptionProblem
 
 
@@ -27,9 +29,14 @@ class Plan:
     victims: tuple[Victim, ...]
     placement: Outcome  # where members go once the victims are gone
     cost: Cost
-    lower_bound: Cost  # no plan costs less (gangs and work: not bounded, always 0)
-    optimal: bool  # proved: budgets, priority and pods cannot be less
+    lower_bound: Cost  # no plan costs less
+    proved: tuple[str, ...]  # parts of the cost, from the most important on, that cannot be less
     expansions: int
+
+    @property
+    def optimal(self) -> bool:
+        """Proved in everything but work lost, which is only improved on."""
+        return {part for part in self.problem.order or ORDER if part != "work"} <= set(self.proved)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,19 +44,18 @@ class Plan:
             "cost": cost_json(self.cost),
             "lowerBound": cost_json(self.lower_bound),
             "optimal": self.optimal,
+            "proved": list(self.proved),
             "expansions": self.expansions,
         }
 
     def __str__(self) -> str:
         if not self.victims:
             return "fits without evicting anybody"
-        lines = [f"evict {self.cost.pods} pods in {len(self.victims)} units ({describe(self.cost)})"]
+        pods, units = plural(self.cost.pods, "pod"), plural(len(self.victims), "unit")
+        lines = [f"evict {pods} in {units} ({describe(self.cost)})"]
         for v in self.victims:
-            lines.append(f"  {v.name}: priority {v.priority}, {v.pods} pod{'s' if v.pods != 1 else ''}; {v.why}")
-        if self.optimal:
-            lines.append("proved: no cheaper plan exists")
-        else:
-            lines.append(f"no plan can cost less than {describe(self.lower_bound)}")
+            lines.append(f"  {v.name}: priority {v.priority}, {plural(v.pods, 'pod')}; {v.why}")
+        lines.append(proof(self.proved, self.lower_bound))
         return "\n".join(lines)
 
 
@@ -78,6 +84,7 @@ def cost_json(cost: Cost) -> dict[str, Any]:
         "highestPriority": None if cost.priority == NOBODY else cost.priority,
         "pods": cost.pods,
         "brokenGangs": cost.gangs,
+        "workloads": cost.workloads,
         "lostSeconds": round(cost.work, 3),
     }
 
@@ -86,8 +93,27 @@ def describe(cost: Cost) -> str:
     words = [
         f"{cost.budgets} beyond disruption budgets",
         "nobody hurt" if cost.priority == NOBODY else f"highest priority {cost.priority}",
-        f"{cost.pods} pods",
-        f"{cost.gangs} gangs broken",
+        plural(cost.pods, "pod"),
+        f"{plural(cost.gangs, 'gang')} broken",
+        f"{plural(cost.workloads, 'workload')} hit",
         f"{cost.work:.0f} s of work lost",
     ]
     return ", ".join(words)
+
+
+_PARTS = {
+    "budgets": "disruption budgets",
+    "priority": "highest priority",
+    "pods": "pods",
+    "gangs": "gangs broken",
+    "workloads": "workloads hit",
+}
+
+
+def proof(proved: Sequence[str], lower_bound: Cost) -> str:
+    """Which parts of a cost cannot be less, for people."""
+    if _PARTS.keys() <= set(proved):
+        return "proved: no plan costs less (work lost is not part of the proof)"
+    words = [_PARTS[part] for part in proved if part in _PARTS]
+    least = f"proved to be least: {', '.join(words)}; " if words else ""
+    return f"{least}no plan can cost less than {describe(lower_bound)}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,6 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -43,10 +41,11 @@ class RowTable:
         self.chooser = chooser
         self.shape = shape
         self.priority = priority
-        self.cost: npt.NDArray[np.float64] = np.zeros((0, 0))  # (5, capacity), inf where impossible
+        self.cost: npt.NDArray[np.float64] = np.zeros((0, 0))  # (len(ORDER), capacity), inf where impossible
         self.units: dict[int, tuple[Unit, ...]] = {}
         self._epoch = -1
-        self._at = 0
+        self._rows_seen = 0
+        self._promises_seen = 0
         self._versions: tuple[int, ...] = ()
         self._spending = -1
         self._protected: dict[int, None] = {}  # rows with pods under a disruption budget
@@ -56,19 +55,19 @@ class RowTable:
         nominations = self.chooser.cluster.nominations
         budgets = catalogue.budgets
         versions = (budgets.version, columns.generation)
-        if self._epoch != catalogue.epoch or versions != self._versions:
+        touched = catalogue.changed_rows.since(self._rows_seen)
+        promised = nominations.changes.since(self._promises_seen)
+        if self._epoch != catalogue.epoch or versions != self._versions or touched is None or promised is None:
             self.cost = np.full((len(ORDER), columns.capacity), IMPOSSIBLE)
             self.units, self._protected = {}, {}
             rows: Iterable[int] = np.flatnonzero(columns.alive[: columns.n]).tolist()
         else:
-            rows = dict.fromkeys(catalogue.changed_rows[self._at :])
-            names = nominations.changes[self.chooser.seen(self, nominations) :]
-            rows.update(dict.fromkeys(columns.row_of[name] for name in names if name in columns.row_of))
+            rows = dict.fromkeys(touched)
+            rows.update(dict.fromkeys(columns.row_of[name] for name in promised if name in columns.row_of))
             if self._spending != budgets.spending:
                 rows.update(self._protected)
-        self._spending = budgets.spending
-        self._epoch, self._versions, self._at = catalogue.epoch, versions, len(catalogue.changed_rows)
-        self.chooser.position[id(self)] = nominations.base + len(nominations.changes)
+        self._epoch, self._versions, self._spending = catalogue.epoch, versions, budgets.spending
+        self._rows_seen, self._promises_seen = catalogue.changed_rows.position, nominations.changes.position
         for row in rows:
             self.look(row)
 
@@ -103,23 +102,17 @@ class Chooser:
         self.cluster = state
         self.catalogue = catalogue
         self.order = tuple(order)
-        self.position: dict[int, int] = {}
         self._tables: dict[tuple[int, int], RowTable] = {}
 
     def alive(self, row: int) -> bool:
         return bool(self.catalogue.columns.alive[row])
-
-    def seen(self, table: RowTable, nominations: Nominations) -> int:
-        """Where in the list of changed promises the table stopped reading."""
-        return max(0, self.position.get(id(table), 0) - nominations.base)
 
     def table(self, shape: Shape, priority: int) -> RowTable:
         key = (shape.id, priority)
         table = self._tables.pop(key, None)
         if table is None or table.shape is not shape:
             while len(self._tables) >= MAX_TABLES:
-                old = self._tables.pop(next(iter(self._tables)))
-                self.position.pop(id(old), None)
+                self._tables.pop(next(iter(self._tables)))
             table = RowTable(self, shape, priority)
         self._tables[key] = table
         table.refresh()
@@ -150,15 +143,7 @@ class Chooser:
             for key, pods in catalogue.on_row.get(row, {}).items()
             if catalogue.units[key].priority < priority
         ]
-        return sorted(found, key=lambda entry: self.dearness(entry[0]))
-
-    def dearness(self, unit: Unit) -> tuple[Any, ...]:
-        protected = 0
-        budgets = self.catalogue.budgets
-        if budgets.allowed:
-            protected = sum(budgets.allowed[b] <= 0 for record in unit.pods.values() for b in budgets.of(record))
-        rank = unit.rank()
-        return (-protected, -rank[0], not rank[1], -rank[2], -rank[3], rank[4])
+        return sorted(found, key=lambda entry: catalogue.hurt(entry[0]), reverse=True)
 
     def cheapest(
         self, shape: Shape, priority: int, row: int, besides: str = ""
@@ -203,31 +188,7 @@ class Chooser:
         return best, units
 
     def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
-        if not units:
-            return self._nothing
-        catalogue = self.catalogue
-        budgets = catalogue.budgets
-        violations = 0
-        if budgets.allowed:
-            hits: dict[int, int] = {}
-            for unit in units:
-                for record in unit.pods.values():
-                    for b in budgets.of(record):
-                        hits[b] = hits.get(b, 0) + 1
-            violations = sum(max(0, count - budgets.allowed[b]) for b, count in hits.items())
-        parts = {
-            "budgets": float(violations),
-            "priority": float(max(unit.priority for unit in units)),
-            "pods": float(sum(len(unit.pods) for unit in units)),
-            "gangs": float(catalogue.gangs_broken(units)),
-            "work": -sum(unit.started for unit in units),  # later starts lose less; the same for every `now`
-        }
-        return tuple(parts[name] for name in self.order)
-
-    @property
-    def _nothing(self) -> tuple[float, ...]:
-        low = {"priority": -(2.0**40), "work": -(2.0**60)}
-        return tuple(low.get(name, 0.0) for name in self.order)
+        return self.catalogue.cost(units).key(self.order)
 
     # ---- all rows ------------------------------------------------------------------------------------------
 

@@ -182,25 +182,54 @@ class GroupPreemption:
         return home
 
     def _careful(self, stage: Stage) -> GroupPlan:
-        """Everybody of lower priority out, the members in by the filters' own word, then back one by one."""
+        """The members in by the filters' own word, on as little as it takes: what hurts more stays if the rest will
+        do. Then back, dearest first, whoever the members leave room for."""
+        hurt = {unit.key: self.catalogue.hurt(unit) for unit in stage.units}
+        ladder = sorted({self._rung(key) for key in hurt.values()})
+        below, enough = -1, len(ladder) - 1
+        found = self._seated(stage, stage.units)
+        if found is None:
+            return GroupPlan(Hopeless(RULES))
+        while enough - below > 1:
+            middle = (below + enough) // 2
+            some = [unit for unit in stage.units if self._rung(hurt[unit.key]) <= ladder[middle]]
+            better = self._seated(stage, some)
+            if better is not None:
+                enough, found = middle, better
+            else:
+                below = middle
+        seats, units = found
         columns = self.cycle.columns
         mark = columns.journal.mark()
         try:
-            home = self._clear(stage.units)
-            seats = Careful(self.cluster, stage.built).run()
-            if not seats:
-                return GroupPlan(Hopeless(RULES))
+            home = self._clear(units)
             rows = {row for _, row in seats}
-            near = [u for u in stage.units if any(home[pod.key] in rows for pod in u.pods.values())]
-            far = [u for u in stage.units if u not in set(near)]
+            near = [u for u in units if any(home[pod.key] in rows for pod in u.pods.values())]
+            far = [u for u in units if u not in set(near)]
             if not self._back(far, home, seats):
                 near = [*near, *far]
-            dearest_first = sorted(near, key=lambda u: (-u.priority, -len(u.pods), str(u.key)))
+            dearest_first = sorted(near, key=lambda u: hurt[u.key], reverse=True)
             victims = self._unsparable(dearest_first, home, seats)
         finally:
             columns.journal.rewind(mark)
         tried = GaveUp(0)
         return GroupPlan(tried, tuple(victims), tuple(seats))
+
+    @staticmethod
+    def _rung(hurt: tuple[Any, ...]) -> tuple[int, int]:
+        """(violations of budgets, priority): what matters more than how many go."""
+        return (hurt[0], hurt[2])
+
+    def _seated(self, stage: Stage, units: Sequence[Unit]) -> tuple[Assignment, Sequence[Unit]] | None:
+        """Seats for the members once these units are gone."""
+        journal = self.cycle.columns.journal
+        mark = journal.mark()
+        try:
+            self._clear(units)
+            seats = Careful(self.cluster, stage.built).run()
+            return (seats, units) if seats else None
+        finally:
+            journal.rewind(mark)
 
     def _unsparable(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> list[Unit]:
         """Those that cannot come back beside the ones before them; found by halves, since most of many can."""

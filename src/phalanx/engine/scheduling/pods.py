@@ -83,7 +83,9 @@ class Pods:
                 self.cycle.root_of.pop(old.key, None)
             if self._same(old, pod):
                 old.pod = None
-                old.start_time = pod.status.start_time
+                if old.start_time != pod.status.start_time:
+                    old.start_time = pod.status.start_time
+                    self.cycle.preemption.catalogue.started(old)
                 return
             self._replace(old, pod)
             return

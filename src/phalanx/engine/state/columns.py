@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.state.images import ImageIndex
-from phalanx.engine.state.journal import ChangeLog, Journal
+from phalanx.engine.state.journal import Change, ChangeLog, Journal
 from phalanx.engine.state.labels import LabelColumn
 from phalanx.engine.state.ports import PortIndex
 from phalanx.engine.state.requests import is_device, offered
@@ -38,7 +38,7 @@ MAX_DEVICES = 16  # kinds of device that get a column because a node offers them
 class Columns:
     def __init__(self, capacity: int = 64) -> None:
         self.journal = Journal()
-        self.log = ChangeLog()
+        self.log = ChangeLog[Change]()
         self.capacity = capacity
         self.n = 0  # rows ever used; rows with alive False in between are free
         self.count = 0  # nodes

@@ -7,7 +7,7 @@ inverse changes, so whoever follows the log needs to know nothing about trials.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from phalanx.engine.state.records import PodRecord
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
 Change = tuple[int, "PodRecord | None", int]
 
 
-class ChangeLog:
-    """Changes of rows in order. Followers remember a position and ask what came after it."""
+T = TypeVar("T")
+
+
+class ChangeLog(Generic[T]):
+    """Changes in order, the latest of them. Followers remember a position and ask what came after it."""
 
     __slots__ = ("_base", "_entries", "keep")
 
     def __init__(self, keep: int = 16_384) -> None:
         self._base = 0
-        self._entries: list[Change] = []
+        self._entries: list[T] = []
         self.keep = keep
 
     @property
     def position(self) -> int:
         return self._base + len(self._entries)
 
-    def append(self, change: Change) -> None:
+    def append(self, change: T) -> None:
         entries = self._entries
         entries.append(change)
         if len(entries) > 2 * self.keep:
@@ -39,7 +42,7 @@ class ChangeLog:
             del entries[:drop]
             self._base += drop
 
-    def since(self, position: int) -> Sequence[Change] | None:
+    def since(self, position: int) -> Sequence[T] | None:
         """The changes after `position`, or None if they are no longer kept and the follower must start over."""
         if position < self._base:
             return None

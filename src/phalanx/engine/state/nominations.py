@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from phalanx.engine.state.journal import ChangeLog
 from phalanx.engine.state.records import PodRecord
 
 
 class Nominations:
-    __slots__ = ("_by_node", "_node_of", "base", "changes", "version")
+    __slots__ = ("_by_node", "_node_of", "changes", "version")
 
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, PodRecord]] = {}
         self._node_of: dict[str, str] = {}
         self.version = 0
-        self.changes: list[str] = []  # nodes whose promises changed, in order; the first is number `base`
-        self.base = 0
+        self.changes = ChangeLog[str]()  # nodes whose promises changed
 
     def __bool__(self) -> bool:
         return bool(self._node_of)

@@ -52,16 +52,16 @@ class PodRecord:
         self.preemption_policy = spec.preemption_policy or "PreemptLowerPriority"
         self.scheduler_name = spec.scheduler_name
         self.terminating = meta.deletion_timestamp is not None
-        self.start_time = pod.status.start_time  # RFC 3339 text: compares as time
         self.generation = meta.generation
         self.created = created  # seconds; the time it first asked to be scheduled
         self.order = order  # arrival number: the stable tie-break
         group = spec.scheduling_group
         self.group = (group.pod_group_name or "") if group is not None else ""
-        # ---- what scheduling changes
+        # ---- what changes
         self.shape = shape
         self.shape_epoch = -1
         self.pod: Pod | None = pod  # while pending
+        self.start_time = pod.status.start_time  # RFC 3339 text; comes after the pod is bound
         self.row = -1  # row in the columns, -1 = on no known node
         self.node_name = ""  # set while bound or assumed, also when that node is unknown
         self.assumed = False  # counted on a node, Bind not confirmed by the informer yet

@@ -1,0 +1,128 @@
+"""Whom an eviction hurts least: one order for single pods, for gangs, and for gangs whose members are tied together."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_run import ClusterRun, groups_engine
+
+from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.testing.builders import node, pdb, pod, pod_group
+
+
+def gang(name, count, cpu="1", priority=100):
+    return [
+        pod_group(name).gang(count).priority(priority),
+        *(pod(f"{name}-{i}").cpu(cpu).group(name).priority(priority) for i in range(count)),
+    ]
+
+
+PREEMPTORS = {"pod": [pod("high").cpu("2").priority(100)], "gang": gang("high", 1, "2"), "gang of two": gang("high", 2)}
+
+
+def whole(name, members, on, priority=10):
+    """A group that is only disrupted as a whole."""
+    group = pod_group(name).gang(members).priority(priority).disrupt_all()
+    return [
+        group,
+        *(pod(f"{name}{i}").cpu("1").group(name).priority(priority).node(on) for i in range(members)),
+    ]
+
+
+@pytest.mark.parametrize("high", PREEMPTORS.values(), ids=PREEMPTORS)
+@pytest.mark.parametrize("first", ["n0", "n1"])
+def test_two_single_pods_fall_before_a_whole_group_of_two(high, first):
+    second = "n1" if first == "n0" else "n0"
+    world = ClusterRun(groups_engine()).see(
+        node("n0").cpu("2"),
+        node("n1").cpu("2"),
+        *whole("batch", 2, first),
+        *(pod(f"single{i}").cpu("1").priority(10).node(second) for i in range(2)),
+        *high,
+    )
+    world.step()
+    assert sorted(world.evicted) == ["single0", "single1"]
+
+
+def test_two_single_pods_beside_a_whole_group_on_one_node_fall_first():
+    world = ClusterRun(groups_engine()).see(
+        node("n0").cpu("4"),
+        *whole("batch", 2, "n0"),
+        *(pod(f"single{i}").cpu("1").priority(10).node("n0") for i in range(2)),
+        pod("high").cpu("2").priority(100),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["single0", "single1"]
+
+
+@pytest.mark.parametrize("high", PREEMPTORS.values(), ids=PREEMPTORS)
+def test_one_group_hit_is_less_than_two(high):
+    """Spare members of gangs: both of one gang, rather than one each of two."""
+    world = ClusterRun(groups_engine()).see(
+        *(node(f"n{i}").cpu("2") for i in range(2)),
+        node("elsewhere").cpu("3"),
+        pod("full").cpu("3").priority(1000).node("elsewhere"),
+        *(pod_group(name).gang(1).priority(10) for name in "abc"),
+        pod("a0").cpu("1").group("a").priority(10).node("n0"),
+        pod("b0").cpu("1").group("b").priority(10).node("n0"),
+        *(pod(f"c{i}").cpu("1").group("c").priority(10).node("n1") for i in range(2)),
+        *high,
+    )
+    world.step()
+    assert sorted(world.evicted) == ["c0", "c1"]
+
+
+def started(name, on, at):
+    return pod(name).cpu("1").priority(1).node(on).started(at)
+
+
+def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
+    world = ClusterRun(groups_engine()).see(node("n").cpu("4"), pod("p").cpu("1").priority(1).node("n"))
+    engine = world.engine
+    engine.step(1000.0, 10)
+    kept = engine.preemption.catalogue
+    kept.refresh()
+    world.see(started("p", "n", 1200.0))
+    engine.step(3000.0, 10)
+    kept.refresh()
+    anew = Catalogue(engine.cluster)
+    anew.refresh()
+    assert [kept.lost(u) for u in kept.units.values()] == [anew.lost(u) for u in anew.units.values()] == [1800.0]
+
+
+@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
+def test_the_pod_that_started_last_goes_also_when_it_told_so_late(high):
+    world = ClusterRun(groups_engine()).see(
+        *(node(f"n{i}").cpu("1") for i in range(3)),
+        *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(3)),
+        pod("early").cpu("1").priority(50),
+    )
+    world.step()  # tables of victims are made
+    left = [name for name in ("low0", "low1", "low2") if name not in world.evicted]
+    for name, at in zip(left, (500.0, 900.0), strict=True):
+        world.see(started(name, f"n{name[-1]}", at))
+    world.gone("Pod", "early").see(pod("full").cpu("1").priority(500)).step(5)
+    world.see(*high).step()
+    assert world.evicted[1:] == [left[1]]
+
+
+def want_each_other(*members):
+    """The first wants the company of the second: no node is open to it before that one sits."""
+    first, second = members
+    return [first.affinity("zone", {"role": "second"}), second.label("role", "second")]
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", ["a-guarded", "z-guarded"])
+@pytest.mark.parametrize("together", [False, True], ids=["another node", "one node"])
+def test_a_protected_pod_is_spared_where_two_others_will_do(tied, name, together):
+    members = [pod(f"g-{i}").cpu("1").group("g").priority(100) for i in range(2)]
+    world = ClusterRun(groups_engine()).see(
+        *(node(f"n{i}").cpu("4" if together else "2").label("zone", "z") for i in range(1 if together else 2)),
+        pdb("guard").select({"app": "guarded"}).allowed(0),
+        pod(name).cpu("2").priority(10).node("n0").label("app", "guarded"),
+        *(pod(f"low{i}").cpu("1").priority(10).node("n0" if together else "n1").label("app", "low") for i in range(2)),
+        pod_group("g").gang(2).priority(100),
+        *(want_each_other(*members) if tied else members),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["low0", "low1"]
