@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv up test lint bench clean
+.PHONY: venv up test lint bench simulate clean
 
 venv: $(STAMP)
 
@@ -26,6 +26,10 @@ lint: venv
 
 bench: venv
 	$(BIN)/phalanx bench $(SUITE)
+
+simulate: venv
+	$(BIN)/python -m phalanx.testing.simulation --seed $(or $(SEED),1) --steps $(or $(STEPS),100000) \
+	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS))
 
 clean:
 	rm -rf $(VENV) data dist build

@@ -62,9 +62,14 @@ class VirtualClock:
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Like asyncio.run: what `main` leaves running is cancelled at the end."""
     loop = VirtualLoop()
+    return drive(loop, main(loop))
+
+
+def drive(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
+    """`run` on a loop that the caller made, which is closed at the end."""
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(main(loop))
+        return loop.run_until_complete(main)
     finally:
         try:
             left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,8 @@ import msgspec
 import phalanx
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
-from phalanx.base.errors import AlreadyExists
+from phalanx.base.errors import AlreadyExists, ApiProblem
+from phalanx.base.retry import delay, verdict
 from phalanx.local.nodes.topology import HOSTNAME, Topology
 
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -96,6 +98,21 @@ async def create_fleet(
     A count of None is as many as there are, or the usual number in a new cluster. What was asked for and cannot be had
     because nodes exist already is told in the log.
     """
+    rng, attempt = random.Random(0), 0  # one process makes nodes: there is nobody to keep out of step with
+    while True:
+        try:
+            return await _complete_fleet(client, count, topology, clock, usual)
+        except ApiProblem as problem:
+            if verdict(problem) == "final":
+                raise
+            log.warning("making the simulated nodes: %s; trying again", problem)
+            await asyncio.sleep(delay(attempt, problem, rng))
+            attempt += 1
+
+
+async def _complete_fleet(
+    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int
+) -> int:
     there = await _standing(client)
     if count is None:
         count = 0 if there else usual

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from phalanx.local.store.window import Bounds, Window
 
 MEMORY = ":memory:"
 UNDER_ALARM = 30.0  # seconds of history while the disk is nearly full
+Commits = Callable[[Log, Callable[[Outcome], None]], CommitThread]  # who makes writes durable
 
 
 def _no_index(resource: str, value: bytes) -> Any:
@@ -71,7 +72,7 @@ class Store:
         indexer: Indexer | None = None,
         window: Bounds | None = None,
         clock: Clock | None = None,
-        commits: type[CommitThread] = CommitThread,
+        commits: Commits = CommitThread,
         space: Space | None = None,
     ) -> Store:
         """Open or create the file at `path`, or keep everything in memory for ":memory:". Blocks while it reads.
@@ -92,7 +93,7 @@ class Store:
             store._commits.start()
         return store
 
-    def _load(self, log: Log, commits: type[CommitThread]) -> None:
+    def _load(self, log: Log, commits: Commits) -> None:
         self._commits = commits(log, self._report)
         self._window.floor = log.floor
         with closing(log.load()) as rows:

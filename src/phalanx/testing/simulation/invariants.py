@@ -1,0 +1,211 @@
+"""What must hold after every step, whatever goes wrong. Each broken promise is a `Violation` that names it.
+
+The ledger follows the store's own commits, so it sees every state that any client could ever have read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.local.store.contract import Change, Key
+from phalanx.model import quantity
+
+Json = dict[str, Any]
+
+LEASES = "leases.coordination.k8s.io"
+PODS, NODES, GROUPS = "pods", "nodes", "podgroups.scheduling.k8s.io"
+RESTLESS = frozenset({LEASES, "events", "events.events.k8s.io"})  # written by the clock, not because something happened
+PARTIAL_SECONDS = 120.0  # docs/reliability.md: how long a gang may be bound in part while everything is healthy
+
+
+class Violation(AssertionError):
+    """A promise that was broken: `promise` is one of PROMISES."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        super().__init__(f"{promise}: {what}")
+        self.promise = promise
+
+
+PROMISES = {
+    "no-overcommit": "no node holds more than it has",
+    "no-partial-gang": "no gang is left bound below its minimum",
+    "one-leader": "only the holder of the lease binds",
+    "durable": "every acknowledged write is there afterwards",
+    "order": "revisions only rise, each given once",
+    "watch-equals-list": "what watches told equals what is there",
+    "planned-evictions": "nothing is evicted but for something more important, or to undo half a gang",
+    "accounted": "every pending pod is in exactly one place, and told why",
+    "alive": "no process dies or hangs of a fault",
+    "converges": "everything comes to rest when faults stop",
+}
+
+
+@dataclass(slots=True)
+class Gang:
+    minimum: int
+    members: set[Key] = field(default_factory=set)  # bound and alive
+    whole_once: bool = False
+    partial_since: float | None = None
+
+
+@dataclass(slots=True)
+class Pod:
+    node: str
+    group: str
+    priority: int
+    requests: dict[str, int]
+    uid: str
+    leaving: bool
+    over: bool
+
+
+class Ledger:
+    """State as committed, kept change by change. Outlives the API server: commits survive it, too."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.revision = 0
+        self.pods: dict[Key, Pod] = {}
+        self.room: dict[str, dict[str, int]] = {}
+        self.gangs: dict[str, Gang] = {}
+        self.used: dict[str, dict[str, int]] = {}
+        self.holder = ""
+        self.newest: dict[Key, int] = {}  # revision of every object that is there
+        self.checks = 0
+        self.last_change = 0.0
+
+    # -- following the store
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self.checks += 1
+            if change.revision <= self.revision:
+                raise Violation("order", f"revision {change.revision} after {self.revision}")
+            self.revision = change.revision
+            key = change.entry.key
+            if key[0] not in RESTLESS and key[0] != NODES:
+                self.last_change = self._now()
+            if change.deleted:
+                self.newest.pop(key, None)
+            else:
+                self.newest[key] = change.revision
+            resource = key[0]
+            if resource == PODS:
+                self._pod(key, None if change.deleted else json.loads(change.entry.value))
+            elif resource == NODES:
+                self._node(key[2], None if change.deleted else json.loads(change.entry.value))
+            elif resource == GROUPS:
+                self._group(key, None if change.deleted else json.loads(change.entry.value))
+            elif resource == LEASES and key[2] == "phalanx-scheduler":
+                self.holder = (json.loads(change.entry.value).get("spec") or {}).get("holderIdentity") or ""
+
+    def _node(self, name: str, node: Json | None) -> None:
+        if node is None:
+            self.room.pop(name, None)
+        else:
+            self.room[name] = {k: _amount(k, v) for k, v in node["status"]["allocatable"].items()}
+
+    def _group(self, key: Key, group: Json | None) -> None:
+        name = f"{key[1]}/{key[2]}"
+        if group is None:
+            self.gangs.pop(name, None)
+            return
+        gang = (group["spec"].get("schedulingPolicy") or {}).get("gang")
+        if gang is not None:
+            self.gangs.setdefault(name, Gang(0)).minimum = gang["minCount"]
+
+    def _pod(self, key: Key, body: Json | None) -> None:
+        old = self.pods.pop(key, None)
+        if old is not None and old.node and not old.over:
+            self._take(old, -1)
+        if old is not None and old.group in self.gangs:
+            self.gangs[old.group].members.discard(key)
+        if body is not None:
+            pod = self.pods[key] = _pod_of(key, body)
+            if pod.node and not pod.over:
+                self._take(pod, +1)
+                self._check_room(key, pod)
+                if pod.group in self.gangs and not pod.leaving:
+                    self.gangs[pod.group].members.add(key)
+        group = self.pods[key].group if body is not None else old.group if old is not None else ""
+        if group in self.gangs:
+            self._check_gang(self.gangs[group])
+
+    def _take(self, pod: Pod, sign: int) -> None:
+        used = self.used.setdefault(pod.node, {})
+        for name, amount in pod.requests.items():
+            used[name] = used.get(name, 0) + sign * amount
+
+    def _check_room(self, key: Key, pod: Pod) -> None:
+        room = self.room.get(pod.node)
+        if room is None:
+            return
+        for name, amount in self.used[pod.node].items():
+            if amount > room.get(name, 0):
+                raise Violation(
+                    "no-overcommit", f"{key[2]} makes {amount} {name} on {pod.node}, which has {room.get(name, 0)}"
+                )
+
+    def _check_gang(self, gang: Gang) -> None:
+        bound = len(gang.members)
+        gang.whole_once = gang.whole_once or bound >= gang.minimum
+        partial = 0 < bound < gang.minimum and not gang.whole_once
+        gang.partial_since = (gang.partial_since or self._now()) if partial else None
+
+    # -- asked by the world
+
+    def check_acknowledged(self, revision: int) -> None:
+        if revision > self.revision:
+            raise Violation("durable", f"revision {revision} was answered, but only {self.revision} is durable")
+
+    def check_durable(self, there: dict[Key, int], revision: int, unheard: Sequence[Change]) -> None:
+        """`there`: what a store that was opened again holds; `unheard`: what it had committed and not yet told."""
+        if revision < self.revision:
+            raise Violation("durable", f"revision {self.revision} was committed, the store came back at {revision}")
+        self.committed(unheard)
+        if there != self.newest:
+            wrong = sorted(set(there.items()) ^ set(self.newest.items()))
+            raise Violation("durable", f"after a restart {len(wrong)} differences: {wrong[:4]}")
+
+    def partial_gangs(self, longer: float) -> list[str]:
+        now = self._now()
+        return [
+            name
+            for name, gang in self.gangs.items()
+            if gang.partial_since is not None and now - gang.partial_since > longer
+        ]
+
+    def check_eviction(self, key: Key) -> None:
+        victim = self.pods.get(key)
+        if victim is None or victim.leaving or victim.over:
+            return
+        gang = self.gangs.get(victim.group)
+        if gang is not None and len(gang.members) < gang.minimum:
+            return  # undoing half a gang
+        if not any(pod.priority > victim.priority and not pod.node for pod in self.pods.values()):
+            raise Violation("planned-evictions", f"{key[2]} is sent away, and nothing more important waits")
+
+
+def _pod_of(key: Key, body: Json) -> Pod:
+    spec, status = body["spec"], body.get("status") or {}
+    requests: dict[str, int] = {"pods": 1}
+    for container in spec["containers"]:
+        for name, text in ((container.get("resources") or {}).get("requests") or {}).items():
+            requests[name] = requests.get(name, 0) + _amount(name, text)
+    group = (spec.get("schedulingGroup") or {}).get("podGroupName")
+    return Pod(
+        spec.get("nodeName") or "",
+        f"{key[1]}/{group}" if group else "",
+        spec.get("priority") or 0,
+        requests,
+        body["metadata"]["uid"],
+        bool(body["metadata"].get("deletionTimestamp")),
+        status.get("phase") in ("Succeeded", "Failed"),
+    )
+
+
+def _amount(name: str, text: Any) -> int:
+    return quantity.milli(text) if name == "cpu" else quantity.units(text)

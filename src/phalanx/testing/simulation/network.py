@@ -1,0 +1,252 @@
+"""A network in memory: connections that carry bytes late, lose them, garble them, break, or fall silent on one side.
+
+The HTTP client and the HTTP server of the product speak over it as over TCP; they do not know. What goes wrong is drawn
+from the weather in force, by a generator that is passed in. Nothing here knows what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+TICK = 1e-7  # seconds
+KEEPALIVE = 30.0  # seconds after which a client notices that nobody is there any more (kube/client.py sets it so)
+HIGH_WATER = 256 << 10  # bytes on the way before a writer is asked to wait
+MOST_DELAY = 4.0  # seconds: less than a lease outlives its holder's deadline (docs/reliability.md says why it matters)
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How likely each trouble is, per piece of data sent; what is not named does not happen."""
+
+    delay: float = 0.002  # seconds, on average
+    stall: float = 0.0  # the piece is late by up to MOST_DELAY
+    reset: float = 0.0  # the connection breaks
+    cut: float = 0.0  # half of the piece arrives, then the connection breaks
+    garble: float = 0.0  # one byte of an answer is none that could be right
+    silence: float = 0.0  # from here on nothing arrives any more, and nobody is told
+    refuse: float = 0.0  # a new connection is refused
+
+
+CALM = Weather()
+
+
+class Host:
+    """One machine: its connections end with it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.ends: dict[End, None] = {}
+
+
+class Network:
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.weather = CALM
+        self.troubles = 0
+        self._listeners: dict[str, tuple[Host, Callable[[], asyncio.BaseProtocol]]] = {}
+
+    def listen(self, address: str, host: Host, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._listeners[address] = (host, factory)
+
+    def connector(self, host: Host) -> Callable[[], aiohttp.BaseConnector]:
+        return lambda: _Connector(self, host)
+
+    async def connect(self, host: Host, address: str, protocol: asyncio.BaseProtocol) -> None:
+        """Raises ConnectionRefusedError where nobody listens or the weather is bad."""
+        await asyncio.sleep(self.latency())
+        there = self._listeners.get(address)
+        if there is None or not there[0].alive or not host.alive or self._chance(self.weather.refuse):
+            raise ConnectionRefusedError(111, f"nobody answers at {address}")
+        server, factory = there
+        answering = factory()
+        near, far = End(self, host, protocol), End(self, server, answering, serves=True)
+        near.peer, far.peer = far, near
+        answering.connection_made(far)
+        protocol.connection_made(near)
+
+    def crash(self, host: Host) -> None:
+        """The machine is gone: whoever spoke with it is told by a reset, or not at all."""
+        host.alive = False
+        for end in list(host.ends):
+            end.vanish()
+        host.ends.clear()
+
+    def latency(self) -> float:
+        if self._chance(self.weather.stall):
+            return self.rng.uniform(0.1, MOST_DELAY)
+        return min(self.rng.expovariate(1 / self.weather.delay), MOST_DELAY)
+
+    def trouble(self) -> str:
+        """What happens to the next piece of data; "" for nothing."""
+        weather = self.weather
+        for name in ("reset", "cut", "garble", "silence"):
+            if self._chance(getattr(weather, name)):
+                return name
+        return ""
+
+    def _chance(self, likely: float) -> bool:
+        if not likely or self.rng.random() >= likely:
+            return False
+        self.troubles += 1
+        return True
+
+
+class End(asyncio.Transport):
+    """One side of a connection."""
+
+    def __init__(self, network: Network, host: Host, protocol: asyncio.BaseProtocol, *, serves: bool = False) -> None:
+        super().__init__({"peername": ("10.0.0.1", 1), "sockname": ("10.0.0.2", 2)})
+        self._network, self._host, self._serves = network, host, serves
+        self._protocol = cast(asyncio.Protocol, protocol)
+        self.peer: End
+        self._arrival = 0.0  # of the last piece sent: pieces of one direction keep their order
+        self._on_the_way = 0
+        self._paused_writing = False
+        self._reading = True
+        self._held: deque[bytes] = deque()  # what arrived while the reader was paused, in its order
+        self._silent = self._closing = self._lost = False
+        host.ends[self] = None
+
+    # -- what protocols call
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        piece = bytes(data)
+        if self._closing or not piece:
+            return
+        trouble = self._network.trouble()
+        if trouble == "reset":
+            self._break()
+            return
+        if trouble == "silence":
+            self._silent = self.peer._silent = True
+            self._notice_silence()
+            self.peer._notice_silence()
+        if trouble == "garble" and self._serves:
+            # Never a byte that could be right: what garbles bytes unnoticed would have to break TLS.
+            spot = self._network.rng.randrange(len(piece))
+            piece = piece[:spot] + b"\0" + piece[spot + 1 :]
+        if trouble == "cut":
+            piece = piece[: len(piece) // 2]
+        if not self._silent:
+            self._on_the_way += len(piece)
+            self._later(self._arrive, piece)
+            if self._on_the_way > HIGH_WATER and not self._paused_writing:
+                self._paused_writing = True
+                self._protocol.pause_writing()
+        if trouble == "cut":
+            self._break()
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._network.loop.call_soon(self._end, None)
+        if not self._silent:
+            self._later(self.peer._end, None)
+
+    def abort(self) -> None:
+        if not self._lost:
+            self._break()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._network.loop.call_soon(self._hand_over)
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def get_write_buffer_size(self) -> int:
+        return self._on_the_way
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    # -- what the network does
+
+    def vanish(self) -> None:
+        """Its machine died: nothing leaves it any more, and the other side hears of it late or never."""
+        self._closing = True
+        self._network.loop.call_soon(self._end, ConnectionResetError(104, "the machine is gone"))
+        if not self._silent and self._network.rng.random() < 0.8:
+            self._later(self.peer._end, ConnectionResetError(104, "connection reset by peer"))
+        else:
+            self.peer._notice_silence()
+
+    def _notice_silence(self) -> None:
+        if not self._serves:
+            self._network.loop.call_later(KEEPALIVE, self._end, TimeoutError(110, "connection timed out"))
+
+    def _break(self) -> None:
+        error = ConnectionResetError(104, "connection reset by peer")
+        self._closing = True
+        self._network.loop.call_soon(self._end, error)
+        if not self._silent:
+            self._later(self.peer._end, error)
+
+    def _later(self, what: Callable[[Any], None], argument: Any) -> None:
+        loop = self._network.loop
+        # Timers of the same moment have no order: what was sent later arrives a little later.
+        self._arrival = max(self._arrival + TICK, loop.time() + self._network.latency())
+        loop.call_at(self._arrival, what, argument)
+
+    def _arrive(self, piece: bytes) -> None:
+        self._on_the_way -= len(piece)
+        if self._paused_writing and self._on_the_way < HIGH_WATER // 4 and not self._closing:
+            self._paused_writing = False
+            self._protocol.resume_writing()
+        self.peer._receive(piece)
+
+    def _receive(self, piece: bytes) -> None:
+        self._held.append(piece)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._held and self._reading and not self._closing:
+            self._protocol.data_received(self._held.popleft())
+
+    def _end(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._host.ends.pop(self, None)
+        self._protocol.connection_lost(error)
+
+
+class _Connector(aiohttp.BaseConnector):
+    """Carries the product's HTTP client over the simulated network."""
+
+    def __init__(self, network: Network, host: Host) -> None:
+        # aiohttp reads the machine's own clock to see whether a connection was idle for too long: never by that.
+        super().__init__(limit=0, limit_per_host=0, keepalive_timeout=1e9)
+        self._network, self._host = network, host
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
+        protocol: ResponseHandler = self._factory()
+        async with asyncio.timeout(timeout.sock_connect):
+            await self._network.connect(self._host, f"{req.url.host}:{req.url.port}", protocol)
+        return protocol

@@ -1,0 +1,232 @@
+"""The processes of a simulated cluster: each on a machine of its own, with its own clock, ended and started by seed.
+
+The parts are the product's own, put together as `phalanx apiserver`, `scheduler`, `controllers` and `nodes` do it, over
+the simulated network in place of TCP and without TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.engine.decisions import Decision
+from phalanx.engine.engine import Engine
+from phalanx.engine.framework.config import default_config
+from phalanx.kube.client import HttpClient
+from phalanx.kube.config import Connection
+from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings
+from phalanx.local.api.app import App
+from phalanx.local.api.auth import Anonymous
+from phalanx.local.api.context import Context
+from phalanx.local.api.handler import Api
+from phalanx.local.api.index import index_of
+from phalanx.local.api.limits import BoundedProtocol
+from phalanx.local.api.write import Writer
+from phalanx.local.client import LocalClient
+from phalanx.local.duties import Duties
+from phalanx.local.nodes import SimulatedNodes, parse_topology
+from phalanx.local.store import Store
+from phalanx.local.store.window import Bounds
+from phalanx.model import builtin
+from phalanx.model.gates import Gates
+from phalanx.serve.controllers import ControllersService
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.testing.simulation.disk import Disk
+from phalanx.testing.simulation.network import Host, Network
+from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
+
+ADDRESS = "127.0.0.1:8001"
+LEASE = LeaseSettings("phalanx-scheduler")
+LAST_BREATH = 60.0  # seconds a process may take to end once it is told to
+EXPECTED = (LeaderLost, ConfigProblem)  # a process may end of these, and is started again as by its supervisor
+
+
+class Process(ABC):
+    """Start, crash, stop. `deaths` are ends that nobody asked for and that no supervisor would expect."""
+
+    def __init__(self, name: str, network: Network, loop: VirtualLoop, rng: random.Random) -> None:
+        self.name, self.network, self.loop, self.rng = name, network, loop, rng
+        self.host = Host(name)
+        self.clock = VirtualClock(loop)
+        self.deaths: list[BaseException] = []
+        self.stuck = False
+        self.restarts = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        self.host = Host(self.name)
+        self.restarts += 1
+        self._task = asyncio.create_task(self._life(), name=self.name)
+
+    async def crash(self) -> None:
+        """As by kill -9 or a power cut: nothing it does from now on reaches anybody."""
+        self.network.crash(self.host)
+        await self._end()
+
+    async def _end(self) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        _, late = await asyncio.wait({task}, timeout=LAST_BREATH)
+        if late:
+            self.stuck = True
+
+    async def _life(self) -> None:
+        try:
+            await self.run()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            cause = problem
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
+            if not isinstance(cause, EXPECTED) and self.host.alive:
+                self.deaths.append(cause)
+        finally:
+            self.network.crash(self.host)
+
+    @abstractmethod
+    async def run(self) -> None: ...
+
+    def client(self) -> HttpClient:
+        connection = Connection(f"http://{ADDRESS}", None, clock=self.clock)
+        return HttpClient(connection, user_agent=self.name, connector=self.network.connector(self.host))
+
+
+class ApiServer(Process):
+    """Store on the simulated disk, handlers, HTTP, duties. `wrap` may stand between HTTP and the application."""
+
+    def __init__(
+        self,
+        network: Network,
+        loop: VirtualLoop,
+        rng: random.Random,
+        disk: Disk,
+        opened: Callable[[Store], None],
+        wrap: Callable[[Any], Any],
+    ) -> None:
+        super().__init__("apiserver", network, loop, rng)
+        self.disk = disk
+        self.store: Store | None = None
+        self.refused: list[str] = []  # why it did not start
+        self._opened, self._wrap = opened, wrap
+
+    async def run(self) -> None:
+        try:
+            store = Store.open(
+                self.disk.path,
+                indexer=index_of,
+                window=Bounds(changes=self.rng.choice((200, 2000))),  # a short memory: watchers meet 410
+                clock=self.clock,
+                commits=self.disk.commits,
+            )
+        except ConfigProblem as problem:
+            self.refused.append(str(problem))
+            raise
+        self.store = store
+        self._opened(store)
+        gates = Gates()
+        context = Context(store, builtin.registry(gates), gates, self.clock, random.Random(self.rng.getrandbits(64)))
+        api = Api(context, Writer(context))
+        app = App(api, Anonymous())
+        app.address, app.ready = ADDRESS, True
+        config = uvicorn.Config(
+            self._wrap(app),
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=120,
+        )
+        config.load()
+        state = ServerState()
+        try:
+            duties = Duties(LocalClient(api, user_agent="duties"), context.registry, self.clock)
+            beside = asyncio.create_task(duties.run(), name="duties")
+            try:
+                ready = asyncio.create_task(duties.ready.wait())
+                await asyncio.wait({ready, beside}, return_when=asyncio.FIRST_COMPLETED)
+                ready.cancel()
+                self.network.listen(
+                    ADDRESS,
+                    self.host,
+                    lambda: BoundedProtocol(config=config, server_state=state, app_state={}, _loop=self.loop),
+                )
+                await beside
+            finally:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+        finally:
+            for task in tuple(state.tasks):
+                task.cancel()
+            if store._commits is not None:
+                store._commits.kill()  # type: ignore[attr-defined]
+            store._closed = True
+            store._hub.close()
+            self.store = None
+
+
+class Scheduler(Process):
+    """One of two, with the lease between them."""
+
+    service: SchedulerService | None = None
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        loop: VirtualLoop,
+        rng: random.Random,
+        decided: Callable[[str, list[Decision]], None],
+    ) -> None:
+        super().__init__(name, network, loop, rng)
+        self._decided = decided
+        self.identity = ""
+        self.elector: Elector | None = None
+
+    async def run(self) -> None:
+        gates = Gates()
+        async with self.client() as client:
+            engine = Engine(default_config().engine(), gates)
+            rng = random.Random(self.rng.getrandbits(64))
+            service = SchedulerService(client, engine, gates, self.clock, rng)
+            service.on_decisions.append(lambda made: self._decided(self.name, made))
+            self.identity = f"{self.name}_{self.restarts}"
+            self.elector = Elector(client, LEASE, self.identity, self.clock)
+            self.service = service
+            try:
+                await self.elector.lead(service.run)
+            finally:
+                self.service = None
+
+
+class Controllers(Process):
+    async def run(self) -> None:
+        async with self.client() as client:
+            await ControllersService(client, self.clock).run()
+
+
+class Nodes(Process):
+    def __init__(self, network: Network, loop: VirtualLoop, rng: random.Random, count: int, topology: str) -> None:
+        super().__init__("nodes", network, loop, rng)
+        self._count, self._topology = count, topology
+
+    async def run(self) -> None:
+        async with self.client() as client:
+            await SimulatedNodes(client, self._count, parse_topology(self._topology), clock=self.clock).run()
