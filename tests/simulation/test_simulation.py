@@ -20,7 +20,7 @@ from phalanx.base.informer import Informer
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.kube.executor import Executor
-from phalanx.kube.lease import Elector
+from phalanx.kube.lease import HELD, Elector
 from phalanx.local.store.log import Log
 from phalanx.local.store.store import Store
 from phalanx.model.groups import group as group_model
@@ -73,8 +73,8 @@ def one_is_enough() -> AbstractContextManager[Any]:
 def everybody_leads() -> AbstractContextManager[Any]:
     """A lease that somebody else holds counts as ours."""
 
-    async def always(self: Elector) -> bool:
-        return True
+    async def always(self: Elector) -> str:
+        return HELD
 
     return mock.patch.object(Elector, "_try", always)
 

@@ -211,7 +211,7 @@ class Scheduler(Process):
             self.elector = Elector(client, LEASE, self.identity, self.clock)
             self.service = service
             try:
-                await self.elector.lead(service.run)
+                await self.elector.lead(service.run, lambda: service.settled)
             finally:
                 self.service = None
 
