@@ -17,6 +17,7 @@ from pathlib import Path
 
 from phalanx.local.store.commits import COMPACT_IDLE, CommitThread, Outcome
 from phalanx.local.store.log import Log, Row
+from phalanx.local.store.space import Space
 
 FILES = ("store.db", "store.db-wal", "store.db.mark")
 TORN = 4096  # bytes at most of a write that a crash cut off
@@ -40,6 +41,9 @@ class Disk:
 
     def commits(self, log: Log, report: Callable[[Outcome], None]) -> CommitThread:
         return _Commits(log, report, disk=self)
+
+    def space(self, monotonic: Callable[[], float]) -> Space:
+        return Space(self.path, reserve_bytes=0, free=lambda: 0 if self.full else 1 << 40, monotonic=monotonic)
 
     def before_commit(self, rows: Sequence[Row]) -> None:
         """Raises what SQLite raises."""

@@ -131,6 +131,7 @@ class ApiServer(Process):
                 window=Bounds(changes=self.rng.choice((200, 2000))),  # a short memory: watchers meet 410
                 clock=self.clock,
                 commits=self.disk.commits,
+                space=self.disk.space(self.clock.monotonic),
             )
         except ConfigProblem as problem:
             self.refused.append(str(problem))
