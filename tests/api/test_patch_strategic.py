@@ -43,7 +43,14 @@ def items(**values: int) -> list[dict[str, Any]]:
     ("target", "patch", "result"),
     [
         pytest.param({"items": items(a=1, b=2)}, {"items": items(b=3)}, {"items": items(a=1, b=3)}, id="merge-by-key"),
-        pytest.param({"items": items(a=1)}, {"items": items(b=2)}, {"items": items(a=1, b=2)}, id="append"),
+        pytest.param({"items": items(a=1)}, {"items": items(b=2)}, {"items": items(b=2, a=1)}, id="new-items-first"),
+        pytest.param(
+            {"items": items(a=1, b=2, c=3)},
+            {"items": items(d=4, b=5)},
+            {"items": items(d=4, a=1, b=5, c=3)},
+            id="new-items-and-merged-ones",
+        ),
+        pytest.param({"tags": ["a"]}, {"tags": ["b"]}, {"tags": ["b", "a"]}, id="new-values-first"),
         pytest.param({"plain": items(a=1)}, {"plain": items(b=2)}, {"plain": items(b=2)}, id="atomic-list"),
         pytest.param({"tags": ["a", "b"]}, {"tags": ["b", "c"]}, {"tags": ["a", "b", "c"]}, id="set"),
         pytest.param({"labels": {"a": "1", "b": "2"}}, {"labels": {"a": None}}, {"labels": {"b": "2"}}, id="null"),

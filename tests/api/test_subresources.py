@@ -302,3 +302,23 @@ def test_a_token_review_tells_whose_token_it_is(world: World) -> None:
     world.delete(f"{accounts}/sa")
     world.create(accounts, {"metadata": {"name": "sa"}})
     assert not review(token).get("authenticated"), "another account of the same name"
+
+
+def test_a_status_write_changes_labels_of_those_kinds_where_kubernetes_lets_it(world: World) -> None:
+    metadata = {"labels": {"x": "1"}, "annotations": {"y": "2"}}
+    jobs = "/apis/batch/v1/namespaces/ns/jobs"
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}
+    world.create(jobs, {"metadata": {"name": "j"}, "spec": {"template": template}})
+    job = world.patch(f"{jobs}/j/status", {"metadata": metadata, "status": {"active": 1}})
+    assert job["metadata"]["labels"]["x"] == "1" and job["metadata"]["annotations"]["y"] == "2"
+    world.create(DEPLOYMENTS, deployment())
+    web = world.patch(f"{DEPLOYMENTS}/web/status", {"metadata": metadata, "status": {"replicas": 1}})
+    assert "labels" not in web["metadata"] and web["metadata"]["annotations"] == {"y": "2"}
+    groups = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups"
+    world.create(groups, {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"basic": {}}}})
+    group = world.patch(f"{groups}/g/status", {"metadata": metadata, "status": {"conditions": []}})
+    assert "labels" not in group["metadata"] and "annotations" not in group["metadata"]
+    world.create(PODS, pod("a"))
+    owner = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]}
+    found = world.patch(f"{PODS}/a/status", {"metadata": metadata | owner, "status": {"phase": "Running"}})
+    assert found["metadata"]["labels"] == {"app": "a", "x": "1"} and "ownerReferences" not in found["metadata"]

@@ -184,6 +184,28 @@ def test_job_scheduling_rules() -> None:
     assert errors == [] and "scheduling" not in off["spec"]
 
 
+def test_a_suspended_job_may_ask_for_other_resources_and_go_elsewhere_until_its_pods_run() -> None:
+    suspended = copy.deepcopy(JOB)
+    suspended["spec"]["suspend"] = True
+    old, _ = born("jobs.batch", suspended)
+    pod = ("spec", "template", "spec")
+    started = {"startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Suspended", "status": "True"}]}
+    for status in ({}, started):  # never started, or suspended again and empty
+        old["status"] = status
+        assert changed("jobs.batch", old, *pod, "containers", "0", "resources", to={"requests": {"cpu": "1"}}) == []
+        assert changed("jobs.batch", old, *pod, "nodeSelector", to={"a": "b"}) == []
+        node = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+        assert changed("jobs.batch", old, *pod, "affinity", to=node) == []
+        errors = changed("jobs.batch", old, *pod, "containers", "0", "image", to="other")
+        assert errors and errors[0].startswith("spec.template.spec: Invalid value") and IMMUTABLE in errors[0]
+        assert changed("jobs.batch", old, *pod, "affinity", to={"podAffinity": {}})
+    for status in ({**started, "active": 1}, {**started, "conditions": []}):  # pods still run, or may
+        old["status"] = status
+        assert IMMUTABLE in changed("jobs.batch", old, *pod, "nodeSelector", to={"a": "b"})[0]
+        resources = {"requests": {"cpu": "1"}}
+        assert IMMUTABLE in changed("jobs.batch", old, *pod, "containers", "0", "resources", to=resources)[0]
+
+
 def test_job_template_is_fixed_unless_suspended_before_its_start() -> None:
     old, _ = born("jobs.batch", JOB)
     (error,) = changed("jobs.batch", old, "spec", "template", "spec", "nodeSelector", to={"a": "b"})

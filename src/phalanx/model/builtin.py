@@ -24,6 +24,17 @@ _CREATE = ("create",)
 _STATUS = frozenset({"status"})
 _SCALED = frozenset({"status", "scale"})
 
+_STATUS_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
+# Upstream: a write to the status of most kinds may change their metadata, too. Not of these, nor of custom resources.
+_STATUS_ALONE = frozenset({
+    "volumeattachments.storage.k8s.io", "resourceclaims.resource.k8s.io", "devicetaintrules.resource.k8s.io",
+    "servicecidrs.networking.k8s.io", "flowschemas.flowcontrol.apiserver.k8s.io",
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io", "storageversionmigrations.storagemigration.k8s.io",
+    "customresourcedefinitions.apiextensions.k8s.io", "podgroups.scheduling.k8s.io",
+    "compositepodgroups.scheduling.k8s.io",
+})  # fmt: skip
+_STATUS_EXCEPT = {"pods": ("ownerReferences",), "deployments.apps": ("labels",)}
+
 # Served group -> directory of its tables.
 _TABLE_OF = {"": "core", "authentication.k8s.io": "authentication", "authorization.k8s.io": "authorization"}
 
@@ -193,6 +204,9 @@ def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
             for version in versions
         )
     changes |= {"versions": versions, "selectable": selectable, "columns": columns_for(kind.key)}
+    if "status" in kind.subresources and kind.strategic and kind.key not in _STATUS_ALONE:
+        fixed = _STATUS_EXCEPT.get(kind.key, ())
+        changes["status_writes"] = tuple(name for name in _STATUS_METADATA if name not in fixed)
     if kind.stored and not kind.stored_as:
         changes["zeros"] = zeros_of(kind.version(kind.storage_version).schema)
     return replace(kind, **changes)

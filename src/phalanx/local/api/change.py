@@ -39,8 +39,6 @@ MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
-# Upstream lets the status subresource of these touch labels and annotations too (kubelets do).
-_STATUS_KEEPS_METADATA = frozenset({"pods", "nodes"})
 
 Mutate = Callable[[Json], Json]  # the stored object in the client's version (a private copy) -> what it shall become
 
@@ -355,12 +353,11 @@ def _builder(obj: Json) -> Callable[[int], bytes]:
 
 
 def status_only(kind: Kind, new: Json, old: Json) -> Json:
-    """What the status subresource may change: the status, and managedFields; for pods and nodes labels too."""
+    """What the status subresource may change: the status, managedFields, and what the kind says of its metadata."""
     result = dict(old)
     metadata: Json = dict(old["metadata"])
     asked = new["metadata"]
-    carried = ("managedFields", "labels", "annotations", "finalizers")
-    for name in carried if kind.storage_key in _STATUS_KEEPS_METADATA else carried[:1]:
+    for name in ("managedFields", *kind.status_writes):
         if name in asked:
             metadata[name] = asked[name]
         else:

@@ -121,7 +121,8 @@ def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, do
             there.add(_told_apart(value))
             merged.append(value)
     if order is None:
-        return merged
+        # What the patch names comes in its order, before whatever it cannot be compared with.
+        return _reorder(merged, lambda value: value, patch, old) if patch else merged
     _check_order(patch, order)
     return _reorder(merged, lambda value: value, order, old)
 
@@ -165,12 +166,16 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
         else:
             place[name] = len(merged)
             merged.append(_fresh_object(item, schema.item))
+    named = [key_of(item) for item in changes]
     if order is None:
+        keys = named
+    else:
+        keys = [key_of(entry) if isinstance(entry, dict) else entry for entry in order]
+        if any(not _plain(value) for value in keys):
+            raise bad_request("invalid patch format of setElementOrder list")
+        _check_order(named, keys)
+    if not keys:
         return merged
-    keys = [key_of(entry) if isinstance(entry, dict) else entry for entry in order]
-    if any(not _plain(value) for value in keys):
-        raise bad_request("invalid patch format of setElementOrder list")
-    _check_order([key_of(item) for item in changes], keys)
 
     def lookup(item: Any) -> Any:
         return item.get(key) if isinstance(item, dict) else None

@@ -234,28 +234,53 @@ def _job_name(obj: Json) -> list[FieldError]:
     return [invalid("metadata.name", name, f"will not able to create pod with invalid DNS label: {host}")]
 
 
-_WHILE_SUSPENDED = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
+_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
+
+
+def _template_open(old: Json) -> bool:
+    """Whether pods to come may still be steered: suspended, none running, and known to be so."""
+    status: Json = old.get("status") or {}
+    suspended = any(c.get("type") == "Suspended" and c.get("status") == "True" for c in status.get("conditions") or ())
+    asked = (old.get("spec") or {}).get("suspend")
+    return bool(asked) and (status.get("startTime") is None or suspended) and not status.get("active")
 
 
 def _template_update(spec: Json, before: Json, old: Json) -> list[FieldError]:
-    """Pods to come may be steered while a Job that never started is suspended; otherwise its template is fixed."""
+    """Where pods of a suspended Job go and what they ask for may change; otherwise its template is fixed."""
     template, earlier = spec.get("template") or {}, before.get("template") or {}
     if same(template, earlier):
         return []
-    if before.get("suspend") and (old.get("status") or {}).get("startTime") is None:
-        steered = {**(template.get("spec") or {})}
-        for field in _WHILE_SUSPENDED:
-            steered.pop(field, None)
-            if (value := (earlier.get("spec") or {}).get(field)) is not None:
-                steered[field] = value
-        meta = {**(template.get("metadata") or {})}
-        for field in ("labels", "annotations"):
-            meta.pop(field, None)
-            if (value := (earlier.get("metadata") or {}).get(field)) is not None:
-                meta[field] = value
-        if same({**template, "spec": steered, "metadata": meta}, earlier):
-            return []
-    return [invalid("spec.template", template, "field is immutable")]
+    if not _template_open(old):
+        return [invalid("spec.template", template, "field is immutable")]
+    pod, was = {**(template.get("spec") or {})}, earlier.get("spec") or {}
+    for field in _WHILE_SUSPENDED:
+        _take(pod, was, field)
+    affinity, affinity_was = {**(pod.get("affinity") or {})}, was.get("affinity") or {}
+    _take(affinity, affinity_was, "nodeAffinity")
+    pod["affinity"] = affinity
+    if not affinity and not affinity_was:
+        pod.pop("affinity")
+        was = {name: value for name, value in was.items() if name != "affinity"}
+    for field in ("containers", "initContainers"):
+        now, then = pod.get(field) or [], was.get(field) or []
+        if now and [c.get("name") for c in now] == [c.get("name") for c in then]:
+            pod[field] = [_resources_of(container, old) for container, old in zip(now, then, strict=True)]
+    if same(pod, was):
+        return []
+    return [invalid("spec.template.spec", template.get("spec"), "field is immutable")]
+
+
+def _take(new: Json, old: Json, field: str) -> None:
+    if old.get(field) is not None:
+        new[field] = old[field]
+    else:
+        new.pop(field, None)
+
+
+def _resources_of(container: Json, old: Json) -> Json:
+    changed = dict(container)
+    _take(changed, old, "resources")
+    return changed
 
 
 def _completions(spec: Json, before: Json) -> list[FieldError]:

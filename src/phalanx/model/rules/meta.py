@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from phalanx.model import names
 from phalanx.model.fieldpath import (
@@ -20,7 +19,6 @@ from phalanx.model.kinds import FieldError, Json
 
 NameRule = Callable[[str], list[str]]
 MAX_ANNOTATIONS = 256 * 1024  # bytes, keys and values together
-_KEPT_BY_STATUS = ("deletionTimestamp", "generation", "labels", "annotations", "finalizers", "ownerReferences")
 
 
 def label_errors(found: Json | None, path: str) -> list[FieldError]:
@@ -159,20 +157,13 @@ def keep_status(new: Json, old: Json) -> None:
 
 
 def keep_all_but_status(new: Json, old: Json) -> None:
-    """A write to /status changes the status only."""
+    """A write to /status changes the status only; what it may change of metadata, the server knows of the kind."""
     for name in [name for name in new if name not in ("apiVersion", "kind", "metadata", "status")]:
         if name not in old:
             del new[name]
     for name, value in old.items():
         if name not in ("apiVersion", "kind", "metadata", "status"):
             new[name] = value
-    meta: dict[str, Any] = new.setdefault("metadata", {})
-    before: Json = old.get("metadata") or {}
-    for name in _KEPT_BY_STATUS:
-        if name in before:
-            meta[name] = before[name]
-        else:
-            meta.pop(name, None)
 
 
 def conditions(found: list[Json] | None, path: str) -> list[FieldError]:
