@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from in_process import Inside, Json, inside
 from phalanx.local.nodes import KubeletOptions
 from phalanx.local.nodes.heartbeats import Heartbeats, interval
 from phalanx.local.nodes.kubelet import SimulatedKubelet
+from phalanx.local.nodes.stopping import stopping
+from phalanx.local.nodes.views import read_pod
 
 RUN = "simulation.phalanx.dev/run-seconds"
 EXIT = "simulation.phalanx.dev/exit-code"
@@ -274,5 +277,85 @@ def test_two_thousand_pods_start_and_end() -> None:
                 for change in await asyncio.wait_for(anext(watcher), 60):
                     if b'"phase":"Succeeded"' in change.entry.value:
                         done.add(change.entry.key[2])
+
+    asyncio.run(scenario())
+
+
+STOP = "simulation.phalanx.dev/stop-seconds"
+
+
+@pytest.mark.parametrize(
+    ("told", "sleep", "grace", "least", "most", "code"),
+    [
+        ("5", 0, 30, 5, 6, 143),  # slow, and in time
+        ("60", 0, 4, 4, 5, 137),  # too slow: killed when its time is up
+        (None, 6, 30, 7, 8, 143),  # the hook first, then the usual second
+        ("60", 5, 5, 7, 8, 137),  # a hook that uses up everything leaves two seconds
+    ],
+)
+def test_a_deleted_pod_stops_as_slowly_as_it_says_and_no_slower_than_it_may(
+    told: str | None, sleep: int, grace: int, least: int, most: int, code: int
+) -> None:
+    container: Json = {"name": "c", "image": "i"}
+    if sleep:
+        container["lifecycle"] = {"preStop": {"sleep": {"seconds": sleep}}}
+    pod = read_pod(
+        json.dumps(
+            {
+                "metadata": {"annotations": {STOP: told} if told else {}, "deletionGracePeriodSeconds": grace},
+                "spec": {"containers": [{"name": "quick", "image": "i"}, container]},
+            }
+        ).encode()
+    )
+    seconds, found = stopping(pod, grace, 1.0)
+    assert least <= seconds < most and found == code
+
+
+def test_a_slow_pod_keeps_its_room_until_it_is_gone_and_less_patience_ends_it_sooner() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "slow", cpu="60", annotations={STOP: "3600"}, terminationGracePeriodSeconds=3600)
+            await cluster.until("Pod", "slow", when=phase("Running"))
+            await cluster.delete("Pod", "slow")
+            await cluster.until(
+                "Pod", "slow", when=lambda pod: pod["metadata"].get("deletionGracePeriodSeconds") == 3600
+            )
+            await bound(cluster, "next", cpu="60")
+            refused = await cluster.until("Pod", "next", when=phase("Failed"))
+            assert refused["status"]["reason"] == "OutOfcpu"
+            assert (cluster.look("Pod", "slow") or {})["status"]["phase"] == "Running"
+            await cluster.client.delete(cluster.resource("Pod"), "slow", "default", grace_seconds=1)
+            await cluster.gone("Pod", "slow")
+            await bound(cluster, "third", cpu="60")
+            await cluster.until("Pod", "third", when=phase("Running"))
+
+    asyncio.run(scenario())
+
+
+def test_two_pods_cannot_have_one_port_of_a_node() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            port = {"containerPort": 80, "hostPort": 8080}
+            for name in ("a", "b"):
+                containers = [{"name": "c", "image": "i", "ports": [port]}]
+                await bound(cluster, name, containers=containers)
+                await cluster.until("Pod", name, when=phase("Running", "Failed"))
+            second = cluster.look("Pod", "b") or {}
+            assert (second["status"]["phase"], second["status"]["reason"]) == ("Failed", "NodePorts")
+            other = [{"name": "c", "image": "i", "ports": [{**port, "protocol": "UDP"}]}]
+            await bound(cluster, "c", containers=other)
+            await cluster.until("Pod", "c", when=phase("Running"))
+
+    asyncio.run(scenario())
+
+
+def test_a_status_tells_which_spec_it_is_about() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p")
+            found = await cluster.until("Pod", "p", when=phase("Running"))
+            assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+            ready = next(c for c in found["status"]["conditions"] if c["type"] == "Ready")
+            assert ready["observedGeneration"] == found["metadata"]["generation"]
 
     asyncio.run(scenario())

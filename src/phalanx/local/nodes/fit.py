@@ -61,6 +61,19 @@ def pod_requests(pod: KubeletPod) -> Amounts:
     return {name: amount for name, amount in total.items() if amount}
 
 
+HostPort = tuple[str, str, int]  # address ("" for any), protocol, number
+
+
+def host_ports(pod: KubeletPod) -> tuple[HostPort, ...]:
+    found = [
+        ("" if port.host_ip in ("", "0.0.0.0", "::") else port.host_ip, port.protocol or "TCP", port.host_port)
+        for container in (*pod.spec.containers, *(pod.spec.init_containers or ()))
+        for port in container.ports or ()
+        if port.host_port
+    ]
+    return tuple(found)
+
+
 def _is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
@@ -93,6 +106,9 @@ class Ledger:
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
     pods: dict[str, Amounts] = field(default_factory=dict)  # uid -> requests
+    ports: dict[str, tuple[HostPort, ...]] = field(
+        default_factory=dict
+    )  # uid -> ports of the node, of those who have any
 
     def shortage(self, requests: Amounts) -> Shortage | None:
         if not self.allocatable:
@@ -106,12 +122,23 @@ class Ledger:
                 return Shortage(name, requests[name], used, capacity)
         return None
 
-    def take(self, uid: str, requests: Amounts) -> None:
+    def ports_taken(self, wanted: tuple[HostPort, ...]) -> bool:
+        return any(
+            protocol == other and number == taken and (not address or not where or address == where)
+            for address, protocol, number in wanted
+            for held in self.ports.values()
+            for where, other, taken in held
+        )
+
+    def take(self, uid: str, requests: Amounts, ports: tuple[HostPort, ...] = ()) -> None:
         if uid not in self.pods:
             self.pods[uid] = requests
             _add(self.used, requests)
+            if ports:
+                self.ports[uid] = ports
 
     def give_back(self, uid: str) -> None:
+        self.ports.pop(uid, None)
         for name, amount in self.pods.pop(uid, {}).items():
             self.used[name] -= amount
 

@@ -19,8 +19,9 @@ from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
-from phalanx.local.nodes.fit import Ledger, amounts, pod_requests
+from phalanx.local.nodes.fit import Ledger, amounts, host_ports, pod_requests
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
+from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
     EXIT_CODE,
     FINISHED,
@@ -33,7 +34,6 @@ from phalanx.local.nodes.views import (
 )
 
 PODS = Resource("", "v1", "pods", "Pod")
-KILLED = 143  # 128 + SIGTERM: what a stopped container reports
 LONGEST_BACKOFF = 300.0
 MANAGER = "kubelet"
 
@@ -44,7 +44,7 @@ Place = tuple[str, str]  # (namespace, name) of a pod
 class KubeletOptions:
     speed: float = 1.0  # seconds of pods' lives per second of the clock
     start_seconds: float = 0.0  # from bound to Running, in pods' time
-    stop_seconds: float = 1.0  # from deleted to gone, in pods' time; never longer than the pod's grace period
+    stop_seconds: float = 1.0  # containers need that long after SIGTERM, in pods' time, unless their pod says otherwise
     writes_at_once: int = 32
 
 
@@ -85,7 +85,10 @@ class Run:
     up: bool = False  # Running was written
     back_at: float | None = None  # waiting to restart until then
     last_exit: int = 0
-    stop_at: float | None = None
+    stopped: float | None = None  # since when it is told to stop
+    stop_at: float = 0.0
+    stop_code: int = 0
+    grace: int | None = None  # with which it was told to
     over: bool = False  # a final phase was written
     deleted: bool = False
 
@@ -194,7 +197,7 @@ class SimulatedKubelet:
         except ValueError:
             started = self._clock.now()
         self._runs[place] = Run(pod.metadata.uid, node, started, started, pod.restarts, up=True)
-        node.ledger.take(pod.metadata.uid, pod_requests(pod))
+        node.ledger.take(pod.metadata.uid, pod_requests(pod), host_ports(pod))
 
     # -- a node -------------------------------------------------------------------------------------------------
 
@@ -246,13 +249,17 @@ class SimulatedKubelet:
             return  # gone meanwhile; any other failure is tried again
 
     async def _admit(self, place: Place, pod: KubeletPod, node: Node) -> None:
-        requests = pod_requests(pod)
-        shortage = node.ledger.shortage(requests)
+        requests, ports = pod_requests(pod), host_ports(pod)
         now = self._clock.now()
-        if shortage is not None:
-            await self._write(place, pod, pod_status.rejected(rfc3339(now), shortage.reason, shortage.message))
+        refusal: tuple[str, str] | None = None
+        if shortage := node.ledger.shortage(requests):
+            refusal = shortage.reason, shortage.message
+        elif ports and node.ledger.ports_taken(ports):
+            refusal = "NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports"
+        if refusal is not None:
+            await self._write(place, pod, pod_status.rejected(rfc3339(now), *refusal))
             return
-        node.ledger.take(pod.metadata.uid, requests)
+        node.ledger.take(pod.metadata.uid, requests, ports)
         run = self._runs[place] = Run(pod.metadata.uid, node, now, now)
         if self._options.start_seconds > 0:
             self._wake(place, now + self._real(self._options.start_seconds))
@@ -333,17 +340,28 @@ class SimulatedKubelet:
         if run.deleted:
             return  # finalizers hold it
         if run.up and not run.over and not pod.finished:
-            if run.stop_at is None:
-                grace = pod.metadata.deletion_grace_period_seconds
-                seconds = self._options.stop_seconds if grace is None else min(self._options.stop_seconds, grace)
-                run.stop_at = now + self._real(seconds)
+            self._plan_stop(pod, run, now)
             if now < run.stop_at:
                 self._wake(place, run.stop_at)
                 return
-            await self._finish(place, pod, run, KILLED, now)
+            await self._finish(place, pod, run, run.stop_code, now)
         node.ledger.give_back(run.uid)
         await self._client.delete(PODS, place[1], place[0], grace_seconds=0, uid=pod.metadata.uid)
         run.deleted = True
+
+    def _plan_stop(self, pod: KubeletPod, run: Run, now: float) -> None:
+        """When and how its containers end; planned anew when somebody deletes it with less patience."""
+        grace = pod.metadata.deletion_grace_period_seconds
+        if run.stopped is not None and grace == run.grace:
+            return
+        patience = self._options.stop_seconds if grace is None else float(grace)
+        seconds, code = stopping(pod, patience, self._options.stop_seconds)
+        due = now + self._real(seconds)
+        if run.stopped is None:
+            run.stopped, run.stop_at, run.stop_code = now, due, code
+        elif due < run.stop_at:
+            run.stop_at, run.stop_code = due, code
+        run.grace = grace
 
     # -- time and writes ----------------------------------------------------------------------------------------
 
@@ -355,6 +373,11 @@ class SimulatedKubelet:
         self._pod_work.add_after(place, max(0.0, when - self._clock.now()) + 0.001)
 
     async def _write(self, place: Place, pod: KubeletPod, status: dict[str, Any]) -> None:
+        seen = pod.metadata.generation  # which spec this status is about
+        if seen:
+            for condition in status.get("conditions") or ():
+                condition["observedGeneration"] = seen
+            status = {"observedGeneration": seen, **status}
         body = {"metadata": {"uid": pod.metadata.uid}, "status": status}
         await self._patch(PODS, place[1], place[0], body)
 

@@ -11,6 +11,7 @@ from phalanx.model.objects.meta import Struct
 from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 
 RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
+STOP_SECONDS = "simulation.phalanx.dev/stop-seconds"
 EXIT_CODE = "simulation.phalanx.dev/exit-code"
 FAIL = "simulation.phalanx.dev/fail"
 NODE_NOT_READY = "NodeNotReady"  # reason
@@ -23,13 +24,30 @@ class Meta(Struct, frozen=True, gc=False):
     uid: str = ""
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
+    generation: int = 0
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Sleep(Struct, frozen=True, gc=False):
+    seconds: int = 0
+
+
+class Hook(Struct, frozen=True, gc=False):
+    sleep: Sleep | None = None  # the only hook that takes time where nothing runs
+
+
+class Lifecycle(Struct, frozen=True, gc=False):
+    pre_stop: Hook | None = None
+
+
+class KubeletContainer(Container, frozen=True, gc=False):
+    lifecycle: Lifecycle | None = None
 
 
 class Spec(Struct, frozen=True, gc=False):
     node_name: str = ""
-    containers: list[Container] = msgspec.field(default_factory=list)
-    init_containers: list[Container] | None = None
+    containers: list[KubeletContainer] = msgspec.field(default_factory=list)
+    init_containers: list[KubeletContainer] | None = None
     overhead: Resources | None = None
     resources: ResourceRequirements | None = None
     restart_policy: str = "Always"
