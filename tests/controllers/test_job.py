@@ -380,3 +380,44 @@ def test_any_history_of_edits_and_crashes_completes_the_job(seed: int, monkeypat
                 await cluster.eventually(kind, lambda left: not left)
 
     asyncio.run(run())
+
+
+def owners(pod: Json) -> list[str]:
+    return [reference["kind"] for reference in pod["metadata"].get("ownerReferences") or ()]
+
+
+def test_a_job_takes_back_a_pod_without_owner_and_lets_go_of_one_that_matches_no_more() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, completions=2))
+        first, second = (pod["metadata"]["name"] for pod in await running_pods(cluster, 2))
+        await cluster.patch("Pod", first, {"metadata": {"ownerReferences": None}})
+        taken = await cluster.until("Pod", first, when=lambda pod: "Job" in owners(pod))
+        labels = dict.fromkeys(taken["metadata"]["labels"], "x")
+        await cluster.patch("Pod", second, {"metadata": {"labels": labels}})
+        freed = await cluster.until("Pod", second, when=lambda pod: "Job" not in owners(pod))
+        assert not freed["metadata"].get("finalizers")
+        await running_pods(cluster, 3)  # the one that went is replaced
+
+    play(scenario)
+
+
+def test_a_job_with_a_selector_of_its_own_adopts_what_it_selects() -> None:
+    async def scenario(cluster: World) -> None:
+        body = job("m", 1, completions=1)
+        body["spec"] |= {"manualSelector": True, "selector": {"matchLabels": {"mine": "yes"}}}
+        body["spec"]["template"].setdefault("metadata", {})["labels"] = {"mine": "yes"}
+        orphan = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "orphan", "labels": {"mine": "yes"}},
+            "spec": body["spec"]["template"]["spec"],
+        }
+        await cluster.apply(orphan)
+        await cluster.apply(body)
+        taken = await cluster.until("Pod", "orphan", when=lambda pod: pod["metadata"].get("ownerReferences"))
+        assert taken["metadata"]["finalizers"] == ["batch.kubernetes.io/job-tracking"]
+        await end(cluster, taken)
+        assert outcome(await done(cluster, "m"))[0] == "Complete"
+        assert cluster.names("Pod") == ["orphan"]
+
+    play(scenario)

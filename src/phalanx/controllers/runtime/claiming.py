@@ -18,8 +18,9 @@ from phalanx.model.selectors import LabelMatcher, from_selector
 
 
 class Claims:
-    def __init__(self, cache: Cache, owner: Resource) -> None:
-        self._cache, self._owner = cache, owner
+    def __init__(self, cache: Cache, owner: Resource, finalizer: str = "") -> None:
+        """finalizer: carried by everything of an owner, so it comes and goes with the reference."""
+        self._cache, self._owner, self._finalizer = cache, owner, finalizer
         cache.index("controller", index_by_controller)
         cache.index("orphans", _index_orphans)
 
@@ -48,11 +49,19 @@ class Claims:
     async def _adopt(self, obj: Json, owner: Json) -> Json | None:
         meta = obj["metadata"]
         references = [*(meta.get("ownerReferences") or ()), controller_reference(owner, self._owner)]
-        return await self._patch(obj, {"ownerReferences": references, "resourceVersion": meta["resourceVersion"]})
+        change: Json = {"ownerReferences": references, "resourceVersion": meta["resourceVersion"]}
+        held = meta.get("finalizers") or []
+        if self._finalizer and self._finalizer not in held:
+            change["finalizers"] = [*held, self._finalizer]
+        return await self._patch(obj, change)
 
     async def _release(self, obj: Json, uid: str) -> None:
         references = [ref for ref in obj["metadata"].get("ownerReferences") or () if ref.get("uid") != uid]
-        await self._patch(obj, {"ownerReferences": references or None})
+        change: Json = {"ownerReferences": references or None}
+        held = obj["metadata"].get("finalizers") or []
+        if self._finalizer in held:
+            change["finalizers"] = [name for name in held if name != self._finalizer] or None
+        await self._patch(obj, change)
 
     async def _patch(self, obj: Json, change: Json) -> Json | None:
         meta = obj["metadata"]

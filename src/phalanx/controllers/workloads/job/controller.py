@@ -8,10 +8,11 @@ from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE
+from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.runtime.together import together
@@ -38,8 +39,9 @@ class JobController(Controller):
         self._client, self._clock, self._events = caches.client, clock, events
         self._jobs = caches.of(r.JOBS)
         self._pods = caches.of(r.PODS)
-        self._pods.index("controller", index_by_controller)
+        self._claims = Claims(self._pods, r.JOBS, TRACKING)
         self._pods.index("job", _index_by_job)
+        self._jobs.index("manual", _index_by_own_selector)
         self._groups = JobGroups(groups) if groups is not None else None
         self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (failures in a row, end of the last); not kept
         self._jobs.on_change(self._job_changed)
@@ -58,9 +60,20 @@ class JobController(Controller):
         if new is not None and old is not None and news(new) == news(old):
             return
         for pod in (new, old):
-            name = _job_of(pod) if pod is not None else ""
-            if name:
+            for name in self._may_have(pod) if pod is not None else ():
                 self.queue.add_after(Key(key.namespace, name), GATHERING)
+
+    def _may_have(self, pod: Json) -> list[str]:
+        """Names of Jobs that have made the pod, or may take it in because nobody has it."""
+        name = _job_of(pod)
+        if name or controller_of(pod) is not None:
+            return [name] if name else []
+        labels = pod["metadata"].get("labels")
+        if not labels:
+            return []
+        manual = self._jobs.by_index("manual", pod["metadata"]["namespace"])
+        found = [str(job["metadata"]["name"]) for job in manual if selector_of(job).matches(labels)]
+        return [*found, labels[JOB_NAME]] if JOB_NAME in labels else found
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         about = ((new or old or {}).get("spec") or {}).get("controllerRef")
@@ -72,6 +85,8 @@ class JobController(Controller):
     async def reconcile(self, key: Key) -> None:
         job = self._jobs.get(*key)
         uid = job["metadata"]["uid"] if job is not None else ""
+        if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
+            await self._claims.of(job)  # takes in whom its selector finds, lets go whom it no longer does
         pods: list[Json] = []
         strangers: list[Json] = []
         for pod in self._pods.by_index("job", str(key)):
@@ -296,6 +311,11 @@ def same_wishes(new: Json, old: Json) -> bool:
 def _index_by_job(pod: Json) -> list[str]:
     name = _job_of(pod)
     return [f"{pod['metadata']['namespace']}/{name}"] if name else []
+
+
+def _index_by_own_selector(job: Json) -> list[str]:
+    """Jobs whose authors chose the selector: only these may find pods that do not carry the Job's name."""
+    return [job["metadata"]["namespace"]] if job["spec"].get("manualSelector") else []
 
 
 def _index_by_parent(job: Json) -> list[str]:

@@ -100,5 +100,7 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
 def news(pod: Json) -> tuple[Any, ...]:
     """What a Job wants to know of a pod: it looks again when this changes, and not for every condition."""
     meta, status = pod["metadata"], pod.get("status") or {}
-    restarts = [int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ()]
-    return meta["uid"], phase(pod), ready(pod), deleting(pod), TRACKING in (meta.get("finalizers") or ()), sum(restarts)
+    restarts = sum(int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ())
+    held = TRACKING in (meta.get("finalizers") or ())
+    owners = len(meta.get("ownerReferences") or ())
+    return meta["uid"], phase(pod), ready(pod), deleting(pod), held, restarts, meta.get("labels"), owners
