@@ -79,3 +79,31 @@ def test_what_is_wrong_is_said(text: str, words: str) -> None:
 def test_every_example_can_be_grouped(path: Path) -> None:
     code, _, err = run(path.read_text())
     assert code == 0, err
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 5000, "nested deeper than 200 levels"),
+        ("a:\n" + "".join(" " * n + "b:\n" for n in range(1, 2000)), "nested deeper than 200 levels"),
+        (BOMB, "aliases"),
+        ("a: &a [*a]", "stands for nothing"),
+        ("kind: Job\nmetadata: {name: [", ": line"),
+        ("a: \x00b", "special characters"),
+        ("k: !!python/object/apply:os.system [id]", "tag"),
+    ],
+)
+@pytest.mark.parametrize("command", ["group", "whatif"])
+def test_a_file_that_is_a_trap_is_refused_with_a_clear_error(command: str, text: str, said: str) -> None:
+    from phalanx.cli.whatif import whatif
+
+    chosen = group if command == "group" else whatif
+    result = CliRunner().invoke(chosen, ["-f", "-"], input=text)
+    assert result.exit_code == (1 if command == "group" else 2), result.output
+    assert said in result.output and "is not YAML that can be read" in result.output
+    assert "Traceback" not in result.output

@@ -12,13 +12,23 @@ class Unreadable(Exception):
 
 
 def read_documents(name: str) -> list[Any]:
-    """The documents of a YAML or JSON file that are not empty; - is stdin. Raises Unreadable."""
-    import yaml
+    """The documents of a YAML or JSON file that are not empty; - is stdin. Raises Unreadable.
+
+    As careful as the API server: a file may come from anywhere, and one that is too deep or grows without bound when
+    its aliases are expanded is refused.
+    """
+    from phalanx.base.errors import ApiProblem
+    from phalanx.model.yaml_body import MAX_FILE, read_all
 
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        return [document for document in yaml.safe_load_all(text) if document]
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Unreadable(f"{name}: {problem}") from None
-    except yaml.YAMLError as problem:
-        raise Unreadable(f"{name} is not YAML: {problem}") from None
+        if name == "-":
+            body = sys.stdin.buffer.read(MAX_FILE + 1)
+        else:
+            with Path(name).open("rb") as file:
+                body = file.read(MAX_FILE + 1)
+        return [document for document in read_all(body) if document]
+    except OSError as problem:
+        raise Unreadable(f"{name}: {problem.strerror or problem}") from None
+    except ApiProblem as problem:
+        why = problem.message.removeprefix("error parsing YAML: ")
+        raise Unreadable(f"{name} is not YAML that can be read: {why}") from None

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from phalanx.base.clock import Clock, SystemClock, parse_rfc3339
-from phalanx.base.errors import ConfigProblem
+from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.model import yaml_body
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _Tls = ssl.SSLContext  # a field is called ssl
@@ -118,11 +117,11 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     """Read one context of a kubeconfig file."""
     path = Path(path)
     try:
-        document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        document = yaml_body.read(path.read_bytes())
     except OSError as error:
         raise ConfigProblem("", f"cannot read kubeconfig {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigProblem("", f"kubeconfig {path} is not YAML: {error}") from error
+    except ApiProblem as error:
+        raise ConfigProblem("", f"kubeconfig {path} cannot be used: {error}") from error
     if not isinstance(document, dict):
         raise ConfigProblem("", f"kubeconfig {path} is empty")
     name = context_name or document.get("current-context") or ""

@@ -15,6 +15,8 @@ from phalanx.base.errors import BadRequest, RequestEntityTooLarge
 
 MAX_DEPTH = 200  # levels of nesting; recursion in every later step stays far from Python's limit
 MAX_ALIASES = 100
+MAX_FILE = 32 << 20  # bytes of a file with many documents
+MAX_DOCUMENTS = 10_000
 MAX_VALUES = 50_000  # members and items, after aliases are expanded; see `decode.MAX_VALUES`
 
 if not yaml.__with_libyaml__:  # pragma: no cover - wheels of PyYAML always bring it
@@ -56,10 +58,22 @@ class _Frame:
 
 def read(body: bytes, duplicates: list[str] | None = None) -> Any:
     """The document as JSON values. Repeated keys: the last wins, and `duplicates` gets a text for each."""
+    found = _read(body, duplicates, most=1)
+    return found[-1] if found else None
+
+
+def read_all(body: bytes) -> list[Any]:
+    """Every document of a file that a person names (manifests, a kubeconfig); each is bounded as a body is."""
+    if len(body) > MAX_FILE:
+        raise RequestEntityTooLarge(f"error parsing YAML: the file is larger than {MAX_FILE >> 20} MiB: split it")
+    return _read(body, None, most=MAX_DOCUMENTS)
+
+
+def _read(body: bytes, duplicates: list[str] | None, most: int) -> list[Any]:
     parser = None
     try:
         parser = yaml.CSafeLoader(body)
-        return _Builder(parser, duplicates).document()
+        return _Builder(parser, duplicates, most).documents()
     except yaml.YAMLError as problem:
         raise BadRequest(f"error parsing YAML: {_one_line(problem)}") from None
     except (ValueError, OverflowError, UnicodeError) as problem:
@@ -87,7 +101,8 @@ def _one_line(problem: yaml.YAMLError) -> str:
 class _Builder:
     """Turns events into values, keeping count."""
 
-    def __init__(self, parser: yaml.CSafeLoader, duplicates: list[str] | None) -> None:
+    def __init__(self, parser: yaml.CSafeLoader, duplicates: list[str] | None, most: int) -> None:
+        self._most = most  # documents
         self._next = parser.get_event
         self._duplicates = duplicates
         self._frames: list[_Frame] = []
@@ -96,8 +111,8 @@ class _Builder:
         self._aliases = 0
         self._found: Any = None
 
-    def document(self) -> Any:
-        documents = 0
+    def documents(self) -> list[Any]:
+        found: list[Any] = []
         while True:
             event: Any = self._next()
             kind = type(event)
@@ -114,11 +129,16 @@ class _Builder:
             elif kind is yaml.AliasEvent:
                 self._alias(event.anchor)
             elif kind is yaml.DocumentStartEvent:
-                documents += 1
-                if documents > 1:
-                    raise _refused("one document expected, found more")
+                if len(found) == self._most:
+                    wanted = "one document" if self._most == 1 else f"at most {self._most} documents"
+                    raise _refused(f"{wanted} expected, found more")
+                self._anchors.clear()
+                self._values = self._aliases = 0
+                self._found = None
+            elif kind is yaml.DocumentEndEvent:
+                found.append(self._found)
             elif kind is yaml.StreamEndEvent:
-                return self._found
+                return found
 
     def _count(self, values: int) -> None:
         self._values += values

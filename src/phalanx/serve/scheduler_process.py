@@ -12,17 +12,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
 from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.base.errors import ConfigProblem
+from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
@@ -58,13 +58,15 @@ def load_config(path: str, scheduler_name: str = "") -> tuple[SchedulerConfig, d
     document: dict[str, Any] = {}
     if path:
         try:
-            text = Path(path).read_text()
+            text = Path(path).read_bytes()
         except OSError as error:
             raise ConfigProblem("--config", f"cannot read {path}: {error.strerror}") from error
         try:
-            document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-        except yaml.YAMLError as error:
-            raise ConfigProblem("--config", f"{path} is not YAML: {error}") from error
+            document = yaml_body.read(text) or {}
+        except ApiProblem as error:
+            raise ConfigProblem("--config", f"{path} cannot be used: {error}") from error
+        if not isinstance(document, dict):
+            raise ConfigProblem("--config", f"{path} is not a KubeSchedulerConfiguration")
     else:
         document = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     if scheduler_name:
