@@ -94,7 +94,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (BOMB, "aliases"),
         ("a: &a [*a]", "stands for nothing"),
         ("kind: Job\nmetadata: {name: [", ": line"),
-        ("a: \x00b", "special characters"),
+        ("a: \x00b", "control characters"),
         ("k: !!python/object/apply:os.system [id]", "tag"),
     ],
 )
