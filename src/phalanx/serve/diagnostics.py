@@ -1,7 +1,7 @@
 """The scheduler answers questions: GET why and plan, POST whatif, below /phalanx/v1.
 
-Behind the API server of a local cluster, and on the health address of a scheduler of its own. Only reads the engine;
-who may ask is decided before a question gets here.
+Behind the API server of a local cluster, and on an address of a scheduler of its own. Only reads the engine; who may
+ask is decided before a question gets here. Thinking happens aside: deciding never waits for a question.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFou
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.model.gates import Gates
+from phalanx.serve.aside import Aside
 from phalanx.serve.manifests import Manifests
 
 BASE = "/phalanx/v1"
@@ -46,6 +47,7 @@ class Diagnostics:
         self._engine = engine
         self._client = client
         self._gates = gates
+        self._aside = Aside()
         self._ready = ready  # caches are filled: before that every answer would be wrong
 
     async def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> bytes:
@@ -62,22 +64,31 @@ class Diagnostics:
             return await self._whatif(query, body)
         kind, namespace, name = _named(query)
         relax = query.get("relax", "true") != "false"
-        try:
-            if what == "plan":
-                return msgspec.json.encode(plan(self._engine, kind, namespace, name))
-            return msgspec.json.encode(why(self._engine, kind, namespace, name, relax=relax))
-        except Unknown as problem:
-            raise NotFound(str(problem), name=name, kind=kind) from None
+
+        def think() -> bytes:
+            try:
+                if what == "plan":
+                    return msgspec.json.encode(plan(self._engine, kind, namespace, name))
+                return msgspec.json.encode(why(self._engine, kind, namespace, name, relax=relax))
+            except Unknown as problem:
+                raise NotFound(str(problem), name=name, kind=kind) from None
+
+        return await self._aside.answer(think)
 
     async def _whatif(self, query: Mapping[str, str], body: bytes) -> bytes:
-        try:
-            asked = msgspec.json.decode(body, type=_Asked)
-        except msgspec.DecodeError as problem:
-            raise BadRequest(f'the body must be {{"items": [...], "namespace": "..."}}: {problem}') from None
-        manifests = Manifests(self._gates, await self._priority_classes())
-        manifests.read(asked.items, asked.namespace)
-        outlook = whatif(self._engine, manifests.question, relax=query.get("relax", "true") != "false")
-        return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
+        classes = await self._priority_classes()
+
+        def think() -> bytes:
+            try:
+                asked = msgspec.json.decode(body, type=_Asked)
+            except msgspec.DecodeError as problem:
+                raise BadRequest(f'the body must be {{"items": [...], "namespace": "..."}}: {problem}') from None
+            manifests = Manifests(self._gates, classes)
+            manifests.read(asked.items, asked.namespace)
+            outlook = whatif(self._engine, manifests.question, relax=query.get("relax", "true") != "false")
+            return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
+
+        return await self._aside.answer(think)
 
     async def _priority_classes(self) -> list[dict[str, Any]]:
         try:

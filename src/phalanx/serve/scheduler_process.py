@@ -114,6 +114,7 @@ class SchedulerProcess:
         self._rng = random.Random()  # seeded by the system; nothing made of it need be secret
         self.service: SchedulerService | None = None
         self.health: HealthServer | None = None
+        self.diagnostics: Diagnostics | None = None
         self._task: asyncio.Task[None] | None = None
         self._leading = asyncio.Event()
 
@@ -159,7 +160,9 @@ class SchedulerProcess:
             self._task.result()
 
     def _questions(self, connection: Connection, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
-        diagnostics = Diagnostics(service.engine, client, self._settings.gates, lambda: service.synced)
+        diagnostics = self.diagnostics = Diagnostics(
+            service.engine, client, self._settings.gates, lambda: service.synced
+        )
         guarded = Guarded(diagnostics, connection)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_beside is not None:
