@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from beside import Beside, beside, group_of, job, jobset, pods, running
+from beside import OFF, Beside, beside, group_of, job, jobset, pods, running
 
 from phalanx.base import informer
 from phalanx.controllers.beside.controllers import ClusterControllers
@@ -260,3 +260,44 @@ def test_new_replicas_of_a_leaderworkerset_follow_new_rules_beside_the_others() 
         assert "schedulingConstraints" not in old["spec"] and "schedulingConstraints" in new["spec"]
 
     play(scenario)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_deleted_and_made_again_at_once_it_waits_for_its_own_groups(native: bool) -> None:
+    """As `kubectl delete -f x && kubectl apply -f x`, while the groups of the first are still going."""
+
+    async def scenario(cluster: Beside) -> None:
+        wish = {"scheduling.phalanx.dev/gang": "true"}
+        await cluster.apply(jobset("js", wish, ("w", 1, 2)))
+        await cluster.eventually("Pod", running(2))
+        (old,) = cluster.all("PodGroup")
+        name = old["metadata"]["name"]
+        finalizers = [*(old["metadata"].get("finalizers") or ()), "example.com/slow"]
+        await cluster.patch("PodGroup", name, {"metadata": {"finalizers": finalizers}})
+        await cluster.delete("JobSet", "js", propagation="Background")
+        await cluster.apply(jobset("js", {**wish, "scheduling.phalanx.dev/min-count": "1"}, ("w", 1, 2)))
+        second = cluster.look("JobSet", "js") or {}
+        await cluster.eventually("Pod", lambda all_: sum(_of(cluster, pod, second) for pod in all_) == 2)
+        mine = [pod for pod in cluster.all("Pod") if _of(cluster, pod, second)]
+        assert not any(pod["spec"].get("nodeName") for pod in mine)
+        await cluster.eventually("PodGroup", lambda all_: "deletionTimestamp" in all_[0]["metadata"])
+        await cluster.patch("PodGroup", name, {"metadata": {"finalizers": None}})
+        await cluster.eventually("PodGroup", lambda all_: [g for g in all_ if _owned_by(g, second)])
+        found = await cluster.eventually("Pod", running(2))
+        assert all(_of(cluster, pod, second) for pod in found)
+        (group,) = cluster.all("PodGroup")
+        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 1}}
+        assert not any(event["reason"] == "NameConflict" for event in cluster.all("Event"))
+
+    play(scenario, gates=NATIVE if native else OFF, custom=not native, upstream_gates=OFF)
+
+
+def _of(cluster: Beside, pod: Json, jobset: Json) -> bool:
+    owner = cluster.look("Job", pod["metadata"]["ownerReferences"][0]["name"])
+    alive = "deletionTimestamp" not in pod["metadata"]
+    mine = owner is not None and owner["metadata"]["uid"] == pod["metadata"]["ownerReferences"][0]["uid"]
+    return bool(alive and mine and owner is not None and _owned_by(owner, jobset))
+
+
+def _owned_by(obj: Json, owner: Json) -> bool:
+    return bool(obj["metadata"]["ownerReferences"][0]["uid"] == owner["metadata"]["uid"])

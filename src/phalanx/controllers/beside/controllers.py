@@ -32,7 +32,7 @@ from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.member import PodView
 from phalanx.controllers.workloads.registry import BY_KIND, FOLLOWED, READ, places
-from phalanx.model.groups.keys import GROUP_LABEL
+from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL
 
 
 class GroupController(Controller):
@@ -242,7 +242,9 @@ class ClusterControllers:
         found = self.directory.member(pod)
         if found is None or not found.link.pod_group or len(found.link.pod_group) > LABEL:
             return
-        patch = {"metadata": {"uid": pod.metadata.uid, "labels": {GROUP_LABEL: found.link.pod_group}}}
+        patch: Json = {"metadata": {"uid": pod.metadata.uid, "labels": {GROUP_LABEL: found.link.pod_group}}}
+        if going := self.directory.going(found):
+            patch["metadata"]["annotations"] = {AFTER_GROUP: going}
         try:
             await self._client.patch(r.PODS, key.name, patch, key.namespace)
         except (NotFound, Conflict):  # gone, or another pod of that name by now

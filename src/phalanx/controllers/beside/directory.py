@@ -23,8 +23,8 @@ from phalanx.controllers.beside.linking import (
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
 from phalanx.controllers.runtime.cache import Cache, Handler, Key
-from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.groups import Groups, of_namesake
+from phalanx.controllers.runtime.ownership import controlled_by, deleting
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.registry import BY_KIND, places
 
@@ -187,7 +187,16 @@ class Directory:
         found = self.member(pod, namespace)
         if found is None:
             return []
-        return pod_patch(pod, found.link, self.abilities, scheduler_for(found.owner, self.scheduler))
+        scheduler = scheduler_for(found.owner, self.scheduler)
+        return pod_patch(pod, found.link, self.abilities, scheduler, after=self.going(found))
+
+    def going(self, member: Member) -> str:
+        """The uid of a group of the pod's name that is on its way out, or of an earlier workload of the same name."""
+        known = self._groups.pod_groups.get(member.owner["metadata"]["namespace"], member.link.pod_group)
+        if known is None or not (deleting(known) or of_namesake(known, member.owner)):
+            return ""
+        mine = controlled_by(known, member.owner["metadata"]["uid"]) and not deleting(known)
+        return "" if mine else str(known["metadata"]["uid"])
 
     async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None:
         """News of a workload and of its size may come a little later than its pods: wait for it, but not for long."""

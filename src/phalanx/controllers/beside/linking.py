@@ -15,7 +15,7 @@ from phalanx.controllers.grouping.names import LABEL, fitting
 from phalanx.controllers.grouping.wishes import DOMAIN
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.registry import kind_of
-from phalanx.model.groups.keys import GROUP_LABEL
+from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL
 
 SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: which scheduler its grouped pods go to
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -83,19 +83,21 @@ class Abilities(NamedTuple):
     workload_ref: bool = False  # Kubernetes 1.35
 
 
-def pod_patch(pod: PodView, link: Link, abilities: Abilities, scheduler: str = "") -> list[Json]:
-    """JSON patch of a pod that is being created. What the pod's author said stays."""
+def pod_patch(pod: PodView, link: Link, abilities: Abilities, scheduler: str = "", *, after: str = "") -> list[Json]:
+    """JSON patch of a pod that is being created. What the pod's author said stays.
+
+    after: uid of a group of the wanted name that is on its way out. The pod waits for the next one; it is linked by
+    label, since the field would keep the old one from going.
+    """
     if pod.linked or pod.spec.node_name:
         return []
     patch: list[Json] = []
-    if link.pod_group and abilities.scheduling_group:
+    if after:
+        patch += _add(pod.metadata.annotations, "annotations", AFTER_GROUP, after)
+    if link.pod_group and abilities.scheduling_group and not after:
         patch.append({"op": "add", "path": "/spec/schedulingGroup", "value": {"podGroupName": link.pod_group}})
     elif link.pod_group and len(link.pod_group) <= LABEL:
-        if pod.metadata.labels is None:
-            patch.append({"op": "add", "path": "/metadata/labels", "value": {GROUP_LABEL: link.pod_group}})
-        else:
-            path = "/metadata/labels/" + GROUP_LABEL.replace("~", "~0").replace("/", "~1")
-            patch.append({"op": "add", "path": path, "value": link.pod_group})
+        patch += _add(pod.metadata.labels, "labels", GROUP_LABEL, link.pod_group)
     elif link.workload and abilities.workload_ref:
         reference = {"name": link.workload, "podGroup": link.group}
         if link.replica_key:
@@ -104,3 +106,9 @@ def pod_patch(pod: PodView, link: Link, abilities: Abilities, scheduler: str = "
     if patch and scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER) and scheduler != DEFAULT_SCHEDULER:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
     return patch
+
+
+def _add(known: Mapping[str, str] | None, field: str, key: str, value: str) -> list[Json]:
+    if known is None:
+        return [{"op": "add", "path": f"/metadata/{field}", "value": {key: value}}]
+    return [{"op": "add", "path": f"/metadata/{field}/" + key.replace("~", "~0").replace("/", "~1"), "value": value}]

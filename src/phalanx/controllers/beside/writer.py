@@ -18,7 +18,7 @@ from phalanx.controllers.grouping.compare import Difference, difference, with_co
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused
 from phalanx.controllers.resources import PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches
-from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.groups import Groups, of_namesake
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting
 
 NAME = "group-controller"
@@ -107,6 +107,8 @@ class ClusterWriter:
                 known = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
                 cache.remember(known)
         if not controlled_by(known, owner["metadata"]["uid"]):
+            if of_namesake(known, owner):
+                return _State.LEAVING
             raise Refused(_clash(known, owner), "NameConflict")
         if not is_ours(known):
             raise HandsOff(f"{known['kind']} {meta['name']}")

@@ -164,7 +164,7 @@ class Groups:
                     self.events.normal(owner, controller, f"{kind}Created", note)
                 return State.READY
         if not controlled_by(known, uid):
-            if _of_namesake(known, owner):
+            if of_namesake(known, owner):
                 return State.REPLACING  # an earlier object of the owner's name left it, and it is going
             raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
         # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
@@ -303,7 +303,8 @@ def _children_first(composites: list[Json]) -> list[Json]:
     return sorted(composites, key=lambda obj: -depth(obj["metadata"]["name"]))
 
 
-def _of_namesake(known: Json, owner: Json) -> bool:
+def of_namesake(known: Json, owner: Json) -> bool:
+    """Whether it belongs to an earlier object of the owner's kind and name: the garbage collector has yet to come."""
     reference = controller_of(known)
     named = (owner["kind"], owner["metadata"]["name"])
     return reference is not None and (reference["kind"], reference["name"]) == named

@@ -22,6 +22,7 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
     namespace: str = ""
     uid: str = ""
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
     owner_references: list[Owner] | None = None
     deletion_timestamp: str | None = None
 
