@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from beside import GANG, Beside, beside, group_of, job, jobset, running
+
+from phalanx.cli import owners
 
 Json = dict[str, Any]
 
@@ -176,5 +180,36 @@ def test_groups_have_the_priority_of_their_pods() -> None:
         await cluster.eventually("Pod", running(2))
         (group,) = cluster.all("PodGroup")
         assert group["spec"]["priority"] == 1000
+
+    play(scenario)
+
+
+def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`phalanx why job/train`: one question for each of its groups."""
+
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(job("train", 3, suspend=True))
+        (group,) = await cluster.eventually("PodGroup", bool)
+
+        class Asked:
+            client = cluster.client
+
+            def __init__(self, *_: Any) -> None: ...
+
+            async def __aenter__(self) -> Asked:
+                return self
+
+            async def __aexit__(self, *_: object) -> None: ...
+
+        asked: list[tuple[str, str]] = []
+
+        async def ask(kind: str, name: str, *_: str) -> int:
+            asked.append((kind, name))
+            return 0
+
+        monkeypatch.setattr(owners, "Asker", Asked)
+        monkeypatch.setattr(owners, "connection_of", lambda *_: SimpleNamespace(namespace="default"))
+        assert await owners.each_root(ask, "job/train", "", "", "", "", "text") == 0
+        assert asked == [("PodGroup", group["metadata"]["name"])]
 
     play(scenario)

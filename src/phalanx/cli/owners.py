@@ -13,6 +13,7 @@ from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, connection_of, target
 from phalanx.controllers import resources as r
 from phalanx.controllers.workloads.registry import BY_NAME
+from phalanx.kube.group_api import GroupApi
 
 # Asks about one pod or group (kind, name, namespace, kubeconfig, context, scheduler, output); answers the exit code.
 AskOne = Callable[[str, str, str, str, str, str, str], Awaitable[int]]
@@ -28,7 +29,7 @@ async def each_root(
         return await ask_one(*target(what), namespace, kubeconfig, context, scheduler, output)
     connection = connection_of(kubeconfig, context)
     async with Asker(connection, scheduler) as asker:
-        groups = await groups_of(asker.client, found.resource.kind, namespace or connection.namespace, owned)
+        groups = await groups_of(GroupApi(asker.client), found.resource.kind, namespace or connection.namespace, owned)
     codes = []
     for number, (group_kind, group) in enumerate(groups):
         if number and output == "text":

@@ -86,7 +86,10 @@ def _workloads() -> Iterator[Kind]:
     yield _kind("ControllerRevision", "apps", generation=False)
     yield _kind("Job", "batch", categories=everything, subresources=_STATUS)
     yield _kind("CronJob", "batch", short_names=("cj",), categories=everything, subresources=_STATUS)
-    yield _kind("JobSet", "jobset.x-k8s.io", version="v1alpha2", subresources=_STATUS, strategic=False)
+    # KEP-1068 writes v1, upstream serves v1alpha2: one shape under two names.
+    job_set = tables.record("jobset/v1alpha2.JobSet")
+    yield _kind("JobSet", "jobset.x-k8s.io", version="v1alpha2", subresources=_STATUS, strategic=False,
+                versions=(Version("v1alpha2", job_set), Version("v1", job_set)))  # fmt: skip
     yield _kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", short_names=("lws",), subresources=_SCALED,
                 scale=Scale(selector="status.hpaPodSelector"), strategic=False)  # fmt: skip
 

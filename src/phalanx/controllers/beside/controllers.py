@@ -81,6 +81,8 @@ class GroupController(Controller):
                 by_hand = made_by_hand(owner, self._groups.for_owner(owner))
                 if by_hand is not None:
                     await self._groups.adopt(owner, by_hand)
+            for reason, note in wanted.notes:
+                self._warn(owner, reason, note)
             self._relabel(owner["kind"], key)
         except Refused as refused:
             self._warn(owner, refused.reason, refused.message)

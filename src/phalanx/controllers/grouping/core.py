@@ -70,6 +70,7 @@ class Grouping:
     composites: list[Json] = field(default_factory=list)  # parents before children
     groups: list[Json] = field(default_factory=list)
     links: dict[str, Link] = field(default_factory=dict)  # part -> link; a part without one is not grouped
+    notes: list[tuple[str, str]] = field(default_factory=list)  # (reason, text) for its author; nothing is refused
     owned_by_workload: bool = False  # PodGroups also name the Workload as an owner, as those of Jobs do
 
     @property

@@ -147,7 +147,9 @@ def check(templates: Sequence[Leaf | Node]) -> None:
             raise Refused(
                 f"group template name {template.name!r} is not a DNS label ({problems[0]}); choose a shorter name"
             )
-        if "basic" in template.policy and "all" in (template.disruption or {}):
+        # Inside a tree the API accepts both together: parts that start on their own and are disrupted as one.
+        alone = isinstance(template, Leaf) and template in templates
+        if alone and "basic" in template.policy and "all" in (template.disruption or {}):
             raise Refused(
                 f"group {template.name}: disruptionMode all needs a gang policy, or use disruptionMode single"
             )

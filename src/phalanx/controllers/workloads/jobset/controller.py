@@ -95,9 +95,7 @@ class JobSetController(Controller):
         status["replicatedJobsStatus"] = counters(jobset, children)
         look = Look(jobset, children, status, self._clock)
         if look.finished:
-            await self._delete_jobs(children.active)
-            if self._groups is not None:
-                await self._groups.remove(jobset)
+            await self._delete_jobs(children.active)  # its groups stay as long as it does, as a record
             await self._expire(look)
         else:
             await self._advance(look)
@@ -149,14 +147,13 @@ class JobSetController(Controller):
         by_hand = made_by_hand(jobset, about) if grouping.workload is None else None
         if by_hand is not None and (grouping or by_hand in by_name):
             await self._groups.adopt(jobset, by_hand)
-        # KEP-969 deletes the objects of a suspended set; KEP-1068's Workload is there as early as possible.
-        if jobset["spec"].get("suspend") and not uses_gang_config(jobset):
-            await self._groups.remove(jobset)
-            return grouping
+        # Also of a suspended set: whoever plans ahead needs to know what it will ask for (the API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
         state = await self._groups.ensure(jobset, grouping, NAME, idle=idle, in_use=not idle)
         if grouping:
             look.grouped()
+        for reason, text in grouping.notes:
+            self._events.warning(jobset, NAME, reason, text)
         if state is State.LEAVING and idle:
             await self._groups.remove(jobset)  # what is left of an earlier run, down to the last of its pods
             return None

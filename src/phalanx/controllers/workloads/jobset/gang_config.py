@@ -6,7 +6,7 @@ the author made is used as it is, and never changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from phalanx.controllers.grouping.core import (
     ADOPTED,
@@ -41,6 +41,7 @@ def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Group
     links, counts = _groups(jobset, shape)
     if not counts:
         return Grouping()
+    notes = _mixed_priorities(shape, links)
     if len(counts) > MAX_TEMPLATES:
         raise Refused(
             f"gangConfig asks for {len(counts)} groups and a Workload holds {MAX_TEMPLATES}; use one gang for the "
@@ -51,9 +52,28 @@ def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Group
     by_hand = next((found for found in related if _is_by_hand(found, name, jobset)), None)
     if by_hand is not None:
         check_fit(by_hand, {link.group: counts[link.group] for link in links.values()})
-        return Grouping(links=links)
+        return Grouping(links=links, notes=notes)
     workload = first_workload(jobset, name, {group: gang(count) for group, count in counts.items()})
-    return Grouping(workload=workload, links=links)
+    return Grouping(workload=workload, links=links, notes=notes)
+
+
+def _mixed_priorities(shape: Shape, links: Mapping[str, Link]) -> list[tuple[str, str]]:
+    """KEP-4671: such a gang has the lowest of the priorities of its pods, which its author may not expect."""
+    classes: dict[str, dict[str, str]] = {}  # group -> replicated job -> class
+    for part in shape.parts:
+        for job in shape.jobs(part):
+            if job in links:
+                classes.setdefault(links[job].group, {})[part.name] = part.priority_class or "none"
+    found = []
+    for group, named in classes.items():
+        if len(set(named.values())) > 1:
+            shown = ", ".join(f"{part} ({name})" for part, name in named.items())
+            text = (
+                f"the pods of gang {group} have different priorityClassNames: {shown}; the gang has the lowest of "
+                f"them, so give all the same"
+            )
+            found.append(("MixedPriorities", text))
+    return found
 
 
 def _groups(jobset: Json, shape: Shape) -> tuple[dict[str, Link], dict[str, int]]:
