@@ -194,7 +194,8 @@ def test_partial_metadata(server: LocalCluster, pods: str) -> None:
 
 
 def test_an_answer_nobody_can_give_is_406(server: LocalCluster, pods: str) -> None:
-    assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf").code == 406
+    assert server.ask("GET", pods, accept="application/x-protobuf").code == 406
+    assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1").code == 406
     assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf,application/json").code == 200
     assert server.ask("GET", pods, accept="text/html,*/*").code == 200
 
@@ -203,7 +204,7 @@ def test_writes_answer_in_the_form_that_was_asked_for(server: LocalCluster, name
     path = f"/api/v1/namespaces/{namespace}/pods"
     created = server.create(path, pod("a"), accept=PARTIAL)
     assert created["kind"] == "PartialObjectMetadata" and created["metadata"]["uid"] and "spec" not in created
-    assert server.ask("POST", path, pod("b"), accept="application/vnd.kubernetes.protobuf").code == 406
+    assert server.ask("POST", path, pod("b"), accept="text/html").code == 406
     assert server.ask("GET", f"{path}/b").code == 404
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.base.errors import BadRequest
-from phalanx.model import builtin, protobuf, tables
+from phalanx.model import builtin, protobuf, protobuf_writer, tables
 from phalanx.model.conform import conform
 from phalanx.model.decode import parse
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
@@ -241,6 +241,32 @@ def test_durations_use_go_notation(nanos: int, text: str) -> None:
     schema = Object("x/v1.X")
     schema.fields["d"] = Field("d", Scalar("duration"), 1, pointer=True)
     assert protobuf.decode(b"k8s\0" + block(2, block(1, tagged(1, 0, varint(nanos)))), schema) == {"d": text}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(_KINDS))
+def test_what_we_write_reads_as_the_same_object(data: st.DataObject, name: str) -> None:
+    schema = tables.record(name)
+    obj = data.draw(values(schema, 0))
+    conform(obj, schema)
+    read = protobuf.decode(protobuf_writer.write(obj, schema), schema)
+    conform(read, schema)
+    assert _without_required_zeros(read, schema) == _without_required_zeros(obj, schema)
+
+
+def test_a_definition_with_its_schema_survives_both_ways() -> None:
+    schema = tables.record("apiextensions/v1.CustomResourceDefinition")
+    inner = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": 1.5}},
+        "additionalProperties": False,
+        "default": {"a": [1, "x"]},
+    }
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": inner}}
+    obj = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    obj |= {"metadata": {"name": "x"}, "spec": {"group": "g", "scope": "Namespaced", "versions": [version]}}
+    read = protobuf.decode(protobuf_writer.write(obj, schema), schema)
+    assert read["spec"]["versions"][0]["schema"]["openAPIV3Schema"] == inner
 
 
 def test_delete_options_can_be_protobuf() -> None:

@@ -1,7 +1,7 @@
 """Decodes Kubernetes protobuf request bodies into the same JSON values that a JSON body would give.
 
 Go writers emit the zero value of every field that is not a pointer, so zeros are dropped unless the field is one.
-Anything malformed is a BadRequest. Answers are never protobuf; there is no encoder in the product.
+Anything malformed is a BadRequest. `protobuf_writer` is the way back.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from phalanx.base.errors import MethodNotAllowed
+from phalanx.local.api import protobuf_answers
 from phalanx.local.api.body import read_apart
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import negotiate
@@ -45,15 +46,20 @@ class Api:
     async def handle(self, request: Request) -> Answer:
         """Raises ApiProblem."""
         verb = request.verb
+        form = negotiate(request.accept)
+        if form.protobuf:
+            protobuf_answers.check(request)
         if verb == "watch":
             return await self._watch.handle(request)
         if verb in ("get", "list"):
-            return await self._reader.handle(request)
+            answer = await self._reader.handle(request)
+            return await protobuf_answers.converted(request, answer) if form.protobuf else answer
         if self._writer is None:
             raise MethodNotAllowed(NOT_ALLOWED, group=request.kind.group, kind=request.kind.plural)
-        form = negotiate(request.accept)
         await read_apart(request)
         answer = await self._writer.handle(request)
+        if form.protobuf:
+            return await protobuf_answers.converted(request, answer)
         if form.shape == "metadata" and not answer.body.startswith(b'{"kind":"Status"'):
             answer.body = partial(answer.body, form.meta_version)
         if form.yaml:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from phalanx.base.errors import NotAcceptable
 
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 Shape = Literal["object", "table", "metadata"]
 
 
@@ -18,6 +19,7 @@ class Form:
     shape: Shape = "object"
     yaml: bool = False
     meta_version: str = "v1"  # of meta.k8s.io, for tables and partial metadata
+    protobuf: bool = False
     discovery: str = ""  # "v2" or "v2beta1" when an aggregated discovery document is wanted
 
     @property
@@ -34,9 +36,17 @@ def negotiate(accept: str) -> Form:
         form = _form(clause)
         if form is not None:
             return form
+    # JSON is what is stored: protobuf only for those who accept nothing else.
+    if any(_is_plain_protobuf(clause) for clause in accept.split(",")):
+        return Form(protobuf=True)
     raise NotAcceptable(
         "only the following media types are accepted: application/json, application/yaml, application/json;as=Table"
     )
+
+
+def _is_plain_protobuf(clause: str) -> bool:
+    media, *params = (part.strip() for part in clause.split(";"))
+    return media == PROTOBUF and not any(param.startswith("as=") for param in params)
 
 
 def _form(clause: str) -> Form | None:

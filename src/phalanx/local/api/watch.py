@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Expired
 from phalanx.local.api.context import Context
-from phalanx.local.api.negotiate import Form, negotiate
+from phalanx.local.api.negotiate import PROTOBUF, Form, negotiate
+from phalanx.local.api.protobuf_answers import frame, frames
 from phalanx.local.api.read import (
     check_not_newer,
     invalid_options,
@@ -30,6 +31,7 @@ BOOKMARK_EVERY = 30.0  # seconds; informers resume from the last bookmark
 LONGEST = 3600.0  # seconds a watch may last when the client does not say
 SHARED_BYTES = 16 << 20  # encoded events kept for watchers that come to the same change a little later
 INITIAL_BATCH = 256
+_FRAMES = f"{PROTOBUF};stream=watch"
 
 
 @dataclass(slots=True)
@@ -131,7 +133,11 @@ class WatchHandler:
             steps = self._steps(request, follow.options)
         except Expired as problem:
             # Kubernetes answers 200 with an ERROR event here; clients look at the event.
+            if form.protobuf:
+                return Answer(stream=_only(frame(request, "ERROR", encode(problem.status()))), content_type=_FRAMES)
             return Answer(stream=_only(error_line(problem)))
+        if form.protobuf:
+            return Answer(stream=frames(request, follow.pairs(steps)), content_type=_FRAMES)
         return Answer(stream=follow.lines(steps))
 
     def events(self, request: Request) -> AsyncGenerator[list[tuple[str, bytes]], None]:

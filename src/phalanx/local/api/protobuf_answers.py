@@ -1,0 +1,69 @@
+"""Answers as Kubernetes protobuf, made from the JSON that is stored, for clients that accept nothing else.
+
+Custom resources have no protobuf form, here as elsewhere. Problems stay JSON, which clients see by the content type.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from phalanx.base.errors import NotAcceptable
+from phalanx.local.api.negotiate import PROTOBUF
+from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.view import Json, decode
+from phalanx.model import tables
+from phalanx.model.builtin import body_schema
+from phalanx.model.protobuf_writer import message, watch_frame, write, write_list
+from phalanx.model.schema import Object
+
+BATCH = 64  # objects between two turns of the loop
+
+
+def check(request: Request) -> None:
+    """Told before anything is done."""
+    if not request.version.schema.fields.get("metadata") or not request.version.schema.fields["metadata"].number:
+        raise NotAcceptable("only the following media types are accepted: application/json, application/yaml")
+
+
+async def converted(request: Request, answer: Answer) -> Answer:
+    if not answer.content_type.startswith("application/json"):
+        return answer  # logs are text for everybody
+    obj: Json = decode(answer.whole())
+    answer.chunks, answer.content_type = None, PROTOBUF
+    if request.verb in ("list", "deletecollection") and isinstance(obj.get("items"), list):
+        items: list[bytes] = []
+        for at, item in enumerate(obj["items"]):
+            if at % BATCH == BATCH - 1:
+                await asyncio.sleep(0)
+            items.append(message(item, request.version.schema))
+        answer.body = write_list(obj["apiVersion"], obj["kind"], obj.get("metadata") or {}, items)
+    else:
+        answer.body = write(obj, _schema(request, obj))
+    return answer
+
+
+async def frames(
+    request: Request, events: AsyncGenerator[list[tuple[str, bytes]], None]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        async for batch in events:
+            yield b"".join(frame(request, event, value) for event, value in batch)
+
+
+def frame(request: Request, event: str, value: bytes) -> bytes:
+    obj: Json = decode(value)
+    return watch_frame(event, write(obj, _schema(request, obj)))
+
+
+def _schema(request: Request, obj: Json) -> Object:
+    if obj.get("kind") == request.kind.kind:
+        return request.version.schema
+    if obj.get("kind") == "Status":
+        return tables.record("meta/v1.Status")
+    group, _, version = str(obj.get("apiVersion") or "").rpartition("/")
+    found = body_schema(group, version, str(obj.get("kind")))
+    if found is None:
+        raise NotAcceptable("only the following media types are accepted: application/json, application/yaml")
+    return found

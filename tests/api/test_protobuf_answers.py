@@ -1,0 +1,53 @@
+"""Clients that accept nothing but protobuf get it: objects, lists, answers to writes, and framed watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from test_reading import pod
+
+from local_cluster import LocalCluster
+from phalanx.model import protobuf, tables
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+POD = tables.record("core/v1.Pod")
+
+
+def fields(raw: Any) -> list[tuple[int, Any]]:
+    return [(number, value) for number, _, value in protobuf._records(memoryview(raw))]
+
+
+def test_objects_lists_and_writes(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    made = server.ask("POST", path, pod("a"), accept=PROTOBUF)
+    assert made.code == 201 and made.headers["content-type"] == PROTOBUF
+    stored = server.get(f"{path}/a")
+    assert protobuf.decode(made.body, POD)["metadata"]["uid"] == stored["metadata"]["uid"]
+    read = protobuf.decode(server.ask("GET", f"{path}/a", accept=PROTOBUF).body, POD)
+    assert read["spec"]["tolerations"] == stored["spec"]["tolerations"] and read["status"] == stored["status"]
+    several = protobuf.envelope(server.ask("GET", path, accept=PROTOBUF).body)
+    assert (several.api_version, several.kind) == ("v1", "PodList")
+    assert [number for number, _ in fields(several.raw)] == [1, 2]
+    deleted = server.ask("DELETE", f"{path}/a", accept=PROTOBUF)
+    assert deleted.code == 200 and protobuf.envelope(deleted.body).kind in ("Pod", "Status")
+    missing = server.ask("GET", f"{path}/a", accept=PROTOBUF)
+    assert missing.code == 404 and missing.headers["content-type"] == "application/json"
+
+
+def test_a_watch_comes_in_frames(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    server.create(path, pod("a"))
+    reply = server.ask(
+        "GET", path, accept=f"{PROTOBUF};stream=watch", watch="true", resourceVersion="0", timeoutSeconds=1
+    )
+    assert reply.headers["content-type"] == f"{PROTOBUF};stream=watch"
+    size = int.from_bytes(reply.body[:4], "big")
+    event = dict(fields(reply.body[4 : 4 + size]))
+    assert bytes(event[1]) == b"ADDED"
+    (_, inner), *_ = fields(event[2])
+    assert protobuf.decode(bytes(inner), POD)["metadata"]["name"] == "a"
+
+
+def test_custom_resources_have_no_protobuf(server: LocalCluster) -> None:
+    reply = server.ask("GET", "/apis/jobset.x-k8s.io/v1alpha2/jobsets", accept=PROTOBUF)
+    assert reply.code == 406
