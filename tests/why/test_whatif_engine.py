@@ -16,7 +16,7 @@ from phalanx.testing.builders import composite, node, pod, pod_group, workload
 def ask(run: Asked, *builders: Any) -> Outlook:
     question = Question()
     for builder in builders:
-        obj = builder.build()
+        obj = builder.build() if hasattr(builder, "build") else builder
         fields = {"Pod": "pods", "PodGroup": "pod_groups", "CompositePodGroup": "composites", "Workload": "workloads"}
         getattr(question, fields[type(obj).__name__]).append(obj)
     before = fingerprint(run.engine)
@@ -96,7 +96,7 @@ def test_pods_may_join_a_group_that_runs_already() -> None:
     (some,) = ask(run, *(pod(f"more-{i}").cpu("4").group("g") for i in range(3))).items
     assert (some.pods, some.wanted) == (1, 3)  # one rack, one empty node in it
     (none,) = ask(run, pod("huge").cpu("40").group("g")).items
-    assert not none.fits and "no further member fits" in none.summary
+    assert not none.fits and "no further member of PodGroup g fits" in none.summary
 
 
 def test_names_and_resources_and_rules_of_a_question_stay_in_it() -> None:

@@ -11,8 +11,9 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
+from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.trial import solve, verdict_of
+from phalanx.engine.explain.trial import verdict_of
 from phalanx.engine.explain.values import (
     NodeReason,
     PodLine,
@@ -24,12 +25,10 @@ from phalanx.engine.explain.values import (
     Why,
     proof_of,
 )
-from phalanx.engine.framework import Finding, Wake
-from phalanx.engine.framework.adapters import PluginFailure
-from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.placement.sentences import amount_word
+from phalanx.engine.scheduling.answers import Placed, Refused, Tree
 from phalanx.engine.scheduling.group_roots import root_key
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
@@ -129,24 +128,19 @@ class _Asked:
         )
 
     def _judge(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
-        """One pod against all nodes, now."""
+        """One pod against all nodes, now: the attempt that would be made, without making it."""
         state = self._engine.cluster
-        try:
-            evaluation = state.evaluation(record)
-            status = evaluation.pre_filter()
-            if status is not None:
-                diagnosis = Diagnosis(state.columns.count, pre_filter=status)
-                return Verdict("impossible", diagnosis.message), [], []
-            blocked: list[tuple[str, Finding]] = []
-            row = choose(state, record, evaluation, blocked)
-            if row >= 0:
-                return Verdict("placed", state.columns.names[row]), [], []
-            diagnosis = evaluation.diagnose()
-            diagnosis.findings += blocked
-            changes = for_pod(state, evaluation) if self._relax else []
-            return Verdict("impossible", diagnosis.message), reasons_of(diagnosis), changes
-        except PluginFailure as problem:
-            return Verdict("error", str(problem)), [], []
+        with Rehearsal(self._engine) as rehearsal:
+            answer = rehearsal.pod(record)
+            if isinstance(answer, Placed):
+                return Verdict("placed", state.columns.names[answer.seats[0][1]]), [], []
+            verdict = verdict_of(answer)
+            if not isinstance(answer, Refused) or answer.diagnosis is None or answer.evaluation is None:
+                return verdict, [], []
+            if answer.diagnosis.pre_filter is not None:
+                return verdict, [], []
+            changes = for_pod(state, answer.evaluation) if self._relax else []
+            return verdict, reasons_of(answer.diagnosis), changes
 
     def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
         """A member of a group: the group's story, and what this pod itself is told."""
@@ -229,8 +223,8 @@ class _Asked:
                 steps = failure.outcome.expansions if failure.outcome is not None else 0
                 last = Verdict(result, failure.message, proof, steps)
             tree = groups.forest.group(head)
-            if tree is not None and waiting and groups.forest.ready(head) and queue.place != "gated":
-                now, changes = self._try(tree, root)
+            if tree is not None and root is not None and waiting and queue.place != "gated":
+                now, changes = self._try(groups.tree(root, tree))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))
         summary = self._summary(key, group, resolution.message, queue, last, now, below, satisfied)
         return Why(
@@ -251,23 +245,15 @@ class _Asked:
             pods=pods_of(groups, key, self._engine.pods.records),
         )
 
-    def _try(self, tree: Group, root: Root | None) -> tuple[Verdict, list[Relaxation]]:
+    def _try(self, tree: Tree) -> tuple[Verdict, list[Relaxation]]:
         """The attempt that would be made now, without making it."""
-        state, groups = self._engine.cluster, self._groups
-        assert groups is not None
-        try:
-            priority = root.priority if root is not None else 0
-            built = build(state, tree, groups.waiting_pods, self._engine.settings.search_budget, priority)
-            solved = solve(state, built)
-            if solved.outcome.placed and not solved.seats and not solved.rules_in_the_way:
-                return Verdict("impossible", "its minimum is met; no further member fits"), []
-            verdict = verdict_of(tree, built, solved)
-            certificate = solved.outcome.certificate
-            if not self._relax or certificate is None:
-                return verdict, []
-            return verdict, relaxations(state, built, certificate)
-        except (PluginFailure, Unplaceable) as problem:
-            return Verdict("error", str(problem)), []
+        engine = self._engine
+        with Rehearsal(engine) as rehearsal:
+            answer = rehearsal.group(tree)
+        if not self._relax or not isinstance(answer, Refused):
+            return verdict_of(answer), []
+        changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.points(tree))
+        return verdict_of(answer), changes
 
     def _summary(
         self,

@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import Unknown
-from phalanx.engine.explain.trial import solve
+from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
-from phalanx.engine.framework import Finding
-from phalanx.engine.framework.adapters import PluginFailure
-from phalanx.engine.framework.choice import choose
-from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.groups.admission import Held, hold_of
 from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan
+from phalanx.engine.preemption import Answer as Planned
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.single import Candidate, Chooser
-from phalanx.engine.scheduling.group_preemption import GroupPlan
+from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter
 from phalanx.engine.scheduling.group_roots import Groups, root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
@@ -68,32 +66,22 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
     under_way = _under_way(engine, root)
     if under_way is not None:
         return under_way
+    with Rehearsal(engine) as rehearsal:
+        answer = rehearsal.pod(record, evict=True)
+    if isinstance(answer, Placed):
+        return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.seats))
+    if isinstance(answer, PlacedAfter):
+        assert isinstance(answer.plan, Candidate)
+        return _candidate(engine, engine.preemption.chooser, root, answer.plan)
+    if answer.diagnosis is None:
+        return PlanAnswer(root, "none", answer.message)
     if record.preemption_policy == "Never":
         return PlanAnswer(root, "none", NEVER)
     if not engine.profiles[record.scheduler_name].preempts:
         return PlanAnswer(root, "none", "its scheduler profile has no DefaultPreemption plugin")
-    try:
-        return _choose(engine, engine.preemption.chooser, root, record)
-    except PluginFailure as problem:
-        return PlanAnswer(root, "none", str(problem))
-
-
-def _choose(engine: Scheduler, chooser: Chooser, root: str, record: PodRecord) -> PlanAnswer:
-    state = engine.cluster
-    evaluation = state.evaluation(record)
-    status = evaluation.pre_filter()
-    if status is not None:
-        return PlanAnswer(root, "hopeless", f"evictions do not help: {status.message}")
-    blocked: list[tuple[str, Finding]] = []
-    row = choose(state, record, evaluation, blocked)
-    if row >= 0:
-        return PlanAnswer(root, "fits", FITS, places=[NodeShare(engine.columns.names[row], 1)])
-    diagnosis = evaluation.diagnose()
-    chooser.catalogue.refresh()
-    found = chooser.choose(record, evaluation, diagnosis.resolvable)
-    if found is None:
-        return PlanAnswer(root, "hopeless", "evicting pods of lower priority would not make room on any node")
-    return _candidate(engine, chooser, root, found)
+    if answer.diagnosis.pre_filter is not None:
+        return PlanAnswer(root, "hopeless", f"evictions do not help: {answer.diagnosis.pre_filter.message}")
+    return PlanAnswer(root, "hopeless", "evicting pods of lower priority would not make room on any node")
 
 
 def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
@@ -125,28 +113,29 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         if any(each.key in groups.waiting_pods for each in groups.forest.leaves(head)):
             return PlanAnswer(name, "none", "waiting for its first attempt")
         return PlanAnswer(name, "fits", "no pod of it waits")
-    if not groups.forest.ready(head):
-        return PlanAnswer(name, "none", groups.forest.quorum(head).message)
-    held = groups.forest.invalid(head) is not None or groups.forest.mismatch(head) is not None
-    if held:
-        return PlanAnswer(name, "none", root.gate[1])
-    try:  # also for a group whose pods are gated: that is how to see a plan before it is carried out
-        settings = engine.settings
-        built = build(engine.cluster, group, groups.waiting_pods, settings.search_budget, root.priority)
-        solved = solve(engine.cluster, built)
-        if solved.seats:
-            return PlanAnswer(name, "fits", FITS, places=_shares(engine, solved.seats))
-        if groups.forest.preemption_policy(head) == "Never":
-            return PlanAnswer(name, "none", NEVER)
-        if not engine.profiles[next(iter(root.records.values())).scheduler_name].preempts:
-            return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts nobody for groups")
-        return _of(engine, name, groups.preempt.plan(root, group, built))
-    except (PluginFailure, Unplaceable) as problem:
-        return PlanAnswer(name, "none", str(problem))
+    hold = hold_of(groups.forest, head)
+    if hold is not None and hold.by is not Held.GATES:
+        return PlanAnswer(name, "none", hold.message)
+    tree = groups.tree(root, group)
+    with Rehearsal(engine) as rehearsal:
+        # Also for a group whose pods are gated: that is how to see a plan before it is carried out.
+        answer = rehearsal.group(tree, evict=True, gated=hold is not None)
+    if isinstance(answer, Placed):
+        return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.seats))
+    if isinstance(answer, PlacedAfter):
+        assert not isinstance(answer.plan, Candidate)
+        return _of(engine, name, answer.plan, answer)
+    if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
+        return PlanAnswer(name, "none", answer.message)
+    if groups.forest.preemption_policy(head) == "Never":
+        return PlanAnswer(name, "none", NEVER)
+    if not engine.profiles[tree.scheduler_name].preempts:
+        return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts nobody for groups")
+    return _of(engine, name, answer.no_plan or Hopeless(answer.text))
 
 
-def _of(engine: Scheduler, name: str, found: GroupPlan) -> PlanAnswer:
-    answer, places = found.answer, _shares(engine, found.seats)
+def _of(engine: Scheduler, name: str, answer: Planned, found: PlacedAfter | None = None) -> PlanAnswer:
+    places = _shares(engine, found.seats) if found is not None else []
     if isinstance(answer, Plan):
         victims = [VictimLine(v.name, v.pods, v.priority, v.why) for v in answer.victims]
         units = plural(len(victims), "unit")
@@ -156,7 +145,7 @@ def _of(engine: Scheduler, name: str, found: GroupPlan) -> PlanAnswer:
         cost, bound = _price(answer.cost), _price(answer.lower_bound)
         proved = list(answer.proved)
         return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved)
-    if found.units:
+    if found is not None and found.units:
         # Found by the filters' own word, unit by unit: no bound is known.
         why = "while it stays the pods' rules about each other are not kept"
         victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]

@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.explain.trial import Edit, changed, edited, solve
+from phalanx.engine.explain.trial import Edit, changed, edited, fits
 from phalanx.engine.explain.values import Relaxation
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import COUNTED, Built
+from phalanx.engine.groups.points import Points
 from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow
 from phalanx.engine.placement import Group as Part
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.placement.sentences import domain_word, plural
+from phalanx.engine.scheduling.answers import Refused
 from phalanx.engine.state.columns import Bools, Columns
+from phalanx.model.groups import Group
 from phalanx.model.objects import Node
 
 BUDGET = 1_000  # expansions per trial
@@ -32,15 +35,22 @@ CORDON, CORDON_TAINT = "NodeUnschedulable", "node.kubernetes.io/unschedulable"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
-def relaxations(state: ClusterState, built: Built, certificate: Certificate) -> list[Relaxation]:
-    """For a tree that does not fit."""
-    relaxer = _Relaxer(state, built, certificate)
+def relaxations(state: ClusterState, group: Group, refused: Refused, points: Points | None) -> list[Relaxation]:
+    """For a tree that does not fit, as far as it is known where it fails."""
+    certificate = refused.outcome.certificate if refused.outcome is not None else None
+    if certificate is None or refused.built is None:
+        return []
+    relaxer = _Relaxer(state, group, refused.built, certificate, points)
     return [*relaxer.topology(), *relaxer.members(), *relaxer.filters(), *relaxer.nodes()]
 
 
 class _Relaxer:
-    def __init__(self, state: ClusterState, built: Built, certificate: Certificate) -> None:
+    def __init__(
+        self, state: ClusterState, group: Group, built: Built, certificate: Certificate, points: Points | None
+    ) -> None:
         self._cluster = state
+        self._group = group
+        self._points = points
         self._columns = state.columns
         # Masks are borrowed from evaluations, which move with every trial.
         shapes = [replace(shape, mask=shape.mask.copy()) for shape in built.problem.shapes]
@@ -51,6 +61,10 @@ class _Relaxer:
             chain.append(chain[-1].inner)
         self._chain = chain
         self._parts = {part.name: part for part in parts_below(small.root)}
+
+    def _fits(self, trial: Built, *, grown: bool = False) -> bool | None:
+        """`grown`: with nodes that plugins cannot be asked about."""
+        return fits(self._cluster, self._group, trial, None if grown else self._points)
 
     def _failing(self) -> Iterator[tuple[Certificate, Part]]:
         """The groups named by the certificate, the innermost first."""
@@ -71,11 +85,11 @@ class _Relaxer:
                 trial = edited(self._built, _set(part, key=key, pinned=-1), partial(self._with_key, key))
                 if key is not None and part.pinned >= 0:
                     trial = self._repinned(trial, part, key)
-                fits = solve(self._cluster, trial).fits
+                helps = self._fits(trial)
                 change = f"{below}→{domain_word(key)}" if key is not None else f"without the {below} constraint it"
                 verb = {True: "fits now", False: "does not fit either", None: "gave no answer within the search budget"}
-                yield Relaxation("topology", f"{change} {verb[fits]}", fits, fits is not None, why.group, key or "")
-                if fits:
+                yield Relaxation("topology", f"{change} {verb[helps]}", helps, helps is not None, why.group, key or "")
+                if helps:
                     return
             return
 
@@ -146,7 +160,7 @@ class _Relaxer:
         while low < high:
             middle = (low + high + 1) // 2
             trial = edited(self._built, _set(part, minimum=middle))
-            if solve(self._cluster, trial).fits:
+            if self._fits(trial):
                 low = middle
             else:
                 high = middle - 1
@@ -167,7 +181,7 @@ class _Relaxer:
                 continue
             trial, rows, reason = found
             # The filters would still say no: by counting alone.
-            if solve(self._cluster, replace(trial, coupled=False)).fits:
+            if self._fits(replace(trial, coupled=False)):
                 text = f"but for {plural(rows, 'node')} with '{reason}' it would fit now"
                 yield Relaxation("filter", text, True, not self._ties(), to=name)
 
@@ -255,7 +269,7 @@ class _Relaxer:
     def _enough(self, kind: NodeType, count: int) -> bool:
         trial = edited(self._built, lambda p: p, lambda problem: self._with_nodes(problem, kind, count))
         # By counting alone: the filters know no such nodes.
-        return solve(self._cluster, replace(trial, coupled=False)).fits is True
+        return self._fits(replace(trial, coupled=False), grown=True) is True
 
     def _with_nodes(self, problem: Problem, kind: NodeType, count: int) -> Problem:
         row = kind.row

@@ -1,66 +1,52 @@
-"""Placing for a trial: the same steps as an attempt, up to the moment where an attempt would commit.
-
-Nothing is left behind: whatever is placed in the columns is taken back by whoever opened the mark.
-"""
+"""Variants of a problem, and what an answer is called in a report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from phalanx.engine.explain.values import Verdict, proof_of
+from phalanx.engine.framework import Status
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.outcomes import explained, seats_of
-from phalanx.engine.groups.trial import Assignment, Careful, holds, open_to_members
-from phalanx.engine.placement import Composite, Leaf, Outcome, Problem, place
+from phalanx.engine.groups.finding import Found, find
+from phalanx.engine.groups.points import Points
+from phalanx.engine.placement import Composite, Leaf, Problem
 from phalanx.engine.placement import Group as Part
-from phalanx.engine.placement import Verdict as Searched
+from phalanx.engine.scheduling.answers import Answer, Cause, Placed, PlacedAfter
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
-
-@dataclass(slots=True)
-class Solved:
-    outcome: Outcome
-    seats: Assignment
-    rules_in_the_way: bool = False  # there is room, but the pods' rules about each other found no placement
-
-    @property
-    def fits(self) -> bool | None:
-        if self.outcome.verdict is Searched.EXHAUSTED or self.rules_in_the_way:
-            return None
-        return self.outcome.placed
+_RESULTS = {
+    Cause.ROOM: "impossible",
+    Cause.RULES: "rules",
+    Cause.EXTRAS: "impossible",
+    Cause.WHOLE: "refused",
+    Cause.PLUGIN: "refused",
+    Cause.HELD: "untried",
+    Cause.TORN: "error",
+    Cause.ERROR: "error",
+}
 
 
-def solve(state: ClusterState, built: Built) -> Solved:
-    outcome = place(built.problem, explained=False)
-    seats = seats_of(built, outcome) if outcome.placed else []
-    if not built.coupled or (outcome.placed and not seats):
-        return Solved(outcome, seats)
-    try:
-        if not outcome.placed:
-            found = Careful(state, built).run() if open_to_members(state, built) else None
-            return Solved(replace(outcome, verdict=Searched.PLACED), found) if found else Solved(outcome, [])
-        if holds(state, seats):
-            return Solved(outcome, seats)
-        found = Careful(state, built).run()
-    finally:
-        for evaluation in built.evaluations:
-            evaluation.refresh()  # they followed the trial
-    return Solved(outcome, found or [], rules_in_the_way=found is None)
+def verdict_of(answer: Answer) -> Verdict:
+    if isinstance(answer, Placed):
+        return Verdict("placed")
+    if isinstance(answer, PlacedAfter):
+        answer = answer.refused
+    outcome = answer.outcome
+    if outcome is None:
+        return Verdict(_RESULTS[answer.cause], answer.message)
+    return Verdict(outcome.verdict.value, answer.message, proof_of(outcome.certificate), outcome.expansions)
 
 
-def verdict_of(group: Group, built: Built, solved: Solved) -> Verdict:
-    outcome = solved.outcome
-    if solved.rules_in_the_way:
-        return Verdict("rules", words.coupled(group), expansions=outcome.expansions)
-    if outcome.placed:
-        return Verdict("placed", expansions=outcome.expansions)
-    text = explained(group, built, outcome)
-    return Verdict(outcome.verdict.value, text, proof_of(outcome.certificate), outcome.expansions)
+def fits(state: ClusterState, group: Group, built: Built, points: Points | None = None) -> bool | None:
+    """Whether a variant would; None: it is not known."""
+    found = find(state, group, built, points)
+    if isinstance(found, Found):
+        return True
+    return False if isinstance(found, Status) or found.proved else None
 
 
 def changed(problem: Problem, **changes: Any) -> Problem:

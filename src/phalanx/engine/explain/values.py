@@ -80,7 +80,9 @@ class NodeReason(_Value, frozen=True):
 class Verdict(_Value, frozen=True):
     """Of an attempt (or of a trial now, which is taken back)."""
 
-    result: str  # placed, impossible, exhausted, rules (no placement keeps the pods' rules), error, untried
+    # placed, impossible, exhausted, rules (no placement keeps the pods' rules), refused (by a plugin, or because what is
+    # to follow would not fit), error, untried
+    result: str
     message: str = ""
     proof: Proof | None = None
     expansions: int = 0
@@ -172,6 +174,7 @@ class Would(_Value, frozen=True):
     node_reasons: list[NodeReason] = []
     nodes: int = 0
     relaxations: list[Relaxation] = []
+    evicts: list[str] = []  # pods ("ns/name") that the scheduler would have go to make room
 
 
 class Outlook(_Value, frozen=True):

@@ -13,19 +13,18 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import reasons_of
+from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.trial import Solved, solve, verdict_of
-from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Verdict, Would
-from phalanx.engine.framework import Finding
-from phalanx.engine.framework.adapters import PluginFailure
-from phalanx.engine.framework.choice import choose
-from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.explain.trial import verdict_of
+from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Would
+from phalanx.engine.groups.admission import hold_of
+from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.plugins.pod_index import PodIndex
+from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refused, Tree
 from phalanx.engine.scheduling.group_roots import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
-from phalanx.model.groups import WORKLOAD, Group, GroupForest, GroupKey, MemberState, PodKey, group_of, pod_key
+from phalanx.model.groups import WORKLOAD, Group, GroupKey, MemberState, PodKey, group_of, pod_key
 from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ class Question:
 
 def whatif(engine: Scheduler, question: Question, *, relax: bool = True) -> Outlook:
     """Roots in the order of the queue, each after those before it have been placed."""
-    with _Trial(engine) as trial:
-        asked = _Asked(engine, trial, relax)
+    with _Trial(engine) as trial, Rehearsal(engine) as rehearsal:
+        asked = _Asked(engine, trial, rehearsal, relax)
         asked.put(question)
         items = [asked.judge(root) for root in asked.roots()]
         return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
@@ -117,15 +116,14 @@ class _Root:
 
 
 class _Asked:
-    def __init__(self, engine: Scheduler, trial: _Trial, relax: bool) -> None:
+    def __init__(self, engine: Scheduler, trial: _Trial, rehearsal: Rehearsal, relax: bool) -> None:
         self._engine = engine
         self._cluster = engine.cluster
         self._trial = trial
+        self._rehearsal = rehearsal
         self._relax = relax
         self._groups = engine.groups if engine.cluster.grouping else None
-        self.forest = GroupForest(
-            lambda name: name in engine.profiles, group_preemption_policy=engine.gates("PodGroupPreemptionPolicy")
-        )
+        self.forest = engine.cluster.new_forest()
         self.notes: list[str] = []
         self._records: list[PodRecord] = []
         self._pending: dict[GroupKey, dict[str, PodRecord]] = {}
@@ -214,50 +212,43 @@ class _Asked:
     # ---- answers
 
     def judge(self, root: _Root) -> Would:
-        try:
-            return self._pod(root) if root.key is None else self._group(root, root.key)
-        except (PluginFailure, Unplaceable) as problem:
-            return self._no(root, Verdict("error", str(problem)))
+        return self._pod(root) if root.key is None else self._group(root, root.key)
 
     def _no(
         self,
         root: _Root,
-        verdict: Verdict,
+        answer: Refused | PlacedAfter,
         reasons: Sequence[NodeReason] = (),
         changes: Sequence[Relaxation] = (),
     ) -> Would:
         name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
+        refused = answer.refused if isinstance(answer, PlacedAfter) else answer
         return Would(
             root=name,
             fits=False,
-            summary=verdict.message,
+            summary=refused.text,
             priority=root.priority,
             wanted=len(root.records),
-            verdict=verdict,
+            verdict=verdict_of(answer),
             node_reasons=list(reasons),
             nodes=self._engine.columns.count,
             relaxations=list(changes),
+            evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, PlacedAfter) else [],
         )
 
     def _pod(self, root: _Root) -> Would:
         (record,) = root.records
-        if record.pod is not None and record.pod.spec.scheduling_gates:
-            return self._no(root, Verdict("untried", "waiting for its scheduling gates"))
         state = self._cluster
-        evaluation = state.evaluation(record)
-        status = evaluation.pre_filter()
-        if status is not None:
-            message = Diagnosis(state.columns.count, pre_filter=status).message
-            return self._no(root, Verdict("impossible", message))
-        blocked: list[tuple[str, Finding]] = []
-        row = choose(state, record, evaluation, blocked)
-        if row < 0:
-            diagnosis = evaluation.diagnose()
-            diagnosis.findings += blocked
-            changes = for_pod(state, evaluation) if self._relax else []
-            return self._no(root, Verdict("impossible", diagnosis.message), reasons_of(diagnosis), changes)
-        state.columns.place(record, row)
-        node = state.columns.names[row]
+        answer = self._rehearsal.pod(record, evict=True)
+        if not isinstance(answer, Placed):
+            refused = answer.refused if isinstance(answer, PlacedAfter) else answer
+            if refused.diagnosis is None or refused.diagnosis.pre_filter is not None:
+                return self._no(root, answer)
+            changes = []
+            if self._relax and answer is refused and refused.evaluation is not None:
+                changes = for_pod(state, refused.evaluation)
+            return self._no(root, answer, reasons_of(refused.diagnosis), changes)
+        node = state.columns.names[answer.seats[0][1]]
         place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
         return Would(
             root=f"pod/{_name(record)}",
@@ -271,24 +262,21 @@ class _Asked:
         )
 
     def _group(self, root: _Root, key: GroupKey) -> Would:
-        waits = self._held(key)
-        if waits:
-            return self._no(root, Verdict("untried", waits))
         group = self.forest.group(key)
-        assert group is not None
+        if group is None or self.forest.resolve(key).root is None:
+            hold = hold_of(self.forest, key)
+            return self._no(root, Refused(Cause.HELD, hold.message if hold is not None else f"{key} is not known"))
         state = self._cluster
-        built = build(state, group, self._pending, self._engine.settings.search_budget, root.priority)
-        solved = solve(state, built)
-        if not solved.seats:
-            verdict = verdict_of(group, built, solved)
-            if verdict.result == "placed":
-                verdict = Verdict("impossible", "its minimum is met already; no further member fits")
-            certificate = solved.outcome.certificate
-            changes = relaxations(state, built, certificate) if self._relax and certificate is not None else []
-            return self._no(root, verdict, changes=changes)
-        for record, row in solved.seats:
-            state.columns.place(record, row)
-        total, placed = len(root.records), len(solved.seats)
+        tree = Tree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
+        answer = self._rehearsal.group(tree, evict=True)
+        if not isinstance(answer, Placed):
+            changes: list[Relaxation] = []
+            if self._relax and isinstance(answer, Refused):
+                changes = relaxations(state, group, answer, self._engine.attempts.points(tree))
+            return self._no(root, answer, changes=changes)
+        for record, row in answer.seats:
+            self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
+        total, placed = len(root.records), len(answer.seats)
         summary = f"fits: {placed} of {total} pods would get a node"
         return Would(
             root=root_key(key),
@@ -297,30 +285,13 @@ class _Asked:
             priority=root.priority,
             pods=placed,
             wanted=total,
-            places=self._places(group, built, solved),
+            places=self._places(group, answer.seats),
             nodes=state.columns.count,
         )
 
-    def _held(self, key: GroupKey) -> str:
-        """Why no attempt would be made at all."""
-        forest = self.forest
-        invalid = forest.invalid(key)
-        if invalid is not None:
-            return invalid.message
-        resolution = forest.resolve(key)
-        if resolution.root is None:
-            return resolution.message
-        mismatch = forest.mismatch(key)
-        if mismatch is not None:
-            return mismatch
-        if not forest.ready(key):
-            return forest.quorum(key).message
-        gated = forest.gated(key)
-        return f"waiting for scheduling gates of {', '.join(map(str, gated[:3]))}" if gated else ""
-
-    def _places(self, root: Group, built: Built, solved: Solved) -> list[GroupPlace]:
+    def _places(self, root: Group, seats: Assignment) -> list[GroupPlace]:
         rows_of: dict[GroupKey, dict[int, int]] = {}
-        for record, row in solved.seats:
+        for record, row in seats:
             leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
             if leaf is not None:
                 counts = rows_of.setdefault(leaf, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -41,7 +42,7 @@ class Built:
 
 
 def build(
-    state: ClusterState, root: Group, pending: dict[GroupKey, dict[str, PodRecord]], budget: int, priority: int
+    state: ClusterState, root: Group, pending: Mapping[GroupKey, dict[str, PodRecord]], budget: int, priority: int
 ) -> Built:
     """Raises PluginFailure and Unplaceable."""
     return _Builder(state, pending, priority).build(root, budget)
@@ -108,7 +109,7 @@ class BorrowedProblem(Problem):
 
 
 class _Builder:
-    def __init__(self, state: ClusterState, pending: dict[GroupKey, dict[str, PodRecord]], priority: int) -> None:
+    def __init__(self, state: ClusterState, pending: Mapping[GroupKey, dict[str, PodRecord]], priority: int) -> None:
         self._cluster = state
         self._columns: Columns = state.columns
         self._waiting = pending

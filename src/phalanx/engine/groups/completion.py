@@ -73,7 +73,7 @@ def in_vain(columns: Columns, group: Group, others: Iterable[Group], built: Buil
     owed: Amounts = {}
     if key is None:  # where others with a topology will be is not known well enough to hold it against this one
         for other in others:
-            if other is not group:
+            if other.key != group.key:
                 for name, value in outstanding(other).items():
                     owed[name] = owed.get(name, 0.0) + value
     for name, value in sorted(whole.items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -77,3 +77,28 @@ def _name_reasons(built: Built) -> None:
             codes[fresh] = names.setdefault(finding.reason, len(names))
         row.reasons = codes
     built.problem.reason_names = list(names)
+
+
+def counter(built: Built, seats: Assignment) -> Callable[[Group], tuple[int, int]]:
+    """(scheduled, remaining) of a group under a placement: pods of a leaf, child groups of a composite."""
+    seated = {record.key for record, _ in seats}
+
+    def count(group: Group) -> tuple[int, int]:
+        if group.composite:
+            good = sum(count(child)[0] >= _minimum(child) for child in group.sorted_children())
+            return good, len(group.children) - good
+        pods = built.pending.get(id(built.part_of[group.key]), [])
+        placed = sum(record.key in seated for record in pods)
+        return group.placed + placed, len(pods) - placed
+
+    return count
+
+
+def satisfied_by(built: Built, seats: Assignment) -> list[Group]:
+    """The groups that have their minimum under a placement."""
+    count = counter(built, seats)
+    return [group for group in built.group_of.values() if count(group)[0] >= _minimum(group)]
+
+
+def _minimum(group: Group) -> int:
+    return group.spec.minimum if group.spec is not None else 1

@@ -86,7 +86,7 @@ class Points:
 
     def search(self, group: Group, built: Built) -> Outcome | Status:
         """The best of the candidate placements; a Status if a plugin allows none."""
-        placements = self._candidates(group, built)
+        placements = self.candidates(group, built)
         if isinstance(placements, Status):
             return placements
         found: list[tuple[Placement, Outcome]] = []
@@ -103,7 +103,7 @@ class Points:
             return first if first is not None else Status(Code.UNSCHEDULABLE, ("no feasible placements found",))
         return found[self._best(group, built, found)][1]
 
-    def _candidates(self, group: Group, built: Built) -> Sequence[Placement] | Status:
+    def candidates(self, group: Group, built: Built) -> Sequence[Placement] | Status:
         everywhere = Placement("", self._columns.alive)
         for plugin in self._generators:  # as in kube-scheduler the first one decides
             answer = guarded(plugin, plugin.generate, view_of(group), everywhere)

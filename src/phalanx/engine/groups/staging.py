@@ -28,6 +28,7 @@ class Stage:
     units: list[Unit]
     built: Built
     origin: dict[int, int]  # id(leaf of the problem) -> id(leaf of `built`)
+    restricted: bool = False  # a plugin says where room may be made, which filters asked one by one do not know
 
     def victims(self, chosen: Sequence[int]) -> list[PodRecord]:
         return [pod for u in chosen for pod in self.units[u].pods.values()]
@@ -36,12 +37,22 @@ class Stage:
 class Stager:
     """Makes stages of one built group; arrays that do not depend on the stage are made once."""
 
-    def __init__(self, state: ClusterState, catalogue: Catalogue, built: Built, priority: int) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        catalogue: Catalogue,
+        built: Built,
+        priority: int,
+        allowed: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`allowed`: (capacity,) the only nodes on which room may be made."""
         self.cluster = state
         self.columns = state.columns
         self.catalogue = catalogue
         self.built = built
         self.priority = priority
+        self._restricted = allowed is not None
+        self._allowed = state.columns.alive if allowed is None else allowed & state.columns.alive
         self.rids = [self.columns.resources[name] for name in built.problem.resources]
         self.units = sorted((u for u in catalogue.units.values() if u.priority < priority), key=catalogue.hurt)
         self.arrays = self._units()
@@ -53,7 +64,7 @@ class Stager:
         problem = PreemptionProblem(
             placement, self.arrays, self.blockers, node_names=self.columns.names, order=order, budget=budget
         )
-        return Stage(problem, self.units, self.built, origin)
+        return Stage(problem, self.units, self.built, origin, self._restricted)
 
     # ---- who could go
 
@@ -141,14 +152,14 @@ class Stager:
         hindered: list[npt.NDArray[np.int64]] = []
         n = self.columns.n
         for row, evaluation in zip(self.built.problem.shapes, self.built.evaluations, strict=True):
-            mask = self.columns.alive[:n].copy()
+            mask = self._allowed[:n].copy()
             for plugin, tracker in evaluation.filters:
                 if plugin.name != "NodeResourcesFit":
                     mask &= tracker.mask[:n]
             if evaluation.pre_filter() is not None:
                 mask[:] = False
             rows.append(replace(row, mask=mask, slots=None))
-            hindered.append(np.flatnonzero(self.columns.alive[:n] & ~mask & evaluation.diagnose().resolvable[:n]))
+            hindered.append(np.flatnonzero(self._allowed[:n] & ~mask & evaluation.diagnose().resolvable[:n]))
         blockers: dict[tuple[int, int], tuple[int, ...]] = {}
         if any(len(h) for h in hindered) and self.units:
             self._clear_ways(rows, hindered, blockers)

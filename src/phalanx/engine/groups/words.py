@@ -38,6 +38,11 @@ def coupled(group: Group, *, used: int = 0) -> str:
     )
 
 
+def refused_pod(pod: str, message: str) -> str:
+    """Reserve or Permit said no to one member: nobody goes."""
+    return f"{UNSCHEDULABLE}, pod {pod.removeprefix('?')}: {message}"
+
+
 def leftovers(group: Group, built: Built) -> str:
     """Enough members run; more do not fit."""
     part = built.part_of[group.key]

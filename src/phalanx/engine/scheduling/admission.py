@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.groups.admission import Held, hold_of
 from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE
 from phalanx.engine.scheduling.pods import GATED_MESSAGE
 from phalanx.engine.scheduling.roots import Place, Root
@@ -21,6 +22,12 @@ INVALID = "Invalid"
 ERROR = "SchedulerError"
 GATED = "SchedulingGated"
 
+_REASONS = {  # what the groups are told, and what their pods are
+    Held.OBJECTS: ("", WAITING),
+    Held.INVALID: (INVALID, ERROR),
+    Held.MISMATCH: (ERROR, ERROR),
+    Held.GATES: (WAITING, GATED),
+}
 Newcomers = dict[str, PodRecord]
 
 
@@ -63,27 +70,14 @@ class Admission:
         return True
 
     def _in_order(self, root: Root, group: Group, newcomers: Newcomers | None) -> bool:
-        forest, key = self._groups.forest, group.key
-        invalid = forest.invalid(key)
-        if invalid is not None:
-            self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
-            return False
-        if not forest.ready(key):
-            self._below_quorum(root, newcomers, key)
-            return False
-        mismatch = forest.mismatch(key)
-        if mismatch is not None:
-            groups = [key, *(leaf.key for leaf in forest.leaves(key) if leaf.key != key)]
-            self._hold(root, newcomers, groups, ERROR, ERROR, mismatch)
-            return False
-        gated = forest.gated(key)
-        if gated:
-            names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
-            # What the groups were told last may be a number of missing members that are there by now.
-            told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
-            self._hold(root, newcomers, told, WAITING, GATED, f"waiting for scheduling gates of {names}")
-            return False
-        return True
+        hold = hold_of(self._groups.forest, group.key)
+        if hold is None:
+            return True
+        if hold.by is Held.MEMBERS:
+            self._below_quorum(root, newcomers, group.key)
+        else:
+            self._hold(root, newcomers, hold.groups, *_REASONS[hold.by], hold.message)
+        return False
 
     def _like_the_others(self, root: Root, newcomers: Newcomers | None) -> bool:
         """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""

@@ -9,20 +9,22 @@ members from pods that somebody else placed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, Member, MemberState, PodKey
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 
-if TYPE_CHECKING:
-    from phalanx.engine.scheduling.group_roots import Groups
-
 
 class Commits:
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
+    def __init__(self, state: ClusterState, conditions: GroupConditions, emit: Emit) -> None:
+        self._cluster = state
+        self._forest = state.forest
+        self._conditions = conditions
+        self._emit = emit
         self.awaited: dict[str, GroupKey] = {}  # pod key -> leaf, of binds that are not answered yet
         self._open: dict[GroupKey, int] = {}  # leaf -> how many of those
         self._ours: set[GroupKey] = set()  # leaves of which we bound a member in this life
@@ -32,7 +34,7 @@ class Commits:
 
     def begin(self, records: list[PodRecord]) -> None:
         for record in records:
-            leaf = self._groups.forest.leaf_of(PodKey(record.namespace, record.name))
+            leaf = self._forest.leaf_of(PodKey(record.namespace, record.name))
             if leaf is not None and record.key not in self.awaited:
                 self.awaited[record.key] = leaf
                 self._open[leaf] = self._open.get(leaf, 0) + 1
@@ -61,7 +63,7 @@ class Commits:
         self._ours.discard(key)
 
     def under_way(self, root: GroupKey) -> bool:
-        return bool(self._open) and any(leaf.key in self._open for leaf in self._groups.forest.leaves(root))
+        return bool(self._open) and any(leaf.key in self._open for leaf in self._forest.leaves(root))
 
     # ---- scheduled
 
@@ -84,7 +86,7 @@ class Commits:
         """True for every confirmed group whose ancestors are, as far as we had a hand in it."""
         if not self.confirmed(group):
             return False
-        conditions = self._groups.conditions
+        conditions = self._conditions
         ours = False
         for child in group.sorted_children():
             ours = self.tell(child) or ours
@@ -92,7 +94,7 @@ class Commits:
             ours = group.key in self._ours or group.marked > 0
         if ours and not conditions.is_true(group.key):
             # After a restart only what was not written before the crash is written; nobody needs the event again.
-            news = any(leaf.key in self._ours for leaf in self._groups.forest.leaves(group.key))
+            news = any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
             conditions.say(group, "True", "Scheduled", "", event=news)
         return ours
 
@@ -102,11 +104,16 @@ class Commits:
         """Give back what a commit that cannot be completed left on nodes; True if members were asked to go."""
         found = False
         for part in self._broken(group):
-            for leaf in self._groups.forest.leaves(part.key):
+            for leaf in self._forest.leaves(part.key):
                 for member in self._releasable(leaf):
                     found = True
                     self._evict(part, leaf, member, root_key)
         return found
+
+    def incomplete(self, group: Group) -> bool:
+        """Whether `release` would find members to give back."""
+        leaves = (leaf for part in self._broken(group) for leaf in self._forest.leaves(part.key))
+        return any(self._releasable(leaf) for leaf in leaves)
 
     def released(self, uid: str) -> None:
         """Gone, or the eviction was refused: it may be asked again."""
@@ -118,9 +125,9 @@ class Commits:
         repaired, never released."""
         if group.spec is None:
             return
-        if not group.satisfied and not self._groups.conditions.is_true(group.key):
+        if not group.satisfied and not self._conditions.is_true(group.key):
             placed = 0
-            for leaf in self._groups.forest.leaves(group.key):
+            for leaf in self._forest.leaves(group.key):
                 counts = leaf.counts
                 if counts[MemberState.ASSUMED] or leaf.completed:
                     break
@@ -141,7 +148,7 @@ class Commits:
         another scheduler is placing just now is that scheduler's to complete."""
         if leaf.spec is None:
             return []
-        uid, ours = leaf.spec.uid, self._groups.cycle.profiles
+        uid, ours = leaf.spec.uid, self._cluster.profiles
         return [
             member
             for member in leaf.members.values()
@@ -154,7 +161,7 @@ class Commits:
 
     def _scheduled_before(self, leaf: Group) -> bool:
         """Also of a leaf that only later got this parent."""
-        return self._groups.conditions.is_true(leaf.key)
+        return self._conditions.is_true(leaf.key)
 
     def _evict(self, part: Group, leaf: Group, member: Member, root_key: str) -> None:
         meta = member.pod.metadata
@@ -163,7 +170,7 @@ class Commits:
         self._released.add(meta.uid)
         assert part.spec is not None
         what = "child groups" if part.composite else f"members, only {leaf.placed} could be bound"
-        self._groups.cycle.emit(
+        self._emit(
             d.Evict,
             namespace=meta.namespace,
             name=meta.name,

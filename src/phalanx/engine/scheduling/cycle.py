@@ -7,22 +7,20 @@ PreBind. Group roots are handed to `Groups.attempt`, which uses the same parts: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.engine import decisions as d
-from phalanx.engine.framework import ClusterChange, Code, Emit, Finding, PostFilterResult, Status, Wake
-from phalanx.engine.framework.adapters import PluginFailure, guarded
-from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework import ClusterChange, Code, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.profile import Profile
-from phalanx.engine.scheduling.pod_preemption import Help, PodPreemption
+from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused
+from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.reservations import ask, reserve, unreserve
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.waiting import Waiting, twins_of
 from phalanx.engine.state.records import PodRecord
@@ -49,18 +47,21 @@ class Cycle:
         queue: Queue,
         status: PodStatus,
         preemption: PodPreemption,
+        evictions: Evictions,
+        attempts: Attempts,
         emit: Emit,
     ) -> None:
         self.cluster = state
         self.columns = state.columns
         self.nominations = state.nominations
         self.profiles = state.profiles
-        self.evaluation = state.evaluation
         self.queue = queue
         self.status = status
         self.say = status.say
         self.nominate = status.nominate
         self.preemption = preemption
+        self.evictions = evictions
+        self.attempts = attempts
         self.emit = emit
         self.groups: Groups  # set by the scheduler before the first event: groups are made of cycles
         self.holding: dict[str, Held] = {}
@@ -80,11 +81,7 @@ class Cycle:
         came_from = root.bucket
         root.bucket = None
         if root.kind == "Pod":
-            record = root.record
-            try:
-                self._attempt_pod(root, record)
-            except PluginFailure as failure:
-                self.fail(root, record, str(failure))
+            self._attempt_pod(root, root.record)
         else:
             self.groups.attempt(root, self)
         self.queue.attempted(root, came_from)
@@ -96,22 +93,20 @@ class Cycle:
             self.queue.join(root, bucket)
             self.say(record, UNSCHEDULABLE, bucket.message)
             return
-        evaluation = self.evaluation(record)
-        status = evaluation.pre_filter()
-        if status is not None:
-            diagnosis = Diagnosis(self.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
-            diagnosis.resolvable = np.zeros(self.columns.capacity, dtype=np.bool_)
-            self._unschedulable(root, record, evaluation, diagnosis)
-            return
-        blocked: list[tuple[str, Finding]] = []
-        row = choose(self.cluster, record, evaluation, blocked)
-        if row >= 0:
-            self.commit(root, record, row)
-            return
-        diagnosis = evaluation.diagnose()
-        diagnosis.findings += blocked
-        diagnosis.plugins |= {plugin for plugin, _ in blocked}
-        self._unschedulable(root, record, evaluation, diagnosis)
+        if root.key in self.evictions.plans:
+            self.evictions.of(root.key)  # one that came to nothing is no reason to wait
+        answer = self.attempts.pod(record, emit=self.emit)
+        if isinstance(answer, Placed):
+            self.commit(root, record, answer.seats[0][1])
+        elif isinstance(answer, PlacedAfter):
+            self.preemption.carry_out(record, answer)
+            self._unschedulable(root, record, answer.refused, victims_go=True)
+        elif answer.diagnosis is None:
+            self.fail(root, record, answer.message)
+        else:
+            if answer.leaving:
+                self.preemption.await_leaving(record, answer.leaving)
+            self._unschedulable(root, record, answer, victims_go=answer.victims_go)
 
     # ---- success
 
@@ -121,7 +116,7 @@ class Cycle:
         profile = self.profiles[record.scheduler_name]
         self.assume(root, record, row)
         if profile.reserve or profile.permit or profile.pre_bind:
-            status = self.reserve(record, row)
+            status = reserve(self.cluster, record, row)
             if status is None:
                 status = self._advance(root, record, row, "permit", 0.0)
             if status is not None:
@@ -148,21 +143,6 @@ class Cycle:
         if not root.records:
             self.queue.remove(root)
         self.groups.placed(record)
-
-    def reserve(self, record: PodRecord, row: int) -> Status | None:
-        for plugin in self.profiles[record.scheduler_name].reserve:
-            status = ask(plugin, plugin.reserve, record, row)
-            if status is not None:
-                return status
-        return None
-
-    def permit(self, record: PodRecord, row: int) -> Status | None:
-        """The first plugin that refuses or says wait; None: go on."""
-        for plugin in self.profiles[record.scheduler_name].permit:
-            status = ask(plugin, plugin.permit, record, row)
-            if status is not None:
-                return status
-        return None
 
     def advance(self, root: Root, record: PodRecord, row: int) -> Status | None:
         """PreBind and Bind of a pod that is reserved and permitted; a Status if a plugin refused."""
@@ -244,12 +224,7 @@ class Cycle:
         """Undo an assumption; the pod is pending again but in no place of the queue yet."""
         row = record.row
         self.holding.pop(record.key, None)
-        profile = self.profiles.get(record.scheduler_name)
-        for plugin in reversed(profile.reserve if profile else []):
-            try:
-                plugin.unreserve(record, row)
-            except Exception:  # a broken plugin must not keep the room of a pod that is not there
-                continue
+        unreserve(self.cluster, record, row)
         self.unhouse(record)
         record.assumed = False
         record.bind = 0
@@ -283,55 +258,18 @@ class Cycle:
         self.say(record, SCHEDULER_ERROR, message)
         self.queue.back_off(root, self.now)
 
-    def _unschedulable(self, root: Root, record: PodRecord, evaluation: Evaluation, diagnosis: Diagnosis) -> None:
-        result = self._post_filter(record, evaluation.profile, diagnosis)
-        if result is not None:
-            diagnosis.post_filter = result.message
-            if result.nominate is not None:
-                self.nominate(record, result.nominate)
-        hopeless = result is None or result.hopeless
-        message = diagnosis.message
+    def _unschedulable(self, root: Root, record: PodRecord, refused: Refused, *, victims_go: bool) -> None:
+        """`victims_go`: room is being made for it."""
+        diagnosis, profile = refused.diagnosis, self.profiles[record.scheduler_name]
+        assert diagnosis is not None
+        if refused.nominate is not None:
+            self.nominate(record, refused.nominate)
+        message = refused.message
         self.say(record, UNSCHEDULABLE, message)
-        if result is not None and result.sleep is not None:
-            result.sleep(root, message)
+        if victims_go and all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins):
+            self.evictions.sleep(root, message)  # only the row itself decides about a row
             return
-        asks = result.asks if result is not None else None
-        shared = hopeless and not record.nominated
+        shared = refused.alike and not record.nominated
         self.waiting.sleep(
-            root, record, evaluation.profile, diagnosis.plugins, message, self.now, shared=shared, asks=asks
+            root, record, profile, diagnosis.plugins, message, self.now, shared=shared, asks=refused.asks
         )
-
-    def _post_filter(self, record: PodRecord, profile: Profile, diagnosis: Diagnosis) -> Help | None:
-        messages: list[str] = []
-        last: Help | None = None
-        for plugin in profile.post_filters:
-            if getattr(plugin, "preempts", False):
-                result: PostFilterResult = self.preemption(record, diagnosis)
-            else:
-                result = guarded(plugin, plugin.post_filter, record, diagnosis, self.emit)
-                if not isinstance(result, PostFilterResult):
-                    raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
-            last = result if isinstance(result, Help) else Help(result.status, result.nominate, "", result.hopeless)
-            if result.message:
-                messages.append(result.message)
-            if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
-                break
-            if result.status.code is Code.ERROR:
-                raise PluginFailure(plugin.name, result.status.message)
-        if last is None:
-            return None
-        return replace(last, message=", ".join(messages))
-
-
-def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
-    """A plugin's answer about one pod: None for success; a failure or nonsense becomes a Status with its name."""
-    try:
-        status = call(*args)
-    except Exception as problem:
-        text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
-        return Status(Code.ERROR, (text,), plugin.name)
-    if status is None:
-        return None
-    if not isinstance(status, Status):
-        return Status(Code.ERROR, (f"plugin {plugin.name}: answered {type(status).__name__}",), plugin.name)
-    return None if status.code is Code.SUCCESS else status

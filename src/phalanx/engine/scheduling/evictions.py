@@ -42,17 +42,18 @@ class Evictions:
         self._by_victim: dict[str, dict[str, None]] = {}  # pod key -> roots
         self._by_decision: dict[int, str] = {}
 
-    def of(self, root: str) -> UnderWay | None:
+    def standing(self, root: str) -> UnderWay | None:
         """The plan that makes it pointless to look for another one, if there is one."""
         plan = self.plans.get(root)
+        if plan is None or not plan.victims or self._cluster.now - plan.since > GONE_LONG:
+            return None
+        return plan if all(node in self._cluster.columns.row_of for node in plan.nodes) else None
+
+    def of(self, root: str) -> UnderWay | None:
+        """The same; a plan that came to nothing is forgotten."""
+        plan = self.standing(root)
         if plan is None:
-            return None
-        if not plan.victims or self._cluster.now - plan.since > GONE_LONG:
             self.void(root)
-            return None
-        if any(node not in self._cluster.columns.row_of for node in plan.nodes):
-            self.void(root)
-            return None
         return plan
 
     def begin(

@@ -1,17 +1,19 @@
 """Preemption for group roots: plans the minimum first, extras in a step of their own, and carries plans out.
 
-`plan` only looks. `__call__` is what a failed attempt of a root ends with: it answers a note for the group's message.
+`look` and `plan` only look; `carry_out` does what an answer says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from phalanx.engine.framework import ClusterChange
-from phalanx.engine.groups.build import Built, build
-from phalanx.engine.groups.outcomes import seats_of
+from phalanx.engine.framework import Bools, Emit, Status
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.outcomes import counter, satisfied_by, seats_of
+from phalanx.engine.groups.points import Points
 from phalanx.engine.groups.staging import Stage, Stager, latecomers, leftovers, raised
 from phalanx.engine.groups.trial import Assignment, Careful, holds
 from phalanx.engine.placement.problem import Leaf, done
@@ -20,12 +22,12 @@ from phalanx.engine.preemption.cost import ORDER
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan
-from phalanx.engine.scheduling.cycle import Cycle
+from phalanx.engine.scheduling.answers import PlacedAfter, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
-from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import COMPOSITE, Group, GroupKey
+from phalanx.model.groups import COMPOSITE, Group
 
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
@@ -39,6 +41,8 @@ class GroupPlan:
     answer: Answer
     units: tuple[Unit, ...] = ()
     seats: tuple[tuple[PodRecord, int], ...] = ()
+    note: str = ""  # for the group's message
+    gives_up: bool = False  # what was promised to its pods before need not be kept
 
     @property
     def victims(self) -> list[PodRecord]:
@@ -46,46 +50,45 @@ class GroupPlan:
 
 
 class GroupPreemption:
-    def __init__(self, cycle: Cycle, evictions: Evictions, pending: dict[GroupKey, dict[str, PodRecord]]) -> None:
-        self.cycle = cycle
-        self.cluster = cycle.cluster
-        self.catalogue: Catalogue = cycle.preemption.catalogue
+    def __init__(
+        self, state: ClusterState, catalogue: Catalogue, evictions: Evictions, status: PodStatus, emit: Emit
+    ) -> None:
+        self.cluster = state
+        self.catalogue = catalogue
         self.evictions = evictions
-        self._pending = pending  # leaf -> its pending pods
+        self._status = status
+        self._emit = emit
         self.order = ORDER
         self.budget = DEFAULT_BUDGET
-        self._futile: dict[str, tuple[tuple[Any, ...], str]] = {}
+        self._futile: dict[str, tuple[tuple[Any, ...], Answer]] = {}
 
-    # ---- called by an attempt that failed
+    # ---- asked by an attempt that found no room
 
-    def __call__(self, root: Root, group: Group, built: Built) -> str:
-        if self.cluster.forest.preemption_policy(group.key) == "Never":
-            return NEVER
-        if self.evictions.of(root.key) is not None:
-            return ONGOING
-        state = self._state(root)
-        known = self._futile.get(root.key)
-        if known is not None and known[0] == state:
-            return known[1]
-        found = self.plan(root, group, built)
+    def look(self, tree: Tree, built: Built, points: Points | None) -> GroupPlan:
+        """The plan, or why there is none, in words."""
+        if tree.forest.preemption_policy(tree.group.key) == "Never":
+            return GroupPlan(Hopeless(NEVER), note=NEVER)
+        if self.evictions.standing(tree.key) is not None:
+            return GroupPlan(Hopeless(ONGOING), note=ONGOING)
+        known = self._futile.get(tree.key)
+        if known is not None and known[0] == self._state(tree):
+            return GroupPlan(known[1], note=self._note(known[1]), gives_up=True)
+        found = self.plan(tree, built, points)
         if found.units or found.seats:
-            return self.carry_out(root, group, found)
-        note = self._note(found.answer)
-        for record in root.records.values():
-            if record.nominated:
-                self.cycle.nominate(record, "")  # no plan, no promises: others may have the room
+            return replace(found, note=_text(tree.group, found.victims) if self._anybody(found) else "")
         if len(self._futile) > 1024:
             self._futile.clear()
-        self._futile[root.key] = (self._state(root), note)
-        return note
+        self._futile[tree.key] = (self._state(tree), found.answer)
+        return replace(found, note=self._note(found.answer), gives_up=True)
 
-    def expected(self, root: str, change: ClusterChange) -> bool:
-        return self.evictions.expected(root, change)
-
-    def _state(self, root: Root) -> tuple[Any, ...]:
+    def _state(self, tree: Tree) -> tuple[Any, ...]:
         """An unchanged cluster is not searched twice for the same pods (their groups are objects of the cluster)."""
-        pods = tuple(sorted((key, record.shape.id) for key, record in root.records.items()))
-        return (*self.catalogue.circumstances, root.priority, pods)
+        pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
+        return (*self.catalogue.circumstances, tree.priority, pods)
+
+    def _anybody(self, found: GroupPlan) -> bool:
+        """Somebody has to go, or is about to be gone."""
+        return bool(found.units) or any(row in self.catalogue.leaving for _, row in found.seats)
 
     @staticmethod
     def _note(answer: Answer) -> str:
@@ -95,13 +98,27 @@ class GroupPreemption:
 
     # ---- looking
 
-    def plan(self, root: Root, group: Group, built: Built | None = None) -> GroupPlan:
-        """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible."""
+    def plan(self, tree: Tree, built: Built, points: Points | None) -> GroupPlan:
+        """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
+        plugins name the places, in the first of those where there is one."""
         self.catalogue.refresh()
-        if built is None:
-            built = build(self.cluster, group, self._pending, self.cluster.settings.search_budget, root.priority)
-        stager = Stager(self.cluster, self.catalogue, built, root.priority)
-        whole = built.problem.root
+        areas: Sequence[Bools | None] = (None,)
+        if points is not None and points.generates:
+            named = points.candidates(tree.group, built)
+            if isinstance(named, Status):
+                return GroupPlan(Hopeless(named.message))
+            areas = [placement.mask for placement in named]
+        found = GroupPlan(Hopeless(NOBODY_LOWER))
+        for area in areas:
+            found = self._plan(Stager(self.cluster, self.catalogue, built, tree.priority, area))
+            if found.units or found.seats:
+                break
+        seats = list(found.seats)
+        refused = points.refused(satisfied_by(built, seats), counter(built, seats)) if points and seats else None
+        return found if refused is None else GroupPlan(Hopeless(f"{refused.message} ({refused.plugin})"))
+
+    def _plan(self, stager: Stager) -> GroupPlan:
+        whole = stager.built.problem.root
         if not stager.units and not self.catalogue.leaving:
             return GroupPlan(Hopeless(NOBODY_LOWER))
         if not done(whole):
@@ -161,7 +178,7 @@ class GroupPreemption:
     # ---- rules that counting does not see
 
     def _holds(self, units: Sequence[Unit], seats: Assignment) -> bool:
-        journal = self.cycle.columns.journal
+        journal = self.cluster.columns.journal
         mark = journal.mark()
         try:
             self._clear(units)
@@ -170,7 +187,7 @@ class GroupPreemption:
             journal.rewind(mark)
 
     def _clear(self, units: Sequence[Unit]) -> dict[str, int]:
-        columns = self.cycle.columns
+        columns = self.cluster.columns
         home: dict[str, int] = {}
         for unit in units:
             for pod in unit.pods.values():
@@ -184,6 +201,8 @@ class GroupPreemption:
     def _careful(self, stage: Stage) -> GroupPlan:
         """The members in by the filters' own word, on as little as it takes: what hurts more stays if the rest will
         do. Then back, dearest first, whoever the members leave room for."""
+        if stage.restricted:
+            return GroupPlan(Hopeless(RULES))
         hurt = {unit.key: self.catalogue.hurt(unit) for unit in stage.units}
         ladder = sorted({self._rung(key) for key in hurt.values()})
         below, enough = -1, len(ladder) - 1
@@ -199,7 +218,7 @@ class GroupPreemption:
             else:
                 below = middle
         seats, units = found
-        columns = self.cycle.columns
+        columns = self.cluster.columns
         mark = columns.journal.mark()
         try:
             home = self._clear(units)
@@ -222,7 +241,7 @@ class GroupPreemption:
 
     def _seated(self, stage: Stage, units: Sequence[Unit]) -> tuple[Assignment, Sequence[Unit]] | None:
         """Seats for the members once these units are gone."""
-        journal = self.cycle.columns.journal
+        journal = self.cluster.columns.journal
         mark = journal.mark()
         try:
             self._clear(units)
@@ -241,7 +260,7 @@ class GroupPreemption:
         return [part for two in (units[:half], units[half:]) for part in self._unsparable(two, home, seats)]
 
     def _back(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> bool:
-        columns = self.cycle.columns
+        columns = self.cluster.columns
         inner = columns.journal.mark()
         for unit in units:
             for pod in unit.pods.values():
@@ -254,38 +273,43 @@ class GroupPreemption:
 
     # ---- doing
 
-    def carry_out(self, root: Root, group: Group, found: GroupPlan) -> str:
+    def carry_out(self, tree: Tree, answer: PlacedAfter) -> None:
         """Evict, promise the nodes, and wait."""
-        columns, cycle = self.cycle.columns, self.cycle
-        rows = {row for _, row in found.seats}
+        columns, nominations = self.cluster.columns, self.cluster.nominations
+        rows = {row for _, row in answer.seats}
         nodes = [columns.names[row] for row in sorted(rows)]
-        victims = found.victims
+        victims = answer.victims
         leaving = [pod for row in sorted(rows) for pod in self.catalogue.leaving.get(row, {}).values()]
         if not victims and not leaving:
-            return ""
-        members = {record.key for record, _ in found.seats}
+            return
+        members = {record.key for record, _ in answer.seats}
         for node in nodes:
-            for other in list(cycle.nominations.on(node)):
-                if other.priority < root.priority and other.key not in members:
-                    cycle.nominate(other, "")
-        kind = "compositepodgroup" if group.key.kind == COMPOSITE else "podgroup"
-        uid = group.spec.uid if group.spec is not None else ""
-        text = f"found a placement for {kind}, preempting {len(victims)} victims"
+            for other in list(nominations.on(node)):
+                if other.priority < tree.priority and other.key not in members:
+                    self._status.nominate(other, "")
+        kind, spec = _kind(tree.group), tree.group.spec
         self.evictions.begin(
-            root.key,
-            [record for record, _ in found.seats],
+            tree.key,
+            [record for record, _ in answer.seats],
             nodes,
             victims,
             leaving,
-            text=str(found.answer) if isinstance(found.answer, Plan) else text,
+            text=str(answer.plan) if isinstance(answer.plan, Plan) else _text(tree.group, victims),
             kind=kind,
-            uid=uid,
+            uid=spec.uid if spec is not None else "",
             node="cluster",
         )
-        announce(self.cluster, cycle.emit, found.units, kind)
-        for record in root.records.values():
+        announce(self.cluster, self._emit, answer.units, kind)
+        for record in tree.records:
             if record.nominated and record.key not in members:
-                cycle.nominate(record, "")  # of an earlier plan
-        for record, row in found.seats:
-            cycle.nominate(record, columns.names[row])
-        return text
+                self._status.nominate(record, "")  # of an earlier plan
+        for record, row in answer.seats:
+            self._status.nominate(record, columns.names[row])
+
+
+def _text(group: Group, victims: Sequence[PodRecord]) -> str:
+    return f"found a placement for {_kind(group)}, preempting {len(victims)} victims"
+
+
+def _kind(group: Group) -> str:
+    return "compositepodgroup" if group.key.kind == COMPOSITE else "podgroup"

@@ -15,10 +15,10 @@ from phalanx.engine import events as e
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.scheduling.admission import GANG, INVALID, Admission
+from phalanx.engine.scheduling.answers import Tree
 from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.cycle import Cycle
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.group_attempt import Attempt, Refusal
+from phalanx.engine.scheduling.group_cycle import GroupCycle, Refusal
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.roots import Place, Root
@@ -29,6 +29,7 @@ from phalanx.model.groups import (
     COMPOSITE,
     POD_GROUP,
     WORKLOAD,
+    Group,
     GroupKey,
     Member,
     MemberState,
@@ -43,14 +44,21 @@ from phalanx.model.objects import Pod
 class Groups:
     """Turns pods with a group into roots, and has those roots attempted. One per engine."""
 
-    def __init__(self, cycle: Cycle, pods: Pods, evictions: Evictions) -> None:
+    def __init__(
+        self,
+        cycle: Cycle,
+        pods: Pods,
+        conditions: GroupConditions,
+        commits: Commits,
+        preemption: GroupPreemption,
+    ) -> None:
         self.cycle = cycle
         self.pods = pods
         self.queue = cycle.queue
-        self._evictions = evictions
         self.forest = cycle.cluster.forest
-        self.conditions = GroupConditions(cycle.emit)
-        self.commits = Commits(self)
+        self.conditions = conditions
+        self.commits = commits
+        self.preemption = preemption
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self._home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
@@ -64,8 +72,7 @@ class Groups:
         self._stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
         self._errors: dict[str, int] = {}  # root key -> failed commits in a row
         self._admission = Admission(self)
-        self._attempt = Attempt(self)
-        self.preempt = GroupPreemption(cycle, evictions, self.waiting_pods)
+        self._cycle = GroupCycle(self)
 
     # ---- what happened
 
@@ -293,12 +300,12 @@ class Groups:
             self.queue.remove(root)
         self._roots.pop(root.key, None)
         self._group_of.pop(root.key, None)
-        self._attempt.failures.pop(root.key, None)
+        self._cycle.failures.pop(root.key, None)
         self.no_plan(root)
 
     def no_plan(self, root: Root) -> None:
         """Room is no longer being made for this root; whom it sent away stays sent."""
-        self._evictions.void(root.key)
+        self.cycle.evictions.void(root.key)
 
     def adopt(self, root: Root, group: GroupKey) -> None:
         """A root whose pods were all assumed has some again."""
@@ -322,9 +329,13 @@ class Groups:
         target = self.forest.resolve(key).root
         return self._roots.get(root_key(target) if target is not None else f"waiting/{root_key(key)}")
 
+    def tree(self, root: Root, group: Group) -> Tree:
+        """A root as an attempt sees it."""
+        return Tree(root.key, group, self.forest, self.waiting_pods, root.priority, list(root.records.values()))
+
     def failure(self, root: str) -> Refusal | None:
         """Why the last attempt of a root failed, by its key."""
-        return self._attempt.failures.get(root)
+        return self._cycle.failures.get(root)
 
     def under_way(self, root: GroupKey) -> bool:
         """Binds of its members are not all answered yet."""
@@ -347,7 +358,7 @@ class Groups:
         if group is None or not root.records:
             self._drop(root)
             return
-        self._attempt.run(root, group)
+        self._cycle.run(root, group)
         if not root.records and root.place is Place.ATTEMPT:
             self._drop(root)
 

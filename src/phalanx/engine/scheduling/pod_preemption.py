@@ -6,21 +6,21 @@ Nothing is evicted unless the pod then fits, and nothing more while victims of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from phalanx.engine import decisions as d
-from phalanx.engine.framework import ClusterChange, Code, Emit, PostFilterResult, Status, Wake
+from phalanx.engine.framework import ClusterChange, Code, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis, histogram
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.single import Candidate, Chooser
+from phalanx.engine.scheduling.answers import PlacedAfter
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import WORKLOAD, GroupKey
@@ -33,13 +33,20 @@ _GROUPS = ("PodGroup", "CompositePodGroup", "Workload")
 
 
 @dataclass(frozen=True, slots=True)
-class Help(PostFilterResult):
-    """What preemption did for a pod, with how the pod is to wait."""
+class Look:
+    """What preemption would do for a pod."""
 
-    # Puts the root to sleep instead of the cycle: (root, message); the eviction's end will wake it.
-    sleep: Callable[[Root, str], None] | None = None
-    # Of `HELPS_AFTER`, the changes that can make a difference this time. None: all of them.
-    asks: Wake | None = None
+    message: str
+    candidate: Candidate | None = None  # None: nobody is evicted
+    alike: bool = False  # the same for its twins, until something changes
+    nominate: str | None = None  # "" takes back what was promised
+    asks: Wake | None = None  # of `HELPS_AFTER`, the changes that can make a difference; None: all of them
+    waits: bool = False  # for victims that are on their way out
+    leaving: Sequence[PodRecord] = ()  # that are, though not sent by a plan that is known
+
+    @property
+    def status(self) -> Status:
+        return Status(Code.UNSCHEDULABLE if self.candidate is None else Code.SUCCESS)
 
 
 # A pod of lower priority arrived, a promise was dropped, a pod of higher priority left a node with victims on it.
@@ -89,75 +96,41 @@ class PodPreemption:
                         left[rid] += amount
         return all(left[rid] >= amount for rid, amount in shape.requests)
 
-    # ---- PostFilter
+    # ---- looking
 
-    def __call__(self, record: PodRecord, diagnosis: Diagnosis) -> Help:
+    def look(self, record: PodRecord, diagnosis: Diagnosis) -> Look:
         if record.preemption_policy == "Never":
-            return replace(_no(NEVER, hopeless=True), asks=Wake.NOTHING)
-        root = f"pod/{record.key}"
-        if self._evictions.of(root) is not None or self._victims_leaving(record, diagnosis):
-            status = Status(Code.UNSCHEDULABLE, (WAITING,))
-            return Help(status, None, f"preemption: {WAITING}", sleep=self._sleep(record, diagnosis))
+            return Look(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
+        leaving = self._leaving(record, diagnosis)
+        if leaving or self._evictions.standing(f"pod/{record.key}"):
+            return Look(f"preemption: {WAITING}", waits=True, leaving=leaving)
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
-            text = _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})
-            return replace(_no(text, clear=record, hopeless=True), asks=Wake.NODE)
+            return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
         self.catalogue.refresh()
         key = (record.shape.id, record.priority)
         known = self._futile.get(key)
         if known is not None and known[0] == self.catalogue.circumstances:
-            return _no(known[1], clear=record, hopeless=True)
+            return _no(record, known[1])
         found = self.chooser.choose(record, self._cluster.evaluation(record), diagnosis.resolvable)
         if found is None:
             message = self._why_not(record, diagnosis)
             if len(self._futile) > 4096:
                 self._futile.clear()
-            state = (
-                self._cluster.columns.log.position,
-                self._cluster.nominations.version,
-                self._cluster.objects.version,
-            )
-            self._futile[key] = (state, message)
-            return _no(message, clear=record, hopeless=True)
-        return self._carry_out(record, found, diagnosis)
+            self._futile[key] = (self.catalogue.circumstances, message)
+            return _no(record, message)
+        node = self._cluster.columns.names[found.row]
+        return Look(f"preemption: {_found(node, found.units)}", found, nominate=node)
 
-    def _victims_leaving(self, record: PodRecord, diagnosis: Diagnosis) -> bool:
+    def _leaving(self, record: PodRecord, diagnosis: Diagnosis) -> Sequence[PodRecord]:
         """Nominated by an earlier process, or by us before a plan ended: wait while lower priorities are leaving."""
+        if self._evictions.standing(f"pod/{record.key}"):
+            return ()
         row = self._cluster.columns.row_of.get(record.nominated, -1) if record.nominated else -1
         if row < 0 or not len(diagnosis.resolvable) or not diagnosis.resolvable[row]:
-            return False
+            return ()
         self.catalogue.refresh()
-        leaving = self.catalogue.leaving.get(row)
-        if not leaving or not any(pod.priority < record.priority for pod in leaving.values()):
-            return False
-        self._evictions.begin(
-            f"pod/{record.key}",
-            [record],
-            [record.nominated],
-            (),
-            list(leaving.values()),
-            text="waiting for pods to leave",
-        )
-        return True
-
-    def _sleep(self, record: PodRecord, diagnosis: Diagnosis) -> Callable[[Root, str], None] | None:
-        """The quick way to wait, where only the row itself decides about a row."""
-        profile = self._cluster.profiles[record.scheduler_name]
-        local = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
-        return self._evictions.sleep if local else None
-
-    def _carry_out(self, record: PodRecord, found: Candidate, diagnosis: Diagnosis) -> Help:
-        node = self._cluster.columns.names[found.row]
-        victims = [pod for unit in found.units for pod in unit.pods.values()]
-        for other in list(self._cluster.nominations.on(node)):
-            if other.priority < record.priority and other.key != record.key:
-                self._status.nominate(other, "")  # its promise no longer holds
-        message = f"found a potential placement for pod on node {node}, preempting {len(victims)} victims"
-        leaving = list(self.catalogue.leaving.get(found.row, {}).values())
-        self._evictions.begin(
-            f"pod/{record.key}", [record], [node], victims, leaving, text=message, uid=record.uid, node=node
-        )
-        announce(self._cluster, self._emit, found.units, "pod")
-        return Help(Status(Code.SUCCESS), node, f"preemption: {message}", sleep=self._sleep(record, diagnosis))
+        leaving = self.catalogue.leaving.get(row, {})
+        return list(leaving.values()) if any(pod.priority < record.priority for pod in leaving.values()) else ()
 
     def _why_not(self, record: PodRecord, diagnosis: Diagnosis) -> str:
         columns, catalogue = self._cluster.columns, self.catalogue
@@ -177,6 +150,32 @@ class PodPreemption:
             if len(rows):
                 counts[finding.reason] = counts.get(finding.reason, 0) + len(rows)
         return _sentence(diagnosis.nodes, counts)
+
+    # ---- doing
+
+    def carry_out(self, record: PodRecord, answer: PlacedAfter) -> None:
+        """Evict, and wait; the promise is the caller's."""
+        (_, row), *_ = answer.seats
+        node = self._cluster.columns.names[row]
+        for other in list(self._cluster.nominations.on(node)):
+            if other.priority < record.priority and other.key != record.key:
+                self._status.nominate(other, "")  # its promise no longer holds
+        leaving = list(self.catalogue.leaving.get(row, {}).values())
+        text = _found(node, answer.units)
+        self._evictions.begin(
+            f"pod/{record.key}", [record], [node], answer.victims, leaving, text=text, uid=record.uid, node=node
+        )
+        announce(self._cluster, self._emit, answer.units, "pod")
+
+    def await_leaving(self, record: PodRecord, leaving: Sequence[PodRecord]) -> None:
+        """Nobody is sent away: those are on their way out."""
+        text = "waiting for pods to leave"
+        self._evictions.begin(f"pod/{record.key}", [record], [record.nominated], (), leaving, text=text)
+
+
+def _found(node: str, units: Iterable[Unit]) -> str:
+    victims = sum(len(unit.pods) for unit in units)
+    return f"found a potential placement for pod on node {node}, preempting {victims} victims"
 
 
 def announce(state: ClusterState, emit: Emit, units: Iterable[Unit], kind: str) -> None:
@@ -205,6 +204,5 @@ def _sentence(nodes: int, counts: dict[str, int]) -> str:
     return f"0/{nodes} nodes are available: {', '.join(histogram(counts))}."
 
 
-def _no(text: str, *, clear: PodRecord | None = None, hopeless: bool = False) -> Help:
-    nominate = "" if clear is not None and clear.nominated else None
-    return Help(Status(Code.UNSCHEDULABLE, (text,)), nominate, f"preemption: {text}", hopeless)
+def _no(record: PodRecord, text: str) -> Look:
+    return Look(f"preemption: {text}", alike=True, nominate="" if record.nominated else None)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework import ClusterChange, Code, Wake
-from phalanx.engine.scheduling.cycle import Cycle, ask
+from phalanx.engine.scheduling.cycle import Cycle
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR
+from phalanx.engine.scheduling.reservations import gate_of
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Pod
@@ -152,21 +153,19 @@ class Pods:
     def admit(self, root: Root, newcomers: Iterable[PodRecord] | None = None) -> None:
         """Ask PreEnqueue plugins about every pending pod of a root; active if nobody objects, else gated. `newcomers`:
         the root is active already, only these are new."""
-        for record in root.records.values() if newcomers is None else newcomers:
-            profile = self.cycle.profiles[record.scheduler_name]
-            for plugin in profile.pre_enqueue:
-                status = ask(plugin, plugin.pre_enqueue, record)
-                if status is not None:
-                    if status.code is Code.ERROR:
-                        self.cycle.say(record, SCHEDULER_ERROR, status.message)
-                        self.queue.back_off(root, self.cycle.now)
-                        root.gate = (plugin.name, status.message)
-                        return
-                    if record.pod is not None and record.pod.spec.scheduling_gates:
-                        # kube-apiserver writes this itself; where it is there already nothing is sent.
-                        self.cycle.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
-                    self.queue.gate(root, plugin.name, status.message)
-                    return
+        held = gate_of(self.cycle.cluster, root.records.values() if newcomers is None else newcomers)
+        if held is not None:
+            record, status, plugin = held
+            if status.code is Code.ERROR:
+                self.cycle.say(record, SCHEDULER_ERROR, status.message)
+                self.queue.back_off(root, self.cycle.now)
+                root.gate = (plugin, status.message)
+                return
+            if record.pod is not None and record.pod.spec.scheduling_gates:
+                # kube-apiserver writes this itself; where it is there already nothing is sent.
+                self.cycle.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
+            self.queue.gate(root, plugin, status.message)
+            return
         if newcomers is None:
             self.queue.activate(root)
 

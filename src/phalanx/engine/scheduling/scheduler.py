@@ -13,10 +13,14 @@ from phalanx.engine.framework import Factory, Handle
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile, third_party
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.plugins.registry import BUILTIN
 from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.cycle import Cycle
 from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.group_roots import Groups
 from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import PodStatus
@@ -46,11 +50,16 @@ class Scheduler:
         self.queue = self._make_queue()
         status = PodStatus(state, self.queue, self.emit)
         self.evictions = Evictions(state, self.queue, self.emit)
-        self.preemption = PodPreemption(state, Catalogue(state), self.evictions, status, self.emit)
-        self.cycle = Cycle(state, self.queue, status, self.preemption, self.emit)
+        catalogue = Catalogue(state)
+        self.preemption = PodPreemption(state, catalogue, self.evictions, status, self.emit)
+        group_preemption = GroupPreemption(state, catalogue, self.evictions, status, self.emit)
+        conditions = GroupConditions(self.emit)
+        commits = Commits(state, conditions, self.emit)
+        self.attempts = Attempts(state, self.preemption, group_preemption, commits)
+        self.cycle = Cycle(state, self.queue, status, self.preemption, self.evictions, self.attempts, self.emit)
         self.cycle.departed.append(self.evictions.gone)
         self.pods = Pods(self.cycle)
-        self.groups = self.cycle.groups = Groups(self.cycle, self.pods, self.evictions)
+        self.groups = self.cycle.groups = Groups(self.cycle, self.pods, conditions, commits, group_preemption)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")

@@ -1,21 +1,19 @@
-"""One attempt of one group root: build, search, check, then all of it or nothing."""
+"""What becomes of an attempt of a group root: all of it is bound or nothing, and a root that was refused waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from phalanx.engine.framework import ClusterChange, Code, Status, Wake
-from phalanx.engine.framework.adapters import PluginFailure
-from phalanx.engine.groups import completion, words
-from phalanx.engine.groups.build import Built, Unplaceable, build
-from phalanx.engine.groups.outcomes import explained, seats_of
-from phalanx.engine.groups.points import Points
-from phalanx.engine.groups.trial import Assignment, Careful, holds, open_to_members
-from phalanx.engine.placement import Outcome, Verdict, place
+from phalanx.engine.framework import ClusterChange, Status, Wake
+from phalanx.engine.groups import words
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.placement import Outcome
+from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refused
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue import Bucket
+from phalanx.engine.scheduling.reservations import ask_everybody
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.waiting import Interest
 from phalanx.engine.state.records import PodRecord
@@ -25,16 +23,6 @@ from phalanx.model.groups.group import ON_NODE
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.group_roots import Groups
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a root could not be placed."""
-
-    message: str  # of the root group
-    built: Built
-    outcome: Outcome | None = None  # None: only leftovers were tried
-    hopeless: bool = False  # a plugin says that no eviction can help
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,112 +43,53 @@ class Sleep:
     nodes: bool  # any change of nodes may matter: members there dictate a domain, or a plan counts on them
 
 
-class Attempt:
+class GroupCycle:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._cycle = groups.cycle
         self._columns = groups.cycle.columns
-        self._plugins: dict[str, Points | None] = {}  # by scheduler name
         self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
 
     def run(self, root: Root, group: Group) -> None:
         """Leaves the root in a place of the queue, or without pods."""
+        cycle, tree = self._cycle, self._groups.tree(root, group)
         # A plugin at a group point may tell groups apart that the engine cannot.
-        alike = not group.composite and self._points(root) is None
+        alike = not group.composite and cycle.attempts.points(tree) is None
         twins = self._groups.queue.sleeping(_twins(root, group)) if alike else None
         if twins is not None:
             self._join(root, group, twins)
             return
-        try:
-            cluster = self._cycle.cluster
-            budget = cluster.settings.search_budget
-            built = build(cluster, group, self._groups.waiting_pods, budget, root.priority)
-            self._try(root, group, built)
-        except PluginFailure as problem:
-            self._error(root, group, str(problem))
-        except Unplaceable as problem:
-            self._groups.commits.release(group, root.key)  # a gang that was never complete must not stay in the way
-            self._error(root, group, str(problem))
-
-    def _try(self, root: Root, group: Group, built: Built) -> None:
-        if not group.composite and (text := self._in_vain(group, built)) is not None:
+        cycle.evictions.of(root.key)  # one that came to nothing is no reason to wait
+        answer = cycle.attempts.group(tree, emit=cycle.emit)
+        if isinstance(answer, Placed):
+            self._commit(root, group, answer)
+        elif isinstance(answer, PlacedAfter):
+            self._groups.preemption.carry_out(tree, answer)
+            self._refuse(root, group, answer.refused)
+        elif answer.cause is Cause.WHOLE:
             # Room for the whole may come from anywhere: no event tells it, so it is tried again.
-            self._tell(root, group, Refusal(text, None, {}))
-            self._groups.queue.back_off(root, self._cycle.now)
-            return
-        points = self._points(root)
-        found = self._search(group, built, points)
-        if isinstance(found, Status):
-            self._refuse(root, group, _refused_by_plugin(found, built), points)
-            return
-        placement = self._placement(group, built, found, free=points is None or not points.generates)
-        if isinstance(placement, Failure):
-            self._refuse(root, group, placement, points)
-            return
-        assignment, parts = placement
-        satisfied = [built.group_of[part] for part in built.group_of if part in parts]
-        if not assignment:
-            # Enough runs already; what is left over does not fit.
-            self._refuse(root, group, Failure(words.leftovers(group, built), built), points)
-            return
-        refused = points.refused(satisfied, _counter(built, assignment)) if points else None
-        if refused is not None:
-            self._refuse(root, group, _refused_by_plugin(refused, built), points)
-            return
-        self._commit(root, group, built, assignment, satisfied)
-
-    def _placement(
-        self, group: Group, built: Built, outcome: Outcome, *, free: bool
-    ) -> tuple[Assignment, set[int]] | Failure:
-        """Who goes where, and the parts of the tree that have their minimum then. `free`: no plugin says where, which
-        the careful way would not know."""
-        careful = Careful(self._cycle.cluster, built)
-        if not outcome.placed:
-            found = careful.run() if free and open_to_members(self._cycle.cluster, built) else None
-            if found:
-                return found, careful.satisfied
-            message = explained(group, built, outcome)
-            if careful.exhausted and outcome.verdict is not Verdict.EXHAUSTED:
-                message += words.used_up(careful.expansions)
-            return Failure(message, built, outcome)
-        seats = seats_of(built, outcome, row_of=self._columns.row_of)
-        if not (seats and built.coupled) or holds(self._cycle.cluster, seats):
-            return seats, outcome.satisfied
-        found = careful.run() if free else None
-        if found is None:
-            used = careful.expansions if careful.exhausted else 0
-            return Failure(words.coupled(group, used=used), built)
-        return found, careful.satisfied
-
-    def _points(self, root: Root) -> Points | None:
-        """The group plugins of the pods' profile; None: there are none, which is the rule."""
-        name = next(iter(root.records.values())).scheduler_name
-        if name not in self._plugins:
-            points = Points(self._cycle.profiles[name], self._columns)
-            self._plugins[name] = points or None
-        return self._plugins[name]
-
-    def _search(self, group: Group, built: Built, points: Points | None) -> Outcome | Status:
-        if points is None:
-            return place(built.problem, explained=False)
-        pending = sum(len(records) for records in built.pending.values())
-        return points.hopeless(group, pending) or points.search(group, built)
-
-    def _in_vain(self, group: Group, built: Built) -> str | None:
-        if not completion.wanted(group):
-            return None
-        forest = self._groups.forest
-        others = (leaf for key in forest.roots() for leaf in forest.leaves(key))
-        return completion.in_vain(self._columns, group, others, built)
+            self._tell(root, group, Refusal(answer.message, None, {}))
+            self._groups.queue.back_off(root, cycle.now)
+        elif answer.built is None:
+            if answer.cause is Cause.TORN:
+                self._groups.commits.release(group, root.key)  # a gang that was never complete must not stay in the way
+            self._error(root, group, answer.message)
+        else:
+            if answer.releases:
+                self._groups.commits.release(group, root.key)
+            for record in root.records.values() if answer.gives_up else ():
+                if record.nominated:
+                    cycle.nominate(record, "")  # no plan, no promises: others may have the room
+            self._refuse(root, group, answer)
 
     # ---- success
 
-    def _commit(self, root: Root, group: Group, built: Built, seats: Assignment, satisfied: list[Group]) -> None:
+    def _commit(self, root: Root, group: Group, placed: Placed) -> None:
         """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
-        cycle = self._cycle
+        cycle, seats = self._cycle, placed.seats
         for record, row in seats:
             cycle.assume(root, record, row)
-        refused = self._ask_everybody(seats)
+        refused = ask_everybody(cycle.cluster, seats)
         if refused is not None:
             self._take_back(root, group, seats, *refused)
             return
@@ -170,25 +99,8 @@ class Attempt:
             status = cycle.advance(root, record, row)
             if status is not None:
                 cycle.refuse(root, record, status)
-        self._rest(root, built, {g.key for g in satisfied})
-
-    def _ask_everybody(self, seats: Assignment) -> tuple[PodRecord, Status] | None:
-        """The first pod that Reserve or Permit refuses, and why."""
-        cycle = self._cycle
-        for question, asked in ((cycle.reserve, "reserve"), (self._permit, "permit")):
-            if any(getattr(profile, asked) for profile in cycle.profiles.values()):
-                for record, row in seats:
-                    status = question(record, row)
-                    if status is not None:
-                        return record, status
-        return None
-
-    def _permit(self, record: PodRecord, row: int) -> Status | None:
-        """Groups do not wait half-way: a plugin that is not ready now refuses the attempt and is asked again later."""
-        status = self._cycle.permit(record, row)
-        if status is not None and status.code is Code.WAIT:
-            return Status(Code.UNSCHEDULABLE, (f"{status.plugin or 'Permit'} is not ready: {status.message}",))
-        return status
+        assert placed.built is not None
+        self._rest(root, placed.built, {group.key for group in placed.satisfied})
 
     def _take_back(self, root: Root, group: Group, seats: Assignment, refused: PodRecord, status: Status) -> None:
         self._groups.adopt(root, group.key)
@@ -197,7 +109,7 @@ class Attempt:
             self._cycle.root_of.pop(record.key, None)
             root.records[record.key] = record
             self._groups.pending(record)
-        text = f"{words.UNSCHEDULABLE}, pod {refused.key}: {status.message}"
+        text = words.refused_pod(refused.key, status.message)
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
         for record in root.records.values():
             self._cycle.say(record, reason, text)
@@ -218,31 +130,19 @@ class Attempt:
 
     # ---- failure
 
-    def _refuse(self, root: Root, group: Group, failure: Failure, points: Points | None) -> None:
-        cycle = self._cycle
-        message = failure.message
-        released = self._groups.commits.release(group, root.key)
-        helped = False
-        if released:
-            message += "; members bound in an attempt that could not be completed are released"
-        elif points is not None:
-            helped, notes = points.after_failure(group, list(root.records.values()), failure, cycle.emit)
-            message += "".join(f", {note}" for note in notes)
-        profile = cycle.profiles[next(iter(root.records.values())).scheduler_name]
-        if not (released or helped or failure.hopeless) and profile.preempts:
-            note = self._groups.preempt(root, group, failure.built)
-            if note:
-                message += f", pod group preemption: {note}"
+    def _refuse(self, root: Root, group: Group, refused: Refused) -> None:
+        message = refused.text
         texts: dict[Shape, str] = {}
         for record in root.records.values():
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
-        refusal = Refusal(message, failure.outcome, texts)
+        refusal = Refusal(message, refused.outcome, texts)
         self._tell(root, group, refusal)
-        if released:
-            self._groups.queue.back_off(root, cycle.now)  # an eviction may be refused: look again
+        if refused.releases:
+            self._groups.queue.back_off(root, self._cycle.now)  # an eviction may be refused: look again
         else:
-            self._sleep(root, group, failure.built, refusal)
+            assert refused.built is not None
+            self._sleep(root, group, refused.built, refusal)
 
     def _tell(self, root: Root, group: Group, refusal: Refusal) -> None:
         self.failures[root.key] = refusal
@@ -257,7 +157,7 @@ class Attempt:
 
     def _own_message(self, record: PodRecord, group_message: str) -> str:
         """A pod that fits nowhere is told why; one that only lacks its fellows is told that."""
-        evaluation = self._cycle.evaluation(record)
+        evaluation = self._cycle.cluster.evaluation(record)
         if evaluation.best() >= 0 and evaluation.pre_filter() is None:
             return group_message
         return evaluation.diagnose().message
@@ -300,7 +200,7 @@ class Attempt:
         if nodes:
             wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
-        own = built.coupled or planned or self._points(root) is not None
+        own = built.coupled or planned or self._cycle.attempts.points(self._groups.tree(root, group)) is not None
         bucket = self._groups.queue.wait(
             root,
             ("root", root.key) if own else _twins(root, group),
@@ -314,7 +214,7 @@ class Attempt:
         self._cycle.waiting.be_patient(bucket, root.priority)
 
     def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
-        if self._groups.preempt.expected(bucket.key[1], change):  # type: ignore[index]
+        if self._cycle.evictions.expected(bucket.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
         sleep: Sleep = bucket.waits_for
         if sleep.nodes and change.kind & Wake.NODE:
@@ -344,25 +244,3 @@ def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
     for other in others:
         first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}
     return tuple(sorted(first.items()))
-
-
-def _refused_by_plugin(status: Status, built: Built) -> Failure:
-    text = f"{words.UNSCHEDULABLE}, {status.message or 'refused'} ({status.plugin})"
-    return Failure(text, built, hopeless=status.code is Code.UNRESOLVABLE)
-
-
-def _counter(built: Built, seats: Assignment) -> Callable[[Group], tuple[int, int]]:
-    """(scheduled, remaining) of a group under a placement: pods of a leaf, child groups of a composite."""
-    seated = {record.key for record, _ in seats}
-
-    def count(group: Group) -> tuple[int, int]:
-        if group.composite:
-            good = sum(
-                count(child)[0] >= (child.spec.minimum if child.spec else 1) for child in group.sorted_children()
-            )
-            return good, len(group.children) - good
-        pods = built.pending.get(id(built.part_of[group.key]), [])
-        placed = sum(record.key in seated for record in pods)
-        return group.placed + placed, len(pods) - placed
-
-    return count

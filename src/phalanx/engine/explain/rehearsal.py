@@ -1,0 +1,47 @@
+"""An attempt that nobody commits: from the gate to the last plugin before binding, and everything taken back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.scheduling.answers import Answer, Placed, PlacedAfter, Tree
+from phalanx.engine.scheduling.reservations import release
+from phalanx.engine.state.records import PodRecord
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.scheduler import Scheduler
+
+
+class Rehearsal:
+    """Roots that were placed stay until the end, so that the next one is tried beside them."""
+
+    def __init__(self, engine: Scheduler) -> None:
+        self._cluster = engine.cluster
+        self._attempts = engine.attempts
+        self._seats: Assignment = []  # reserved
+
+    def __enter__(self) -> Rehearsal:
+        self._mark = self._cluster.columns.journal.mark()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        release(self._cluster, self._seats)
+        self._cluster.columns.journal.rewind(self._mark)
+
+    def pod(self, record: PodRecord, *, evict: bool = False) -> Answer:
+        return self._keep(self._attempts.whole_pod(record, evict=evict))
+
+    def group(self, tree: Tree, *, evict: bool = False, gated: bool = False) -> Answer:
+        return self._keep(self._attempts.whole_group(tree, evict=evict, gated=gated))
+
+    def _keep(self, answer: Answer) -> Answer:
+        if isinstance(answer, Placed):
+            self._seats += answer.seats
+        elif isinstance(answer, PlacedAfter):
+            columns = self._cluster.columns
+            for pod in answer.victims:
+                columns.unplace(pod)
+            for record, row in answer.seats:
+                columns.place(record, row)
+        return answer

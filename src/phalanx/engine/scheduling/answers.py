@@ -1,0 +1,102 @@
+"""What an attempt answers: placed, placed once these are evicted, or refused because. Values only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phalanx.engine.framework import Code, Status, Wake
+from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.placement import Outcome
+from phalanx.engine.preemption.catalogue import Unit
+from phalanx.engine.preemption.result import Answer as Planned
+from phalanx.engine.preemption.single import Candidate
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group, GroupForest, GroupKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """A group root as it is tried: where it stands in which forest, and its pending pods."""
+
+    key: str  # "podgroup/ns/name"
+    group: Group
+    forest: GroupForest
+    pending: Mapping[GroupKey, dict[str, PodRecord]]  # leaf -> its pending pods
+    priority: int
+    records: Sequence[PodRecord]  # all of them
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.records[0].scheduler_name
+
+
+class Cause(enum.Enum):
+    ROOM = "room"  # no node, or no placement of the tree
+    RULES = "rules"  # there is room, but the pods' rules about each other are in the way
+    EXTRAS = "extras"  # the minimum is met; whoever waits beyond it fits nowhere
+    WHOLE = "whole"  # what is there would fit, what is to follow would not
+    PLUGIN = "plugin"  # a plugin at a group point, Reserve or Permit
+    HELD = "held"  # not tried at all: objects, members or gates
+    TORN = "torn"  # members on nodes contradict the group's own rules
+    ERROR = "error"  # a plugin failed
+
+
+@dataclass(slots=True, eq=False)
+class Refused:
+    cause: Cause
+    message: str
+    hopeless: bool = False  # no eviction can help
+    notes: str = ""  # what PostFilter plugins and preemption add to the message
+    # of groups
+    built: Built | None = None
+    outcome: Outcome | None = None
+    releases: bool = False  # members bound in an attempt that cannot be completed have to be given back first
+    no_plan: Planned | None = None  # what the search for victims said, where there was one
+    gives_up: bool = False  # nodes that were promised to its pods are promised no longer
+    # of pods
+    evaluation: Evaluation | None = None
+    diagnosis: Diagnosis | None = None
+    nominate: str | None = None  # "" takes back what was promised; None: nothing changes
+    alike: bool = False  # its twins need not be tried before something changes
+    asks: Wake | None = None  # of the changes that make evictions possible only these matter; None: all
+    leaving: Sequence[PodRecord] = ()  # wait until these, which are on their way out, are gone
+    victims_go: bool = False  # an earlier answer's evictions are under way
+
+    @property
+    def text(self) -> str:
+        return self.message + self.notes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    seats: Assignment
+    built: Built | None = None  # of groups
+    satisfied: Sequence[Group] = ()  # groups that have their minimum then
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedAfter:
+    """There is no room now, and this is how to make it."""
+
+    refused: Refused  # why not now, with what is to be said meanwhile
+    units: Sequence[Unit]
+    seats: Assignment
+    plan: Planned | Candidate  # with its cost
+
+    @property
+    def victims(self) -> list[PodRecord]:
+        """In the order of arrival within a unit: trials that took some away and back must not be told from others."""
+        return [pod for unit in self.units for pod in sorted(unit.pods.values(), key=lambda pod: pod.order)]
+
+
+Answer = Placed | PlacedAfter | Refused
+
+
+def refused_by_plugin(status: Status, built: Built | None, head: str) -> Refused:
+    text = f"{head}, {status.message or 'refused'} ({status.plugin})"
+    return Refused(Cause.PLUGIN, text, hopeless=status.code is Code.UNRESOLVABLE, built=built)

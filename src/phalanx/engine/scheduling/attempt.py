@@ -1,0 +1,220 @@
+"""One attempt: from the state and a root to an answer. The only one there is.
+
+The scheduler commits the answer; `why`, `whatif` and `plan` read it. Nothing is changed by asking: trials are rewound,
+and PostFilter plugins get an `emit` that leads nowhere unless the scheduler asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.framework import Code, Emit, PostFilterResult, Status
+from phalanx.engine.framework.adapters import PluginFailure, guarded
+from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.framework.interface import Finding
+from phalanx.engine.groups import completion, words
+from phalanx.engine.groups.admission import hold_of
+from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.groups.finding import Found, NotFound, find
+from phalanx.engine.groups.outcomes import counter
+from phalanx.engine.groups.points import Points
+from phalanx.engine.scheduling.answers import (
+    Answer,
+    Cause,
+    Placed,
+    PlacedAfter,
+    Refused,
+    Tree,
+    refused_by_plugin,
+)
+from phalanx.engine.scheduling.commits import Commits
+from phalanx.engine.scheduling.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
+from phalanx.engine.scheduling.reservations import gate_of, rehearse
+from phalanx.engine.state.records import PodRecord
+
+RELEASED = "; members bound in an attempt that could not be completed are released"
+
+
+def nowhere(cls: type[Any], **fields: Any) -> int:
+    """An `emit` for attempts that nobody commits."""
+    return 0
+
+
+class Attempts:
+    def __init__(self, state: ClusterState, pods: PodPreemption, groups: GroupPreemption, commits: Commits) -> None:
+        self._cluster = state
+        self._pods = pods
+        self._groups = groups
+        self._commits = commits
+        self._points: dict[str, Points | None] = {}  # by scheduler name
+
+    # ---- pods
+
+    def pod(self, record: PodRecord, *, evict: bool = True, emit: Emit = nowhere) -> Answer:
+        """`evict`: also look whom to evict, and ask PostFilter plugins."""
+        try:
+            return self._pod(record, evict, emit)
+        except PluginFailure as failure:
+            return Refused(Cause.ERROR, str(failure))
+
+    def _pod(self, record: PodRecord, evict: bool, emit: Emit) -> Answer:
+        state = self._cluster
+        evaluation = state.evaluation(record)
+        status = evaluation.pre_filter()
+        if status is not None:
+            diagnosis = Diagnosis(state.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
+            diagnosis.resolvable = np.zeros(state.columns.capacity, dtype=np.bool_)
+        else:
+            blocked: list[tuple[str, Finding]] = []
+            row = choose(state, record, evaluation, blocked)
+            if row >= 0:
+                return Placed([(record, row)])
+            diagnosis = evaluation.diagnose()
+            diagnosis.findings += blocked
+            diagnosis.plugins |= {plugin for plugin, _ in blocked}
+        refused = Refused(Cause.ROOM, diagnosis.message, evaluation=evaluation, diagnosis=diagnosis, alike=True)
+        return self._after_filters(record, refused, diagnosis, emit) if evict else refused
+
+    def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, emit: Emit) -> Answer:
+        """PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""
+        notes: list[str] = []
+        found: Look | None = None
+        for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
+            if getattr(plugin, "preempts", False):
+                found = self._pods.look(record, diagnosis)
+                result = PostFilterResult(found.status, found.nominate, found.message, found.alike)
+            else:
+                found = None
+                result = guarded(plugin, plugin.post_filter, record, diagnosis, emit)
+                if not isinstance(result, PostFilterResult):
+                    raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
+            refused.nominate, refused.alike = result.nominate, result.hopeless
+            if result.message:
+                notes.append(result.message)
+            if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
+                break
+            if result.status.code is Code.ERROR:
+                raise PluginFailure(plugin.name, result.status.message)
+        diagnosis.post_filter = ", ".join(notes)
+        refused.message = diagnosis.message
+        if found is None:
+            return refused
+        refused.asks, refused.leaving, refused.victims_go = found.asks, found.leaving, found.waits
+        if found.candidate is None:
+            return refused
+        return PlacedAfter(refused, found.candidate.units, [(record, found.candidate.row)], found.candidate)
+
+    # ---- groups
+
+    def points(self, tree: Tree) -> Points | None:
+        """The group plugins of the pods' profile; None: there are none, which is the rule."""
+        name = tree.scheduler_name
+        if name not in self._points:
+            self._points[name] = Points(self._cluster.profiles[name], self._cluster.columns) or None
+        return self._points[name]
+
+    def group(self, tree: Tree, *, evict: bool = True, emit: Emit = nowhere) -> Answer:
+        """`evict`: also look whom to evict, and ask PodGroupPostFilter plugins."""
+        state = self._cluster
+        try:
+            built = build(state, tree.group, tree.pending, state.settings.search_budget, tree.priority)
+            points = self.points(tree)
+            answer = self._place(tree, built, points)
+            if evict and isinstance(answer, Refused) and answer.cause is not Cause.WHOLE:
+                return self._make_room(tree, built, answer, points, emit)
+            return answer
+        except PluginFailure as failure:
+            return Refused(Cause.ERROR, str(failure))
+        except Unplaceable as problem:
+            return Refused(Cause.TORN, str(problem))
+
+    def _place(self, tree: Tree, built: Built, points: Points | None) -> Placed | Refused:
+        group = tree.group
+        if not group.composite and (text := self._in_vain(tree, built)) is not None:
+            return Refused(Cause.WHOLE, text, built=built)
+        pending = sum(len(records) for records in built.pending.values())
+        status = points.hopeless(group, pending) if points is not None else None
+        found = find(self._cluster, group, built, points) if status is None else status
+        if isinstance(found, Status):
+            return refused_by_plugin(found, built, words.UNSCHEDULABLE)
+        if isinstance(found, NotFound):
+            cause = Cause.RULES if found.rules else Cause.ROOM
+            outcome = None if found.rules else found.outcome
+            return Refused(cause, found.text(group, built), built=built, outcome=outcome)
+        if not found.seats:
+            # Enough runs already; what is left over does not fit.
+            return Refused(Cause.EXTRAS, words.leftovers(group, built), built=built)
+        return self._allowed(built, found, points)
+
+    def _allowed(self, built: Built, found: Found, points: Points | None) -> Placed | Refused:
+        satisfied = [built.group_of[part] for part in built.group_of if part in found.satisfied]
+        refused = points.refused(satisfied, counter(built, found.seats)) if points is not None else None
+        if refused is not None:
+            return refused_by_plugin(refused, built, words.UNSCHEDULABLE)
+        return Placed(found.seats, built, satisfied)
+
+    def _in_vain(self, tree: Tree, built: Built) -> str | None:
+        if not completion.wanted(tree.group):
+            return None
+        forests = {id(forest): forest for forest in (self._cluster.forest, tree.forest)}.values()
+        others = (leaf for forest in forests for key in forest.roots() for leaf in forest.leaves(key))
+        return completion.in_vain(self._cluster.columns, tree.group, others, built)
+
+    def _make_room(
+        self, tree: Tree, built: Built, refused: Refused, points: Points | None, emit: Emit
+    ) -> PlacedAfter | Refused:
+        if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
+            refused.releases, refused.notes = True, RELEASED
+            return refused
+        if points is not None:
+            helped, notes = points.after_failure(tree.group, list(tree.records), refused, emit)
+            refused.notes += "".join(f", {note}" for note in notes)
+            if helped:
+                return refused
+        if refused.hopeless or not self._cluster.profiles[tree.scheduler_name].preempts:
+            return refused
+        found = self._groups.look(tree, built, points)
+        if found.note:
+            refused.notes += f", pod group preemption: {found.note}"
+        refused.gives_up = found.gives_up
+        if not found.units and not found.seats:
+            refused.no_plan = found.answer
+            return refused
+        return PlacedAfter(refused, found.units, list(found.seats), found.answer)
+
+    # ---- with the gates before and the reservations after, for questions
+
+    def whole_pod(self, record: PodRecord, *, evict: bool = False) -> Answer:
+        """From the gate to the last plugin that is asked before binding. A Placed answer leaves the pod in the columns,
+        and reserved: whoever asks has opened a mark and takes it back (`reservations.release`)."""
+        held = gate_of(self._cluster, [record])
+        if held is not None:
+            return Refused(Cause.HELD, held[1].message)
+        answer = self.pod(record, evict=evict)
+        if isinstance(answer, Placed):
+            refused = rehearse(self._cluster, answer.seats, waiting_is_refusal=False)
+            if refused is not None:
+                return Refused(Cause.PLUGIN, refused[1].message)
+        return answer
+
+    def whole_group(self, tree: Tree, *, evict: bool = False, gated: bool = False) -> Answer:
+        """Likewise. `gated`: ask although its pods are held by gates of their own."""
+        if not gated:
+            hold = hold_of(tree.forest, tree.group.key)
+            if hold is not None:
+                return Refused(Cause.HELD, hold.message)
+            held = gate_of(self._cluster, tree.records)
+            if held is not None:
+                return Refused(Cause.HELD, held[1].message)
+        answer = self.group(tree, evict=evict)
+        if isinstance(answer, Placed):
+            refused = rehearse(self._cluster, answer.seats, waiting_is_refusal=True)
+            if refused is not None:
+                text = words.refused_pod(refused[0].key, refused[1].message)
+                return Refused(Cause.PLUGIN, text, built=answer.built)
+        return answer
