@@ -80,8 +80,8 @@ class NodeReason(_Value, frozen=True):
 class Verdict(_Value, frozen=True):
     """Of an attempt (or of a trial now, which is taken back)."""
 
-    # placed, impossible, exhausted, rules (no placement keeps the pods' rules), refused (by a plugin, or because what is
-    # to follow would not fit), error, untried
+    # placed, impossible, exhausted, rules (no placement keeps the pods' rules), refused (by a plugin, or because what
+    # is to follow would not fit), error, untried
     result: str
     message: str = ""
     proof: Proof | None = None
