@@ -75,7 +75,7 @@ def fingerprint(engine: Engine) -> tuple[Any, ...]:
         columns.used.tobytes(),
         columns.nonzero.tobytes(),
         columns.alloc.tobytes(),
-        [list(pods) for pods in columns.pods],
+        [sorted(pods) for pods in columns.pods],  # trials that take pods away and back change their order
         list(columns.resource_names),
         list(columns.labels),
         engine.interest.known(),

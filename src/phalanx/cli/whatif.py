@@ -12,6 +12,7 @@ from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 
 MOST_NODES = 8
+MOST_PODS = 8  # to be evicted, by name
 
 
 @click.command(short_help="Say whether manifests would fit now, without creating them.")
@@ -69,6 +70,9 @@ def render(item: Would, paint: Paint) -> str:
     state = paint("fits", "green") if item.fits else paint("does not fit", "yellow")
     lines = [f"{item.root}: {state}", f"  {item.summary}"]
     lines += [f"  {_place(place)}" for place in item.places if item.root.partition("/")[0] != "pod"]
+    if item.evicts:
+        more = f" and {len(item.evicts) - MOST_PODS} more" if len(item.evicts) > MOST_PODS else ""
+        lines.append(f"  would make room by evicting {', '.join(item.evicts[:MOST_PODS])}{more}")
     lines += [f"  {r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons]
     for relaxation in item.relaxations:
         if relaxation.fits is not False:
