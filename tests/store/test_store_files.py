@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from phalanx.base.errors import ConfigProblem, ServiceUnavailable
-from phalanx.local.store import Store
+from phalanx.local.store import Store, backup
 from phalanx.local.store.contract import Key, RevisionMismatch
-from phalanx.local.store.log import Log
+from phalanx.local.store.log import APPLICATION_ID, FORMAT, Log, Row, checksum
 
 
 def key(index: int) -> Key:
@@ -62,7 +62,7 @@ def edit(path: Path, statement: str) -> None:
     "damage",
     [
         lambda path: scribble(path, 0),
-        lambda path: scribble(path, 40_000),
+        lambda path: scribble(path, 60_000),
         lambda path: path.write_bytes(path.read_bytes()[:50_000]),
         lambda path: path.write_bytes(path.read_bytes()[:100]),
         lambda path: path.write_bytes(b"not a database, but long enough to look like one" * 100),
@@ -131,7 +131,8 @@ def test_a_wal_that_lost_acknowledged_writes_is_reported(tmp_path: Path, damage:
         text = refused(path)
         assert "revision 20 was acknowledged" in text and "store.db-wal" in text and "store.db.mark" in text
     assert evidence is None or wal.read_bytes() == evidence
-    Path(f"{path}.mark").unlink()  # what the message offers to whoever put back an old backup
+    assert "phalanx restore --as-is" in text
+    backup.accept(path)  # what the message offers to whoever put back an old copy
 
     async def accepted() -> int:
         store = Store.open(path)
@@ -140,6 +141,105 @@ def test_a_wal_that_lost_acknowledged_writes_is_reported(tmp_path: Path, damage:
         return count
 
     assert asyncio.run(accepted()) < 20
+
+
+@pytest.mark.parametrize("mark", ["missing", "empty", "garbage", "half", "flipped"])
+@pytest.mark.parametrize("wal", ["whole", "truncated", "missing"])
+def test_without_a_mark_that_can_be_read_nothing_starts_and_nothing_is_touched(
+    tmp_path: Path, mark: str, wal: str
+) -> None:
+    """Two kinds of damage at once: what the mark would have told about the WAL must not be taken for granted."""
+    path = tmp_path / "copy" / "store.db"
+    asyncio.run(copy_in_flight(tmp_path / "store.db", path))
+    marked, log = Path(f"{path}.mark"), Path(f"{path}-wal")
+    good = marked.read_bytes()
+    if mark == "missing":
+        marked.unlink()
+    else:
+        wrong = {"empty": b"", "garbage": b"\xff" * 64, "half": good[:20], "flipped": good.replace(b"20", b"02", 1)}
+        marked.write_bytes(wrong[mark])
+    if wal == "missing":
+        edit(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    elif wal == "truncated":
+        log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    for _ in range(2):
+        text = refused(path)
+        assert "store.db.mark" in text and "phalanx restore --as-is" in text
+        assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    count, revision = backup.accept(path)
+    assert count == revision and (count == 20 or wal == "truncated")
+    asyncio.run(fill(path, 1))
+
+
+def test_the_mark_of_another_store_is_noticed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        asyncio.run(fill(tmp_path / name / "store.db", 3 if name == "a" else 9))
+    shutil.copyfile(tmp_path / "a" / "store.db.mark", tmp_path / "b" / "store.db.mark")
+    assert "belongs to another store" in refused(tmp_path / "b" / "store.db")
+
+
+def test_a_refused_start_alters_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "copy" / "store.db"
+    asyncio.run(copy_in_flight(tmp_path / "store.db", path))
+    wal = Path(f"{path}-wal")
+    whole = wal.read_bytes()
+    for damage in (whole[: len(whole) // 2], whole[:-5000] + b"\xff" * 5000, b""):
+        wal.write_bytes(damage)
+        before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+        refused(path)
+        assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    wal.write_bytes(whole)
+    store = Store.open(path)
+    assert store.count == 20
+    asyncio.run(store.close())
+
+
+FORMAT_1 = """
+CREATE TABLE log (rev INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+  created INTEGER NOT NULL, previous INTEGER NOT NULL, deleted INTEGER NOT NULL, checksum INTEGER NOT NULL,
+  value BLOB NOT NULL);
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), revision INTEGER NOT NULL, floor INTEGER NOT NULL,
+  rows INTEGER NOT NULL);
+PRAGMA application_id=%d;
+PRAGMA user_version=1;
+"""
+
+
+def test_a_directory_of_the_first_version_is_upgraded_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    old = sqlite3.connect(path)
+    old.executescript(FORMAT_1 % APPLICATION_ID)
+    rows = [Row(i, "pods", "default", f"p{i}", i, 0, False, b"v%d" % i) for i in range(1, 8)]
+    rows.append(Row(8, "pods", "default", "p3", 3, 3, True, b"gone"))
+    for row in rows:
+        old.execute(
+            "INSERT INTO log VALUES (?,?,?,?,?,?,?,?,?)", (*row[:6], int(row.deleted), checksum(row), row.value)
+        )
+    old.execute("INSERT INTO state VALUES (0, 8, 2, 8)")
+    old.commit()
+    old.execute("PRAGMA journal_mode=WAL")
+    old.close()
+    Path(f"{path}.mark").write_text(f"{'revision 8 pid 0':<63}\n")
+
+    async def scenario() -> None:
+        for life in range(2):
+            store = Store.open(path)
+            assert store.revision == 8 + life and store.oldest == 2
+            assert {entry.key[2]: entry.value for entry in store.list("pods")} == {
+                f"p{i}": b"v%d" % i for i in range(1, 8) if i != 3
+            }
+            changes = await anext(store.watch("pods", since=2))
+            assert [change.revision for change in changes] == list(range(3, 9))
+            await store.put(("nodes", "", "n"), lambda revision: b"{}")
+            await store.close()
+
+    asyncio.run(scenario())
+    log = Log(path)
+    assert log.format == FORMAT == 2 and len(log.identity) == 16
+    log.close()
+    assert f"store {log.identity}" in Path(f"{path}.mark").read_text()
 
 
 def test_a_wal_with_an_unfinished_tail_opens_with_everything_acknowledged(tmp_path: Path) -> None:
@@ -178,7 +278,7 @@ def test_files_are_private(filled: Path) -> None:
 
 HOLD = """
 import sys
-from phalanx.local.store import Store
+from phalanx.local.store import Store, backup
 store = Store.open(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()
@@ -260,7 +360,7 @@ FAILING_DISK = """
 import asyncio, resource, sys
 from pathlib import Path
 from phalanx.base.errors import ServiceUnavailable
-from phalanx.local.store import Store
+from phalanx.local.store import Store, backup
 
 def limit(size):
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

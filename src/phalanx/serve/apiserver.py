@@ -7,7 +7,10 @@ import datetime
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import BinaryIO
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth, Extension
@@ -17,11 +20,13 @@ from phalanx.local.api.event_expiry import EventExpiry
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.limits import Limits
+from phalanx.local.api.request import Answer
 from phalanx.local.api.server import Server, bind
 from phalanx.local.api.tls import load_identity
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
 from phalanx.local.duties import Duties, Place
+from phalanx.local.store.backup import write_snapshot
 from phalanx.local.store.store import Store
 from phalanx.model import builtin
 from phalanx.serve.component import Loop, Supervised
@@ -133,7 +138,9 @@ class ApiServer:
         app = self._app = App(self.api, auth, limits=self._limits)
         assert self._store is not None
         app.health.checks["store-space"] = self._store.alarm
+        app.health.checks["store-integrity"] = self._store.integrity
         app.metrics.measure_store(self._store)
+        app.downloads["/phalanx/v1/backup"] = self._backup
         self._server = Server(app, sock, tls, self._limits)
         await self._server.start()
         # A wildcard address is where to listen, not where to call.
@@ -147,6 +154,20 @@ class ApiServer:
         app.ready = True
         log.info("serving on %s", self.url)
 
+    async def _backup(self) -> Answer:
+        """The store as it is now, in one file; commits go on meanwhile."""
+        assert self._store is not None
+        entries, revision = self._store.snapshot()
+
+        def made() -> BinaryIO:
+            with tempfile.TemporaryDirectory(prefix="phalanx-backup-", dir=self.settings.data) as directory:
+                path = Path(directory) / "snapshot"
+                write_snapshot(path, entries, revision)
+                return path.open("rb")
+
+        file = await asyncio.to_thread(made)
+        return Answer(stream=_pieces(file), content_type="application/octet-stream")
+
     async def stop(self) -> None:
         """Finish what was asked, then close the store."""
         if self._server is not None:
@@ -157,3 +178,9 @@ class ApiServer:
             await self._expiry.stop()
         if self._store is not None:
             await self._store.close()
+
+
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    with file:
+        while piece := await asyncio.to_thread(file.read, 1 << 18):
+            yield piece

@@ -55,6 +55,7 @@ class App:
         self.metrics = ApiMetrics(api.ctx)
         self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
         self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
+        self.downloads: dict[str, Callable[[], Awaitable[Answer]]] = {}  # exact paths, likewise
         self._streams: set[asyncio.Task[Any]] = set()
         self.health = Health()
         self.address = ""  # host:port that clients use
@@ -98,6 +99,11 @@ class App:
         extension = self.extensions.get(path)
         if extension is not None:
             return Answer(body=await extension(method, path, query, await self._body(receive)))
+        download = self.downloads.get(path)
+        if download is not None:
+            if method != "GET":
+                raise MethodNotAllowed(NOT_ALLOWED)
+            return await download()
         route = parse(path)
         if route is None:
             return self._document(path, method, query, scope["headers"])
@@ -180,7 +186,7 @@ class App:
                 return openapi_v2_answer(named.get(b"accept", b"").decode("latin-1"))
             case [""]:
                 paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-                paths += [*self._extras, *self.extensions]
+                paths += [*self._extras, *self.extensions, *self.downloads]
                 return Answer(body=encode({"paths": sorted(paths)}))
         extra = self._extras.get(path)
         if extra is None:

@@ -43,6 +43,8 @@ class ApiMetrics:
         gauge("window_changes", "Changes that are kept for watches.", lambda: store.window[0])
         gauge("window_bytes", "Bytes of states that only the window of changes keeps.", lambda: store.window[1])
         gauge("space_alarm", "1 while the disk is too full for what grows.", lambda: float(bool(store.alarm())))
+        gauge("damaged", "1 once reading the file again found damage.", lambda: float(bool(store.integrity())))
+        gauge("verified_timestamp_seconds", "When the whole file was last found right.", lambda: store.verified)
         gauge("free_bytes", "Free on the disk of the store, when last looked at.", lambda: store.free_bytes)
 
     def count(self, request: Request, code: int) -> None:

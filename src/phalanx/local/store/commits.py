@@ -6,16 +6,24 @@ waits for it. The thread never touches the state in memory; it hands outcomes to
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from phalanx.base.errors import ConfigProblem
 from phalanx.local.store.log import Log, Row
 from phalanx.local.store.space import Space
 
+log = logging.getLogger("phalanx.store")
+
 COMPACT_STEP = 512  # superseded rows per transaction: keeps each commit short
+VERIFY_SECONDS = 600.0  # from the end of one reading of the file to the next
+VERIFY_ROWS = 200  # per slice: a few milliseconds that a commit may have to wait
+VERIFY_PAUSE = 0.05  # seconds between slices
 COMPACT_IDLE = 256  # worth a sync of its own when nobody writes
 
 
@@ -38,6 +46,11 @@ class CommitThread:
     log: Log
     report: Callable[[Outcome], None]  # called in the thread
     space: Space | None = None
+    verify_seconds: float = VERIFY_SECONDS
+    integrity: str = ""  # what reading the file again found wrong; stays, for nothing mends itself
+    verified: float = 0.0  # time of day when the last whole reading found nothing
+    _verify_at: float = 0.0  # monotonic time of the next slice; 0: not begun to count
+    _verify_after: int = 0  # revision that the slice begins behind
     _queue: list[tuple[int, Row]] = field(default_factory=list)
     _discards: deque[_Discard] = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
@@ -81,8 +94,8 @@ class CommitThread:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._stopping and not self._worth_compacting():
-                    self._wake.wait()
+                while not (self._queue or self._stopping or self._worth_compacting() or self._verify_due()):
+                    self._wake.wait(max(0.0, self._verify_at - time.monotonic()) + 0.001)
                 self._compact_due = False
                 batch, self._queue = self._queue, []
                 stopping = self._stopping and not batch
@@ -90,6 +103,9 @@ class CommitThread:
                 self._commit(batch)
                 if self.log.tidy() and self.space is not None:
                     self.space.prepare()
+                self._verify()
+            elif self._verify_due() and not stopping:
+                self._verify()
             elif not self._compact() and not stopping:
                 # A full disk: wait for the next write instead of trying in circles.
                 with self._wake:
@@ -98,6 +114,28 @@ class CommitThread:
             if stopping:
                 self.log.close()
                 return
+
+    def _verify_due(self) -> bool:
+        if self._verify_at == 0.0:
+            self._verify_at = time.monotonic() + self.verify_seconds
+        return time.monotonic() >= self._verify_at
+
+    def _verify(self) -> None:
+        """Read the next rows of the file again: what a disk forgets shall be known before it is needed."""
+        if not self._verify_due():
+            return
+        try:
+            after = self.log.verify(self._verify_after, VERIFY_ROWS)
+        except (sqlite3.Error, OSError, ConfigProblem) as problem:
+            if not self.integrity:
+                log.error("%s", problem)
+            self.integrity = "the file of the store is damaged: see the server's log, and make a backup now"
+            after = None
+        else:
+            if after is None:
+                self.verified = time.time()
+        self._verify_after = after or 0
+        self._verify_at = time.monotonic() + (self.verify_seconds if after is None else VERIFY_PAUSE)
 
     def _worth_compacting(self) -> bool:
         return len(self._discards) >= COMPACT_IDLE or (self._compact_due and bool(self._discards))

@@ -84,6 +84,7 @@ class Store:
             log = Log(Path(path))
             try:
                 store._load(log, commits)
+                log.begin()
             except BaseException:
                 log.abandon()
                 raise
@@ -133,6 +134,19 @@ class Store:
     def window(self) -> tuple[int, int]:
         """(changes, bytes) that are kept for watches only."""
         return len(self._window), self._window.bytes
+
+    def integrity(self) -> str:
+        """What reading the file again found wrong, or ""."""
+        return self._commits.integrity if self._commits is not None else ""
+
+    @property
+    def verified(self) -> float:
+        """When the whole file was last read again and found right; 0: not yet."""
+        return self._commits.verified if self._commits is not None else 0.0
+
+    def snapshot(self) -> tuple[Sequence[Entry], int]:
+        """Every object and the revision they are at: what a backup is made of."""
+        return self._tables.all(), self._revision
 
     @property
     def watchers(self) -> int:

@@ -73,6 +73,14 @@ class Tables:
             del self._resources[resource][namespace]
         self._listed.pop(resource, None)
 
+    def all(self) -> Sequence[Entry]:
+        return [
+            entry
+            for namespaces in self._resources.values()
+            for names in namespaces.values()
+            for entry in names.entries.values()
+        ]
+
     def list(self, resource: str, namespace: str) -> Sequence[Entry]:
         namespaces = self._resources.get(resource)
         if not namespaces:

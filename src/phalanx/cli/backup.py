@@ -1,0 +1,116 @@
+"""`phalanx backup` and `phalanx restore`: the objects of a local cluster in one file, and a cluster made of one."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import click
+
+from phalanx.base.errors import ConfigProblem
+
+PATH = "/phalanx/v1/backup"
+
+
+@click.command(short_help="Write the objects of a local cluster into one file.")
+@click.argument("file", metavar="FILE")
+@click.option("--data", default="", metavar="DIR", help="Its data directory, whether it runs or not.  [default: data]")
+@click.option("--kubeconfig", default="", metavar="FILE", help="How to reach it instead, from anywhere.")
+@click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
+def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
+    """Write a consistent snapshot of a local cluster, which goes on serving meanwhile.
+
+    The file holds every object, Secrets too, and is readable by you alone. It is verified before it gets its name.
+
+    \b
+    Examples:
+      phalanx backup monday.phalanx
+      phalanx backup --data /var/lib/phalanx monday.phalanx
+      phalanx backup --kubeconfig ./kubeconfig monday.phalanx
+    """
+    from phalanx.local.store import backup as backups
+    from phalanx.local.store.log import StoreInUse
+
+    if data and kubeconfig:
+        raise ConfigProblem("--kubeconfig", "say --data or --kubeconfig, not both")
+    target = Path(file)
+    if target.exists():
+        raise ConfigProblem("FILE", f"{target} exists already: choose another name")
+    part = Path(f"{target}.part")
+    try:
+        if kubeconfig:
+            _download(kubeconfig, context, part)
+        else:
+            directory = Path(data or "data")
+            store = directory / "store.db"
+            if not store.exists():
+                raise ConfigProblem("--data", f"there is no store in {directory}")
+            try:
+                rows, revision = backups.read_snapshot(store)
+                backups.write_rows(part, rows, revision)
+            except StoreInUse:
+                _download(str(directory / "kubeconfig"), context, part)
+        rows, revision = backups.read_snapshot(part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    click.echo(f"{len(rows)} objects at revision {revision} in {target}")
+    return 0
+
+
+def _download(kubeconfig: str, context: str, target: Path) -> None:
+    from phalanx.kube.config import load
+
+    connection = load(kubeconfig, context)
+    request = urllib.request.Request(connection.server + PATH)
+    token = asyncio.run(connection.bearer())
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    target.touch(mode=0o600)
+    try:
+        with (
+            urllib.request.urlopen(request, context=connection.ssl, timeout=60) as reply,
+            target.open("wb") as out,
+        ):
+            shutil.copyfileobj(reply, out)
+    except urllib.error.HTTPError as problem:
+        why = "it is not a local cluster of this version" if problem.code == 404 else f"it answered {problem.code}"
+        raise ConfigProblem("--kubeconfig", f"{connection.server} gives no backup: {why}") from None
+    except OSError as problem:
+        raise ConfigProblem("--kubeconfig", f"{connection.server} cannot be reached: {problem}") from None
+
+
+@click.command(short_help="Make the store of a local cluster of a backup.")
+@click.argument("file", metavar="FILE", required=False)
+@click.option(
+    "--data", default="data", show_default=True, metavar="DIR", help="Data directory; its server must not run."
+)
+@click.option("--replace", is_flag=True, help="Move a store that is there aside (to *.before-restore).")
+@click.option("--as-is", is_flag=True, help="Without FILE: accept the store in DIR as it is, though its mark does not.")
+def restore(file: str | None, data: str, replace: bool, as_is: bool) -> int:
+    """Make the store of a local cluster of a backup; start it with `phalanx up --data DIR` afterwards.
+
+    Revisions go on far above those of the backup, so clients that remember later ones start over with a list. The token
+    and the certificates are not in a backup: the directory keeps its own, or gets new ones.
+
+    \b
+    Examples:
+      phalanx restore monday.phalanx --data ./again
+      phalanx restore monday.phalanx --data data --replace
+      phalanx restore --as-is --data data    # an older copy of the directory was put back on purpose
+    """
+    from phalanx.local.store import backup as backups
+
+    store = Path(data) / "store.db"
+    if as_is == (file is not None):
+        raise ConfigProblem("FILE", "say which backup, or --as-is to accept what is in --data")
+    if file is None:
+        count, revision = backups.accept(store)
+        click.echo(f"accepted {store}: {count} objects at revision {revision}")
+    else:
+        count, revision = backups.restore(Path(file), store, replace=replace)
+        click.echo(f"{count} objects in {store}, at revision {revision}; start with: phalanx up --data {data}")
+    return 0

@@ -1,0 +1,117 @@
+"""Backups: a consistent snapshot of a store as one file, and a store made of such a file.
+
+A snapshot is made of the objects in memory at one revision, so taking it neither stops nor slows the commits. It is a
+store file itself, without history: every row is verified when it is read back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.local.store import mark
+from phalanx.local.store.contract import Entry, Key
+from phalanx.local.store.log import Log, Row, StoreInUse
+from phalanx.local.store.mark import Mark
+
+CHUNK = 2000  # rows per transaction
+# Clients remember revisions from before the disaster; nothing new may carry one of them (as etcd's --bump-revision).
+BUMP = 1_000_000_000
+
+
+def write_snapshot(path: Path, entries: Iterable[Entry], revision: int) -> None:
+    """A file (mode 600) with these objects at this revision. Blocks; to be called beside the loop."""
+    rows = (Row(entry.revision, *entry.key, entry.created, 0, False, entry.value) for entry in entries)
+    write_rows(path, sorted(rows), revision)
+
+
+def read_snapshot(path: Path) -> tuple[list[Row], int]:
+    """The objects in a snapshot, or in the store of a server that does not run, and their revision; all verified."""
+    if not path.is_file():
+        raise ConfigProblem("FILE", f"there is no backup {path}")
+    log = Log(path, accept=True)
+    try:
+        live: dict[Key, Row] = {}
+        for row in log.load():
+            key = (row.resource, row.namespace, row.name)
+            if row.deleted:
+                live.pop(key, None)
+            else:
+                live[key] = row._replace(previous=0)
+        return sorted(live.values()), log.revision
+    finally:
+        log.close()
+
+
+def restore(file: Path, store: Path, *, replace: bool = False) -> tuple[int, int]:
+    """Make `store` of a backup; returns (objects, revision it starts at). What was there is moved aside."""
+    rows, revision = read_snapshot(file)
+    store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = [path for path in (store, Path(f"{store}-wal"), mark.path_of(store)) if path.exists()]
+    if there:
+        if not replace:
+            raise ConfigProblem(
+                "--data", f"there is a store already ({store}): choose another directory, or say --replace"
+            )
+        try:
+            Log(store, accept=True).close()
+        except StoreInUse:
+            raise
+        except ConfigProblem:
+            pass  # damaged: a good reason to restore
+    revision += BUMP
+    fresh = Path(f"{store}.restoring")
+    write_rows(fresh, rows, revision)
+    identity = _identity(fresh)
+    for path in there:
+        path.replace(f"{path}.before-restore")
+    fresh.replace(store)
+    _set_mark(store, identity, revision)
+    return len(rows), revision
+
+
+def accept(store: Path) -> tuple[int, int]:
+    """Whoever calls answers for the files as they are: verify what can be, then mark them as whole."""
+    if not store.is_file():
+        raise ConfigProblem("--data", f"there is no store {store}")
+    rows, revision = read_snapshot(store)
+    log = Log(store, accept=True)
+    for _ in log.load():
+        pass
+    mark.path_of(store).unlink(missing_ok=True)
+    log.begin()
+    log.close()
+    return len(rows), revision
+
+
+def write_rows(path: Path, rows: list[Row], revision: int) -> None:
+    for leftover in (path, Path(f"{path}-wal"), mark.path_of(path)):
+        leftover.unlink(missing_ok=True)
+    log = Log(path)
+    try:
+        for start in range(0, len(rows), CHUNK):
+            log.commit(rows[start : start + CHUNK])
+        log.settle(revision)
+    finally:
+        log.close()
+        mark.path_of(path).unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> str:
+    log = Log(path, accept=True)
+    log.close()
+    return log.identity
+
+
+def _set_mark(store: Path, identity: str, revision: int) -> None:
+    made = Mark(mark.path_of(store), identity)
+    made.write(revision, pid=0)
+    made.sync()
+    made.close()
+    directory = os.open(store.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
