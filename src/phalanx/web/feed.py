@@ -25,6 +25,7 @@ Json = dict[str, Any]
 
 INTERVAL = 0.2  # seconds between two changes at most as often
 SHARE = 20  # of the loop's time: one part in so many
+SLICE = 400  # nodes read between two looks at the sockets
 KEPT_CHANGES = 600
 KEPT_BYTES = 8 << 20
 PULSE = 15.0  # seconds: a comment, so that dead connections are noticed
@@ -43,6 +44,7 @@ class Feed:
         self._queue: Json = {}
         self._dirty = asyncio.Event()
         self._news = asyncio.Condition()
+        self._looking = asyncio.Lock()
         self._closed = False
         self.pages = 0
 
@@ -90,20 +92,29 @@ class Feed:
     # ---- changes
 
     async def _look(self) -> None:
-        change = self._differences()
-        if change:
-            await self._publish(change)
+        async with self._looking:
+            change = await self._differences()
+            if change:
+                await self._publish(change)
 
-    def _differences(self) -> Json:
+    async def _read(self, layout: Layout) -> dict[str, NodeRow]:
+        """All nodes, in slices: what changes meanwhile is in the engine's log and read again the next time."""
+        names, found = self._reader.names(), {}
+        for at in range(0, len(names), SLICE):
+            found.update(self._reader.nodes(layout, names[at : at + SLICE]))
+            await asyncio.sleep(0)
+        return found
+
+    async def _differences(self) -> Json:
         reader = self._reader
         names = reader.changed()
         change: Json = {}
         if names is None:
             layout = reader.layout()
+            nodes = await self._read(layout)
             if layout != self._layout:
-                self._start_over(layout)
+                await self._replace(layout, nodes)
                 return {}
-            nodes = reader.nodes(layout)
             gone = self._nodes.keys() - nodes.keys()
         else:
             nodes = reader.nodes(self._layout, names)
@@ -127,16 +138,16 @@ class Feed:
         self._queue = queue
         return change
 
-    def _start_over(self, layout: Layout) -> None:
+    async def _replace(self, layout: Layout, nodes: dict[str, NodeRow]) -> None:
         """Columns mean something else now: every page has to fetch a snapshot."""
-        self._layout = layout
-        self._nodes = self._reader.nodes(layout)
+        self._layout, self._nodes = layout, nodes
         self._groups = self._reader.groups()
         self._queue = self._reader.queue()
         self._ring.clear()
         self._bytes = 0
         self.number += 1
-        self._wake()
+        async with self._news:
+            self._news.notify_all()
 
     async def _publish(self, change: Json) -> None:
         self.number += 1
@@ -148,23 +159,11 @@ class Feed:
         async with self._news:
             self._news.notify_all()
 
-    def _wake(self) -> None:
-        async def tell() -> None:
-            async with self._news:
-                self._news.notify_all()
-
-        self._waking = asyncio.ensure_future(tell())
-
     # ---- for pages
 
     async def snapshot(self) -> bytes:
         """Everything as of now, and the number of the last change in it."""
-        layout = self._reader.layout()
-        if layout != self._layout:
-            self._reader.changed()
-            self._start_over(layout)
-        else:
-            await self._look()
+        await self._look()
         return msgspec.json.encode(
             {
                 "id": f"{self.epoch}-{self.number}",

@@ -108,15 +108,20 @@ class Reader:
             return None
         return {columns.names[row] for row, _, _ in news} | again
 
-    def nodes(self, layout: Layout, names: Iterable[str] | None = None) -> dict[str, NodeRow]:
+    def names(self) -> list[str]:
+        return list(self._engine.columns.row_of)
+
+    def nodes(self, layout: Layout, names: Iterable[str]) -> dict[str, NodeRow]:
         """Rows by name; names that are no nodes are left out."""
         columns, forest = self._engine.columns, self.forest
-        known = [name for name in (columns.row_of if names is None else names) if name in columns.row_of]
+        known = [name for name in names if name in columns.row_of]
         at = [columns.row_of[name] for name in known]
         ids = [columns.resources[name] for name in layout.resources]
         alloc = columns.alloc[ids][:, at].T.round().astype(int).tolist()
         used = columns.used[ids][:, at].T.round().astype(int).tolist()
         first = ids[0] if ids else -1
+        texts: dict[GroupKey, str] = {}
+        amounts: dict[int, int] = {}  # by shape: twins ask for the same
         found: dict[str, NodeRow] = {}
         for name, row, has, uses in zip(known, at, alloc, used, strict=True):
             node = columns.nodes[row]
@@ -135,10 +140,16 @@ class Reader:
             for record in columns.pods[row].values():
                 flags |= (LEAVING if record.terminating else 0) | (BINDING if record.assumed else 0)
                 leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
-                of = text_of(leaf) if leaf is not None else ""
+                of = ""
+                if leaf is not None and not (of := texts.get(leaf, "")):
+                    of = texts[leaf] = text_of(leaf)
+                amount = amounts.get(id(record.shape))
+                if amount is None:
+                    asked = [round(much) for rid, much in record.shape.requests if rid == first]
+                    amount = amounts[id(record.shape)] = sum(asked)
                 share = shares.setdefault(of, [0, 0])
                 share[0] += 1
-                share[1] += next((round(amount) for rid, amount in record.shape.requests if rid == first), 0)
+                share[1] += amount
                 highest = record.priority if highest is None or record.priority > highest else highest
             (self._binding.add if flags & BINDING else self._binding.discard)(name)
             found[name] = (name, [labels.get(key, "") for key in layout.keys], has, uses, flags, highest, shares)

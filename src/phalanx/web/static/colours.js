@@ -18,7 +18,17 @@ export function readColours() {
 export const colour = (name) => named[name];
 export const isDark = () => dark;
 
-export const gang = (hue, alpha = 1) => `oklch(${dark ? 0.74 : 0.64} ${dark ? 0.135 : 0.15} ${hue.toFixed(1)} / ${alpha})`;
+const made = new Map(); // a text for each hue: they are asked for by the thousand
+
+export function gang(hue) {
+  const key = Math.round(hue * 10) + (dark ? 0 : 10000);
+  let style = made.get(key);
+  if (!style) {
+    if (made.size > 4096) made.clear();
+    made.set(key, (style = `oklch(${dark ? 0.74 : 0.64} ${dark ? 0.135 : 0.15} ${(hue).toFixed(1)})`));
+  }
+  return style;
+}
 export const LONE = () => (dark ? "oklch(0.6 0.02 255)" : "oklch(0.66 0.02 255)");
 
 // Four stops, light to deep: how much of a node is in use.

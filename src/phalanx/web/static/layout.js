@@ -35,7 +35,7 @@ function grid(items, target, gap) {
   return best;
 }
 
-function measure(tree, depth, cell, target) {
+function measure(tree, depth, cell, target, wide, rack) {
   if (!tree.children.length) {
     const { pad, gap, head } = frame(depth - 1, depth, cell);
     const count = Math.max(1, tree.nodes.length);
@@ -49,9 +49,9 @@ function measure(tree, depth, cell, target) {
   }
   const level = tree.level ?? -1;
   const { pad, gap, head } = level < 0 ? { pad: 0, gap: 14, head: 0 } : frame(level, depth, cell);
-  const boxes = tree.children.map((child) => measure(child, depth, cell, child.children.length ? 1.5 : 0.78));
+  const boxes = tree.children.map((child) => measure(child, depth, cell, child.children.length ? wide : rack, wide, rack));
   if (tree.nodes.length)
-    boxes.push(measure({ name: "", level: depth - 1, children: [], nodes: tree.nodes, count: tree.nodes.length }, depth, cell, 0.78));
+    boxes.push(measure({ name: "", level: depth - 1, children: [], nodes: tree.nodes, count: tree.nodes.length }, depth, cell, rack, wide, rack));
   const best = grid(boxes, target, gap);
   return { tree, cell, boxes, columns: best.columns, pad, gap, head, w: best.width + 2 * pad, h: best.height + 2 * pad + head };
 }
@@ -83,19 +83,31 @@ function place(box, x, y, out) {
   }
 }
 
+// How wide blocks and racks are for their height is free: the proportions with the largest cells win.
+const PROPORTIONS = [[1.5, 0.78], [1, 0.78], [1, 0.5], [2.2, 0.78], [0.7, 0.78], [1.5, 1.4], [0.7, 1.4], [2.2, 0.5]];
+
 export function lay(tree, depth, width, height) {
   const target = width / Math.max(1, height);
-  const flat = !tree.children.length;
-  const make = (cell) => measure(tree, depth, cell, flat ? target : target);
-  let low = SMALLEST, high = LARGEST, best = make(SMALLEST);
-  for (let turn = 0; turn < 12 && high - low > 0.4; turn++) {
-    const middle = (low + high) / 2;
-    const tried = make(middle);
-    if (tried.w <= width && tried.h <= height) [low, best] = [middle, tried];
-    else high = middle;
+  let best = null;
+  for (const [inner, leaf] of tree.children.length ? PROPORTIONS : PROPORTIONS.slice(0, 1)) {
+    const make = (cell) => measure(tree, depth, cell, target, inner, leaf);
+    let low = SMALLEST, high = LARGEST, found = make(SMALLEST);
+    // Not worth a search if it cannot beat what is there.
+    if (best && found.w <= width && found.h <= height) {
+      const same = make(best.cell + 0.6);
+      if (same.w > width || same.h > height) continue;
+      [low, found] = [best.cell + 0.6, same];
+    }
+    for (let turn = 0; turn < 12 && high - low > 0.4; turn++) {
+      const middle = (low + high) / 2;
+      const tried = make(middle);
+      if (tried.w <= width && tried.h <= height) [low, found] = [middle, tried];
+      else high = middle;
+    }
+    const whole = make(Math.max(SMALLEST, Math.floor(low)));
+    if (whole.w <= width && whole.h <= height) found = whole;
+    if (!best || found.cell > best.cell) best = found;
   }
-  const whole = make(Math.max(SMALLEST, Math.floor(low)));
-  if (whole.w <= width && whole.h <= height) best = whole;
   const out = { boxes: [], cells: new Map(), w: best.w, h: best.h, cell: best.cell };
   place(best, 0, 0, out);
   return out;

@@ -5,7 +5,7 @@ import { colour, gang, LONE, priorityColour, STATES } from "./colours.js";
 import { levels } from "./paint.js";
 import { parts } from "./words.js";
 
-const MOST = 14;
+const MOST = 10;
 
 const entry = (style, text, props = {}) => h("span", { class: "key", ...props }, h("i", { style: { background: style } }), text);
 

@@ -69,20 +69,26 @@ export function paintCells(ctx, view, now) {
 
 const radius = (cell) => (cell.size > 30 ? 6 : cell.size > 12 ? 3 : cell.size > 7 ? 1.5 : 0.5);
 
+// Below this many pixels a cell is a plain square: corners would cost more than they show.
+const PLAIN = 14;
+
 function base(ctx, cell) {
   ctx.fillStyle = colour("cell");
+  if (cell.size < PLAIN) return ctx.fillRect(cell.x, cell.y, cell.size, cell.size);
   round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
   ctx.fill();
-  if (cell.size > 9) {
-    ctx.strokeStyle = colour("cell-edge");
-    ctx.lineWidth = 0.75;
-    ctx.stroke();
-  }
+  ctx.strokeStyle = colour("cell-edge");
+  ctx.lineWidth = 0.75;
+  ctx.stroke();
 }
 
 // A part of a cell, filled from the bottom.
 function part(ctx, cell, from, to, style) {
   if (to <= from) return;
+  if (cell.size < PLAIN) {
+    ctx.fillStyle = style;
+    return ctx.fillRect(cell.x, cell.y + cell.size * (1 - to), cell.size, cell.size * (to - from));
+  }
   ctx.save();
   round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
   ctx.clip();
@@ -93,6 +99,7 @@ function part(ctx, cell, from, to, style) {
 
 function whole(ctx, cell, style) {
   ctx.fillStyle = style;
+  if (cell.size < PLAIN) return ctx.fillRect(cell.x, cell.y, cell.size, cell.size);
   round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
   ctx.fill();
 }
