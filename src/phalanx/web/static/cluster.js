@@ -103,7 +103,7 @@ export class Cluster extends EventTarget {
 
   hue(key) {
     const index = this.hues.get(this.rootOf(key)) ?? 0;
-    return (28 + index * 137.508) % 360;
+    return 50 + ((index * 137.508) % 320); // not red: that is for what goes wrong
   }
 
   // Which nodes hold a group, with the number of its pods there.

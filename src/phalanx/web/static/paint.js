@@ -178,7 +178,8 @@ function hatch(ctx, cell, style) {
   round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
   ctx.clip();
   ctx.strokeStyle = style;
-  ctx.lineWidth = Math.max(0.8, cell.size / 22);
+  ctx.lineWidth = Math.max(0.8, cell.size / 26);
+  ctx.globalAlpha *= 0.6;
   ctx.beginPath();
   const step = Math.max(3, cell.size / 6);
   for (let at = -cell.size; at < cell.size; at += step) {
@@ -248,7 +249,7 @@ function ranks(ctx, layout, members, style, scale) {
   ctx.globalAlpha = 1;
   for (const [name, numbers] of at) {
     const cell = layout.cells.get(name);
-    ring(ctx, cell, style, Math.max(1.5, cell.size / 20) / Math.sqrt(scale), 1.5);
+    ring(ctx, cell, style, Math.max(1.5, cell.size / 32) / Math.sqrt(scale), 1.5);
     label(ctx, cell, span(numbers), style, scale);
   }
 }
@@ -289,7 +290,7 @@ function marks(ctx, layout, overlay, scale) {
     ctx.restore();
     if (mark.goes) hatch(ctx, cell, style);
     ctx.setLineDash(mark.goes ? [] : [4 / scale, 2.5 / scale]);
-    ring(ctx, cell, style, Math.max(1.6, cell.size / 24) / Math.sqrt(scale), 1.5);
+    ring(ctx, cell, style, Math.max(1.5, cell.size / 36) / Math.sqrt(scale), 1.5);
     ctx.setLineDash([]);
     if (mark.text) label(ctx, cell, mark.text, style, scale);
   }

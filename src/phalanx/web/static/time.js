@@ -44,7 +44,7 @@ export function timeView(app) {
       app.recolour();
     } catch (wrong) {
       recording = null;
-      problem = wrong.message;
+      problem = wrong.name === "NotReadableError" ? `${file.name} was written to while it was read: copy it first, or stop what records it` : wrong.message;
     }
     controls();
   }
@@ -60,7 +60,7 @@ export function timeView(app) {
 
   function at(index) {
     recording.seek(index);
-    if (element?.isConnected) told();
+    if (element?.slider?.isConnected) told();
   }
 
   function stop() {
