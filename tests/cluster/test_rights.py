@@ -131,7 +131,8 @@ async def use_controllers(cluster: Beside, client: Recording) -> None:
             "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": pods()}},
         }
     )
-    await cluster.apply(MPI_JOB)
+    for body in (MPI_JOB, PYTORCH_JOB, RAY_CLUSTER):
+        await cluster.apply(body)
     await cluster.create("ClusterTrainingRuntime", "torch", spec=RUNTIME)
     await cluster.apply(TRAIN_JOB)
     for kind, spec in (("StatefulSet", {"podManagementPolicy": "Parallel"}), ("Deployment", {})):
@@ -141,7 +142,7 @@ async def use_controllers(cluster: Beside, client: Recording) -> None:
         body = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template, **spec}
         await cluster.create(kind, kind.lower(), metadata={"annotations": wish}, spec=body)
     await cluster.eventually("CompositePodGroup", lambda found: len(found) == 3)
-    for owner in ("MPIJob", "TrainJob", "StatefulSet", "Deployment"):
+    for owner in ("MPIJob", "PyTorchJob", "RayCluster", "TrainJob", "StatefulSet", "Deployment"):
         await cluster.eventually("PodGroup", lambda found, kind=owner: any(_owner(g) == kind for g in found))
     await cluster.eventually("PodGroup", lambda found: any(g["metadata"]["name"].startswith("lws-0-") for g in found))
     await second_writer(cluster, client)
@@ -173,6 +174,18 @@ MPI_JOB = {
     "kind": "MPIJob",
     "metadata": {"name": "mpi", "annotations": GANG},
     "spec": {"mpiReplicaSpecs": {"Launcher": {"template": pods()}, "Worker": {"replicas": 2, "template": pods()}}},
+}
+PYTORCH_JOB = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "metadata": {"name": "torch", "annotations": GANG},
+    "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": pods()}}},
+}
+RAY_CLUSTER = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "metadata": {"name": "ray", "annotations": GANG},
+    "spec": {"headGroupSpec": {"template": pods()}},
 }
 RUNTIME = {
     "mlPolicy": {"numNodes": 2},

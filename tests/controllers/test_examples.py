@@ -69,7 +69,7 @@ EXPECTED: dict[str, tuple[int, str]] = {
     "statefulset-gang": (1, ""),
     "workload-v1alpha1": (0, ""),
 }
-OTHERWISE = {"cronjob-gang", "mpijob", "trainjob"}  # tested below
+OTHERWISE = {"cronjob-gang", "mpijob", "pytorchjob", "raycluster", "rayjob", "trainjob"}  # tested below
 
 
 def test_every_example_is_tested_and_listed() -> None:
@@ -144,7 +144,16 @@ def test_each_run_of_the_cron_job_has_a_workload_of_its_own() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("name", "crd", "count"), [("mpijob", "mpijob", 5), ("trainjob", "trainer", 5)])
+@pytest.mark.parametrize(
+    ("name", "crd", "count"),
+    [
+        ("mpijob", "mpijob", 5),
+        ("pytorchjob", "pytorchjob", 3),
+        ("raycluster", "ray", 4),
+        ("rayjob", "ray", 3),
+        ("trainjob", "trainer", 5),
+    ],
+)
 def test_kinds_of_other_operators_are_stored_and_grouped(name: str, crd: str, count: int) -> None:
     async def scenario() -> None:
         async with world(nodes=0, scheduler=False, controllers=False) as cluster:

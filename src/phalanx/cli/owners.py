@@ -12,6 +12,7 @@ from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, connection_of, target
 from phalanx.controllers import resources as r
+from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME
 from phalanx.kube.group_api import GroupApi
 
@@ -29,7 +30,7 @@ async def each_root(
         return await ask_one(*target(what), namespace, kubeconfig, context, scheduler, output)
     connection = connection_of(kubeconfig, context)
     async with Asker(connection, scheduler) as asker:
-        groups = await groups_of(GroupApi(asker.client), found.resource.kind, namespace or connection.namespace, owned)
+        groups = await groups_of(GroupApi(asker.client), found, namespace or connection.namespace, owned)
     codes = []
     for number, (group_kind, group) in enumerate(groups):
         if number and output == "text":
@@ -38,27 +39,35 @@ async def each_root(
     return max(codes)
 
 
-async def groups_of(client: Client, kind: str, namespace: str, name: str) -> list[tuple[str, str]]:
+async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: str) -> list[tuple[str, str]]:
     """(kind, name) of the root groups of a workload; raises a usage error where it has none."""
+    owners = {(kind.resource.kind, name)}
+    if kind.makes is not None:  # a CronJob has no groups, its Jobs have
+        for item in await _items(client, kind.makes, namespace):
+            if owners & _owners(item):
+                owners.add((kind.makes.kind, item["metadata"]["name"]))
     workloads = await _items(client, r.WORKLOADS, namespace)
     mine = {
         item["metadata"]["name"]
         for item in workloads
-        if (ref := item["spec"].get("controllerRef") or {}).get("kind") == kind and ref.get("name") == name
+        if ((ref := item["spec"].get("controllerRef") or {}).get("kind"), ref.get("name")) in owners
     }
     found: list[tuple[str, str]] = []
     for resource in (r.COMPOSITE_POD_GROUPS, r.POD_GROUPS):
         for item in await _items(client, resource, namespace):
-            spec, meta = item["spec"], item["metadata"]
-            owners = {(o["kind"], o["name"]) for o in meta.get("ownerReferences") or ()}
-            belongs = (kind, name) in owners or (spec.get("workloadRef") or {}).get("workloadName") in mine
+            spec = item["spec"]
+            belongs = owners & _owners(item) or (spec.get("workloadRef") or {}).get("workloadName") in mine
             if belongs and not spec.get("parentCompositePodGroupName"):
-                found.append((resource.kind, meta["name"]))
+                found.append((resource.kind, item["metadata"]["name"]))
     if not found:
         found = [("Workload", workload) for workload in sorted(mine)]  # KEP-4671: groups without objects
     if not found:
-        raise click.UsageError(f"{kind} {name} in {namespace} has no groups; ask about one of its pods")
+        raise click.UsageError(f"{kind.resource.kind} {name} in {namespace} has no groups; ask about one of its pods")
     return sorted(found)
+
+
+def _owners(item: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(owner["kind"], owner["name"]) for owner in item["metadata"].get("ownerReferences") or ()}
 
 
 async def _items(client: Client, resource: Any, namespace: str) -> list[dict[str, Any]]:

@@ -75,6 +75,7 @@ class WorkloadKind:
     scaled: bool = False  # spec.replicas is the number of its pods
     # -- beside the controllers of a real cluster
     followed: bool = True  # its groups are made there; False: those of what it makes are
+    makes: Resource | None = None  # what that is
     certain: bool = True  # where a pod has a place in such a workload, the workload exists
     reads: tuple[Resource, ...] = ()  # other objects its groups depend on
     refers: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on

@@ -14,6 +14,8 @@ from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.mpijob.kind import MPI_JOB
+from phalanx.controllers.workloads.pytorchjob.kind import PYTORCH_JOB
+from phalanx.controllers.workloads.ray.kind import RAY_CLUSTER, RAY_JOB
 from phalanx.controllers.workloads.replicaset.kind import REPLICA_SET
 from phalanx.controllers.workloads.replicationcontroller.kind import REPLICATION_CONTROLLER
 from phalanx.controllers.workloads.statefulset.kind import STATEFUL_SET
@@ -22,6 +24,9 @@ from phalanx.controllers.workloads.trainjob.kind import TRAIN_JOB
 KINDS: tuple[WorkloadKind, ...] = (
     TRAIN_JOB,
     MPI_JOB,
+    PYTORCH_JOB,
+    RAY_JOB,
+    RAY_CLUSTER,
     JOB_SET,
     LEADER_WORKER_SET,
     CRON_JOB,

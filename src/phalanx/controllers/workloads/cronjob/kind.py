@@ -35,5 +35,6 @@ CRON_JOB = WorkloadKind(
     place=lambda pod: None,  # its pods are those of its Jobs
     aliases=("cj",),
     followed=False,
+    makes=r.JOBS,
     run=_run,
 )

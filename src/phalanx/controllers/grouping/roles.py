@@ -1,0 +1,63 @@
+"""Workloads made of roles (a head and workers, a master and workers): one gang of the least that each must have.
+
+Pods beyond a role's minimum belong to the group, too: they are placed when there is room, and hold up nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from phalanx.controllers.grouping.by_hand import with_hand_made
+from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.names import fitting
+from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.wishes import wishes
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    name: str
+    count: int  # pods it has now
+    least: int  # of which so many must start with the others
+    template: Json
+
+    @property
+    def priority_class(self) -> str:
+        return str((self.template.get("spec") or {}).get("priorityClassName") or "")
+
+    @property
+    def linked(self) -> bool:
+        spec = self.template.get("spec") or {}
+        return spec.get("schedulingGroup") is not None or spec.get("workloadRef") is not None
+
+
+def one_gang(
+    owner: Json, roles: Sequence[Role], related: Sequence[Json], *, minimum: int | None = None, priority_class: str = ""
+) -> Grouping:
+    """minimum: what the object says in a field of its own; an annotation goes before it."""
+    wish = wishes(owner["metadata"].get("annotations"))
+    free = [role for role in roles if not role.linked]
+    everybody = sum(max(role.count, role.least) for role in free)
+    if wish.gang is False or not everybody:
+        return Grouping()
+    classes = sorted({role.priority_class for role in free})
+    if len(classes) > 1 and not priority_class:
+        shown = ", ".join(f"{role.name} ({role.priority_class or 'none'})" for role in free)
+        raise Refused(f"all pods of one gang need the same priorityClassName, found {shown}")
+    count = wish.min_count or minimum or sum(role.least for role in free)
+    if count > everybody:
+        raise Refused(f"a gang of {count} can never form: there are only {everybody} pods; lower the minimum")
+    name = fitting(owner["metadata"]["name"])
+    leaf = Leaf("all", gang(max(1, count)), wish.constraints, wish.mode, (), priority_class or classes[0])
+    link = Link(pod_group=name, template=leaf.name)
+    found = Grouping(
+        workload=workload(owner, name, [leaf]),
+        groups=[pod_group(owner, name, name, leaf)],
+        links={role.name: link for role in free},
+    )
+    return with_hand_made(owner, found, related)
+
+
+def templates_of(roles: Sequence[Role]) -> Iterator[Json]:
+    return (role.template for role in roles)

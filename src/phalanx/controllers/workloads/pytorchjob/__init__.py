@@ -1,0 +1,1 @@
+"""PyTorchJob (kubeflow.org/v1)."""

@@ -1,0 +1,60 @@
+"""PyTorchJob: master and workers are one gang; an elastic one needs its master and `minReplicas` workers to begin.
+
+Parts are "master" and "worker". `runPolicy.schedulingPolicy.minAvailable` overrides the number, as its operator has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from phalanx.base.client import Resource
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.grouping.roles import Role, one_gang, templates_of
+from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import Place, PodView
+
+PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+
+
+def roles_of(job: Json) -> list[Role]:
+    spec = job["spec"]
+    elastic = (spec.get("elasticPolicy") or {}).get("minReplicas")
+    found = []
+    for type_, replicas in (spec.get("pytorchReplicaSpecs") or {}).items():
+        count = 1 if replicas.get("replicas") is None else int(replicas["replicas"])
+        least = min(count, int(elastic)) if elastic is not None and type_ == "Worker" else count
+        found.append(Role(type_.lower(), count, least, replicas.get("template") or {}))
+    return found
+
+
+def group_pytorch_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
+    run: Json = job["spec"].get("runPolicy") or {}
+    if run.get("suspend"):
+        return Grouping()
+    policy: Json = run.get("schedulingPolicy") or {}
+    priority = str(policy.get("priorityClass") or "")
+    return one_gang(job, roles_of(job), related, minimum=policy.get("minAvailable"), priority_class=priority)
+
+
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+    for role in roles_of(job):
+        name = f"{job['metadata']['name']}-{role.name}"
+        yield from numbered(name, role.template, role.count, found.links.get(role.name))
+
+
+def _place(pod: PodView) -> Place | None:
+    name, role = pod.made_by(PYTORCH_JOBS.kind), pod.labels.get(REPLICA_TYPE)
+    return Place(PYTORCH_JOBS.kind, name, (role.lower(),)) if name and role else None
+
+
+PYTORCH_JOB = WorkloadKind(
+    resource=PYTORCH_JOBS,
+    group=group_pytorch_job,
+    pods=_pods,
+    templates=lambda job: templates_of(roles_of(job)),
+    place=_place,
+    aliases=("ptj",),
+    ends=("Succeeded", "Failed"),
+    adopts=True,
+)

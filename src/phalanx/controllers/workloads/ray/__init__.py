@@ -1,0 +1,1 @@
+"""RayCluster and RayJob (ray.io/v1)."""
