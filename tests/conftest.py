@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:  # tests of other layers do not need a server
     from local_cluster import LocalCluster
 
+pytest_plugins = ["phalanx.testing.pytest", "pytester"]
+
 _numbers = itertools.count(1)
 
 
@@ -22,7 +24,7 @@ def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     running: list[LocalCluster] = []
 
     def start(**settings: Any) -> LocalCluster:
-        cluster = local_cluster(tmp_path_factory.mktemp("cluster"), **settings)
+        cluster = local_cluster(tmp_path_factory.mktemp("cluster"), movable=False, **settings)
         cluster.start()
         running.append(cluster)
         return cluster

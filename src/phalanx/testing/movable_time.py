@@ -1,0 +1,33 @@
+"""A real event loop whose time can be moved on: sockets and threads are real, only the waiting is shortened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+class MovableLoop(asyncio.SelectorEventLoop):
+    """`advance` from its own thread: everything that is due by then happens, in order, as far as timers go."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        super().__init__()
+
+    def time(self) -> float:
+        return super().time() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+class MovableClock:
+    """`phalanx.base.clock.Clock` of such a loop."""
+
+    def __init__(self, loop: MovableLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> float:
+        return time.time() + self._loop._ahead
+
+    def monotonic(self) -> float:
+        return self._loop.time()

@@ -1,0 +1,75 @@
+"""A pytest plugin: a whole Kubernetes cluster as a fixture, for tests of controllers, operators, charts and clients.
+
+In conftest.py:
+
+    pytest_plugins = ["phalanx.testing.pytest"]
+
+In a test:
+
+    @pytest.mark.cluster(nodes=8, topology="racks=2,gpus=8")
+    def test_my_operator(cluster):
+        cluster.apply(open("job.yaml").read())
+        ...
+
+`cluster` is fresh for every test and starts in the test's own process within half a second; `cluster.kubeconfig` is a
+file for kubectl and client libraries, `cluster.advance(3600)` lets an hour pass. `session_cluster` is one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.testing.local_cluster import LocalCluster, local_cluster
+
+MARK = "cluster"
+DEFAULTS: dict[str, Any] = {"nodes": 4}
+ALLOWED = {"nodes", "topology", "gates", "run_nodes", "run_controllers", "run_scheduler", "data"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "cluster(nodes=4, topology='', gates='', run_controllers=True, …): what the `cluster` fixture starts"
+    )
+
+
+@pytest.fixture(scope="session")
+def start_phalanx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LocalCluster]]:
+    """A factory of clusters that live until the end of the session, for those who need several."""
+    running: list[LocalCluster] = []
+
+    def start(**options: Any) -> LocalCluster:
+        cluster = _start(tmp_path_factory.mktemp("phalanx"), options)
+        running.append(cluster)
+        return cluster
+
+    yield start
+    for cluster in running:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def session_cluster(start_phalanx: Callable[..., LocalCluster]) -> LocalCluster:
+    """One cluster for all tests: use a namespace of your own."""
+    return start_phalanx()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster of the test's own, as its mark `cluster` asks for."""
+    mark = request.node.get_closest_marker(MARK)
+    started = _start(tmp_path, dict(mark.kwargs) if mark is not None else {})
+    yield started
+    started.stop()
+
+
+def _start(directory: Path, options: dict[str, Any]) -> LocalCluster:
+    unknown = sorted(set(options) - ALLOWED)
+    if unknown:
+        raise pytest.UsageError(f"a cluster has no option {unknown[0]!r}; options are {', '.join(sorted(ALLOWED))}")
+    started = local_cluster(directory, **{**DEFAULTS, **options})
+    started.start()
+    return started
