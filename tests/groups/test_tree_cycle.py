@@ -214,6 +214,36 @@ def test_members_with_spreading_and_affinity_rules_still_make_a_gang_or_nothing(
     assert racks_of(run, "g") == {"a", "b", "c"}
 
 
+def test_single_below_all_is_invalid_until_it_is_mended():
+    run = Cluster().see(*rack("r", 2), composite("root").gang(1).disrupt_all())
+    run.see(pod_group("g").gang(1).parent("root"), *members("g", 1)).step()
+    assert run.bound == {}
+    for key in (("root", CPG), ("g",)):
+        status, reason, message = run.said(*key)
+        assert (status, reason) == ("False", "Invalid")
+        assert "PodGroup g has disruption mode Single below CompositePodGroup root with mode All" in message
+    run.see(composite("root").gang(1).generation(2)).step()
+    assert run.bound.keys() == {"g-0"}
+    run = Cluster().see(*rack("r", 2), composite("root").gang(1))
+    run.see(pod_group("g").gang(1).parent("root").disrupt_all(), *members("g", 1)).step()
+    assert run.bound.keys() == {"g-0"}, "All below Single is what groups are for"
+
+
+@pytest.mark.parametrize("pods", [0, 1])
+def test_a_child_of_a_missing_parent_says_what_it_waits_for(pods):
+    run = Cluster().see(*rack("r", 2), pod_group("g").gang(1).parent("mid"), composite("mid").gang(1).parent("root"))
+    run.see(*members("g", pods)).step()
+    for key in (("g",), ("mid", CPG)):
+        status, reason, message = run.said(*key)
+        assert (status, reason) == ("False", "WaitingForParent")
+        assert "waiting for CompositePodGroup root" in message
+    run.see(composite("root").gang(1)).step()
+    if pods:
+        assert run.said("g")[0] == run.said("mid", CPG)[0] == run.said("root", CPG)[0] == "True"
+    else:
+        assert run.said("g")[1] == "WaitingForParent", "nobody needs it: nothing new to say"
+
+
 def test_a_search_that_gives_up_says_so():
     run = Cluster(Engine(EngineSettings(search_budget=1)))
     run.see(*rack("a1", 3, block="A"), *rack("a2", 2, block="A"), *rack("b1", 3, block="B"), *rack("b2", 2, block="B"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.model.groups import COMPOSITE, WORKLOAD, Group, GroupKey
 from phalanx.model.objects import CompositePodGroup, PodGroup
 
 TYPE_OF = {"PodGroup": "PodGroupInitiallyScheduled", "CompositePodGroup": "CompositePodGroupInitiallyScheduled"}
-QUIET = frozenset({"WaitingForMembers"})  # a state people may look up, not news
+TARGET = "DisruptionTarget"
+QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # a state people may look up, not news
 
 
 class GroupConditions:
@@ -16,6 +18,7 @@ class GroupConditions:
         self._emit = emit
         self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
         self._uids: dict[GroupKey, str] = {}
+        self.targets: dict[GroupKey, float] = {}  # groups said to be about to go, and since when
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         """What the object says already (after a restart, or written by another scheduler)."""
@@ -23,13 +26,42 @@ class GroupConditions:
         if self._uids.get(key, uid) != uid:
             self._said.pop(key, None)  # made anew under the same name
         self._uids[key] = uid
+        self._targeted(key, obj)
         if key in self._said:
             return
         for condition in obj.status.conditions or ():
             if condition.type == TYPE_OF.get(key.kind):
                 self._said[key] = (condition.status, condition.reason, condition.message)
 
+    def _targeted(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
+        self.targets.pop(key, None)
+        for condition in obj.status.conditions or ():
+            if condition.type == TARGET and condition.status == "True":
+                try:
+                    self.targets[key] = parse_rfc3339(condition.last_transition_time or "")
+                except ValueError:
+                    self.targets[key] = 0.0
+
+    def spared(self, group: Group) -> None:
+        """What was disrupted has been made again: the group is no longer about to go."""
+        key, spec = group.key, group.spec
+        assert spec is not None
+        self.targets.pop(key, None)
+        self._emit(
+            d.SetGroupCondition,
+            namespace=key.namespace,
+            name=key.name,
+            uid=spec.uid,
+            kind=key.kind,
+            type=TARGET,
+            status="False",
+            reason="Rescheduled",
+            message="its pods were made again and have nodes",
+            observed_generation=spec.generation,
+        )
+
     def forget(self, key: GroupKey) -> None:
+        self.targets.pop(key, None)
         self._said.pop(key, None)
         self._uids.pop(key, None)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 GANG = "GangScheduling"  # the plugin kube-scheduler would name
 WAITING = "WaitingForMembers"
+PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
 GATED = "SchedulingGated"
@@ -45,6 +46,16 @@ class Admission:
             self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
         else:
             self._hold(root, newcomers, (), "", WAITING, forest.resolve(leaf).message)
+            self.without_parent(leaf)
+
+    def without_parent(self, key: GroupKey) -> None:
+        """Tell every group that is there, from this one up and down, which ancestor is not."""
+        forest = self._groups.forest
+        missing = forest.resolve(key).missing
+        if missing is None or missing == key:
+            return
+        for group in (*forest.tree(key), *forest.above(key)):
+            self._groups.say(group.key, PARENTLESS, forest.resolve(group.key).message)
 
     def admit(self, root: Root, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
         """Into the active queue if nothing speaks against it; False: the tree itself is not ready.

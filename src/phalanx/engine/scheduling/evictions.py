@@ -112,6 +112,10 @@ class Evictions:
         for number in plan.decisions:
             self._by_decision.pop(number, None)
 
+    def leaving(self, pod: str) -> bool:
+        """Whether a pod has been sent away for somebody."""
+        return pod in self._by_victim
+
     # ---- what happens meanwhile
 
     def gone(self, record: PodRecord) -> None:

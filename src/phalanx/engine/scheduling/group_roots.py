@@ -369,7 +369,7 @@ class Groups:
         assert leaf is not None
         if failed:
             self._stumbled[leaf] = None
-        elif self.conditions.is_true(leaf):
+        elif self.conditions.is_true(leaf) and not self.conditions.targets:
             return  # everything was said
         elif self.commits.enough(self.forest.group(leaf)):
             head = self.forest.resolve(leaf).root
@@ -472,8 +472,14 @@ class Groups:
             for key in invalid.groups:
                 self.say(key, INVALID, invalid.message)
         group = self.forest.group(head)
-        if group is None or group.spec is None or group.spec.parent is not None:
+        if group is None or group.spec is None:
             return
+        if group.spec.parent is not None:
+            if invalid is None:
+                self._admission.without_parent(head)
+            return
+        if self.conditions.targets:
+            self._spare(head)
         if invalid is None:
             self.commits.tell(group)
             if self.conditions.is_true(head):
@@ -483,6 +489,25 @@ class Groups:
             self.commits.release(group, root_key(head))
             if root is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
                 self._admission.short_of_members(head)
+
+
+    def _spare(self, head: GroupKey) -> None:
+        """Groups that were preempted and run again are no targets any more."""
+        for part in self.forest.tree(head):
+            since = self.conditions.targets.get(part.key)
+            if since is not None and self.commits.confirmed(part) and self._made_since(part.key, since):
+                self.conditions.spared(part)
+
+    def _made_since(self, key: GroupKey, since: float) -> bool:
+        members = [each for leaf in self.forest.leaves(key) for each in leaf.members.items()]
+        for name, member in members:
+            if member.state is MemberState.ENDING:
+                return False
+            if member.state is MemberState.RUNNING:
+                record = self.pods.records.get(str(name))
+                if record is None or record.created < since or self._evictions.leaving(record.key):
+                    return False
+        return True
 
 
 def _same(old: Any, new: Any) -> bool:

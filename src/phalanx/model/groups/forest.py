@@ -157,6 +157,10 @@ class GroupForest:
         leaf = self._leaf_of.get(pod)
         return None if leaf is None else self.resolve(leaf)
 
+    def above(self, key: GroupKey) -> Iterator[Group]:
+        """Its ancestors, as far as they are known, nearest first."""
+        return (group for group in hierarchy.ancestry(self._groups, key) if group.key != key)
+
     def roots(self) -> list[GroupKey]:
         """Every root whose object is there, in name order."""
         return sorted(k for k, g in self._groups.items() if g.spec is not None and g.spec.parent is None)

@@ -68,6 +68,11 @@ def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates |
                 f"{group.key} has priority {spec.priority or 0}, its parent {parent.key} has priority"
                 f" {above.priority or 0}: all groups of a tree must have the same priority"
             )
+        if above.disrupt_all and not spec.disrupt_all:
+            return (
+                f"{group.key} has disruption mode Single below {parent.key} with mode All: what is only disrupted as a"
+                " whole has no parts that go one by one; set All on both or Single on the parent"
+            )
     if templates is not None:
         return _against_templates(group, spec, parent, templates)
     return None

@@ -20,7 +20,7 @@ def _status(obj: Json, now: float) -> str:
         # The condition's own reason: a group that waits for its members is not told to be unschedulable.
         word = "Scheduled" if scheduled.get("status") == "True" else scheduled.get("reason") or "Unschedulable"
     target = condition(obj, "DisruptionTarget")
-    if target is not None:
+    if target is not None and target.get("status") != "False":
         word = target.get("reason") or word
     return word
 
