@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_jobset import end, live, nothing_left, play, running
 from workload_objects import finished, gang, jobset, part
-from world import DyingClient, World, condition, world
+from world import DyingClient, World, condition, let_groups_go, world
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import NotFound
@@ -292,6 +292,7 @@ def test_any_history_of_edits_and_crashes_ends_well(seed: int, monkeypatch: pyte
                 await cluster.eventually("Pod", lambda pods: not pods)
             if suspended:
                 await cluster.patch("JobSet", "js", {"spec": {"suspend": False}})
+            await let_groups_go(cluster)
             wanted = 2 * size + 3
             pods = await running(cluster, wanted)
             refers(cluster)

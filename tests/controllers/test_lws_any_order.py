@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lws_objects import available, group_of, lws, new_image
 from test_statefulset import rolled_out, stateful_set
-from world import DyingClient, Json, World, image_of, world
+from world import DyingClient, Json, World, image_of, let_groups_go, world
 
 from phalanx.base.errors import ApiProblem
 
@@ -96,6 +96,7 @@ def test_any_interleaving_ends_in_the_same_objects(seed: int) -> None:
                     await cluster.start_controllers(dying)
             await cluster.kill_controllers()
             await cluster.start_controllers()
+            await let_groups_go(cluster)
             await cluster.until("LeaderWorkerSet", "vllm", when=available)
             await cluster.until("StatefulSet", "sim", when=rolled_out)
             count = wanted["replicas"] * wanted["size"] + wanted["shards"]

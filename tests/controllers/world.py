@@ -9,11 +9,12 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from in_process import TIMEOUT, Inside
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.errors import NotFound
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import default_config
 from phalanx.local.api.context import Context
@@ -146,6 +147,15 @@ async def world(
         yield cluster
     finally:
         await cluster.stop()
+
+
+async def let_groups_go(cluster: World) -> None:
+    """Who is made under a group that was deleted waits until that is gone: end the pods that still hold it."""
+    going = {obj["metadata"]["name"] for obj in cluster.all("PodGroup") if "deletionTimestamp" in obj["metadata"]}
+    for pod in cluster.all("Pod"):
+        if (pod["spec"].get("schedulingGroup") or {}).get("podGroupName") in going:
+            with suppress(NotFound):
+                await cluster.delete("Pod", pod["metadata"]["name"])
 
 
 class Crash(BaseException):

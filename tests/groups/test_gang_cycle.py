@@ -11,7 +11,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import TRANSIENT, NodeChanged, Outcome, PodChanged, PodGroupChanged
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.model.gates import Gates
-from phalanx.model.groups import COMPLETED_IN, GROUP_LABEL, RUN
+from phalanx.model.groups import COMPLETED_IN, GROUP_LABEL, RUN, implicit_key
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 
@@ -183,6 +183,32 @@ def test_what_an_earlier_run_completed_does_not_stand_for_the_next(marked):
     assert not {"g-3", "g-4", "g-5"} & run.bound.keys()
     run.gone("Pod", "in-the-way").step()
     assert {"g-3", "g-4", "g-5"} <= run.bound.keys()
+
+
+def test_a_workload_made_again_does_not_count_what_ran_under_its_predecessor():
+    run = Cluster().see(*nodes(2), workload("w").template("g", {"gang": {"minCount": 2}}).uid("first"))
+    run.see(*(pod(f"old-{i}").workload("w", "g").cpu("1") for i in range(2))).step()
+    assert len(run.bound) == 2
+    key = implicit_key("default", "w", "g", "")
+    assert run.engine.groups.conditions.is_true(key)
+    run.gone("Workload", "w").see(
+        workload("w").template("g", {"gang": {"minCount": 2}}).uid("second"), node("n9").cpu("1")
+    ).step()
+    assert not run.engine.groups.conditions.is_true(key)
+    run.see(*(pod(f"new-{i}").workload("w", "g").cpu("1") for i in range(2))).step()
+    assert not {"new-0", "new-1"} & run.bound.keys(), "one would fit beside the two that ran before"
+    run.see(node("n10").cpu("1")).step()
+    assert {"new-0", "new-1"} <= run.bound.keys()
+
+
+def test_pods_of_different_priorities_make_a_gang_of_the_lowest_where_the_group_has_none():
+    run = Cluster().see(*nodes(3), workload("w").template("g", {"gang": {"minCount": 3}}))
+    run.see(*(pod(f"p-{value}").workload("w", "g").cpu("1").priority(value) for value in (1000, 10, 0))).step()
+    assert len(run.bound) == 3
+    run = Cluster().see(*nodes(3), *(pod(f"low-{i}").cpu("1").node(f"n{i}").priority(5) for i in range(3)))
+    run.see(workload("w").template("g", {"gang": {"minCount": 2}}))
+    run.see(*(pod(f"p-{value}").workload("w", "g").cpu("1").priority(value) for value in (1000, 0))).step()
+    assert not any(isinstance(made, d.Evict) for made in run.log), "its lowest priority is below theirs"
 
 
 def test_members_that_are_terminating_are_no_excuse_for_a_partial_gang():

@@ -135,3 +135,43 @@ def test_v1alpha1_groups_are_frozen_and_the_controller_is_set_once() -> None:
     owned = {**old, "spec": {**old["spec"], "controllerRef": job}}
     (error,) = change({"podGroups": [group("a", gang={"minCount": 2})]}, owned)
     assert error == "spec.controllerRef: Invalid value: null: field is immutable"
+
+
+def test_groups_made_as_v1alpha1_stay_as_they_are_through_every_version() -> None:
+    made = to_storage(
+        {
+            "apiVersion": "scheduling.k8s.io/v1alpha1",
+            "kind": "Workload",
+            "metadata": {"name": "w", "namespace": "ns", "uid": "u", "resourceVersion": "1"},
+            "spec": {"podGroups": [{"name": "g", "policy": {"gang": {"minCount": 4}}}]},
+        }
+    )
+    RULES.prepare_create(made)
+    old = dict(made)
+    larger = copy.deepcopy(old)
+    larger["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] = 5
+    larger["metadata"].pop("annotations")  # taking the mark off does not help
+    RULES.prepare_update(larger, old)
+    (error,) = RULES.validate_update(larger, old)
+    assert "spec.podGroupTemplates" in str(error) and "immutable" in str(error)
+    same = copy.deepcopy(old)
+    same["metadata"]["labels"] = {"a": "b"}
+    RULES.prepare_update(same, old)
+    assert RULES.validate_update(same, old) == []
+    for source in (
+        {**old, "metadata": {k: v for k, v in old["metadata"].items() if k != "annotations"}},  # made as v1beta1
+        _owned(made),
+    ):
+        changed = copy.deepcopy(source)
+        changed["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] = 5
+        RULES.prepare_update(changed, source)
+        assert RULES.validate_update(changed, source) == []
+
+
+def _owned(obj: dict[str, Any]) -> dict[str, Any]:
+    """Made by a controller, which follows the size of what it made it for."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "x", "controller": True}
+    view = from_storage({**obj, "metadata": {"name": "w", "namespace": "ns", "uid": "u", "ownerReferences": [owner]}})
+    made = to_storage(view)
+    RULES.prepare_create(made)
+    return dict(made)

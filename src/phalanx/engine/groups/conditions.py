@@ -18,6 +18,7 @@ class GroupConditions:
         self._emit = emit
         self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
         self._uids: dict[GroupKey, str] = {}
+        self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> groups told of
         self.targets: dict[GroupKey, float] = {}  # groups said to be about to go, and since when
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
@@ -65,6 +66,11 @@ class GroupConditions:
         self._said.pop(key, None)
         self._uids.pop(key, None)
 
+    def forget_implicit(self, namespace: str, workload: str) -> None:
+        """A Workload is gone: one that is made again starts afresh, also in what is said about its groups."""
+        for key in self._implicit.pop((namespace, workload), ()):
+            self._said.pop(key, None)
+
     def said(self, key: GroupKey) -> tuple[str, str, str] | None:
         """(status, reason, message) as last written or seen."""
         return self._said.get(key)
@@ -85,7 +91,9 @@ class GroupConditions:
         spec = group.spec
         if spec is None:
             return
-        if key.kind != WORKLOAD:  # an implicit group is no object and has no status
+        if key.kind == WORKLOAD:  # an implicit group is no object and has no status
+            self._implicit.setdefault((key.namespace, key.name.partition("/")[0]), {})[key] = None
+        else:
             self._emit(
                 d.SetGroupCondition,
                 namespace=key.namespace,

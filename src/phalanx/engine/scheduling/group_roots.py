@@ -189,6 +189,10 @@ class Groups:
             # Without it its implicit groups have no head any more.
             below = dict.fromkeys(forest.of_workload(namespace, name))
             self._mark(below, helps=True)
+            if new is None or (old is not None and old.metadata.uid != new.metadata.uid):
+                self.conditions.forget_implicit(namespace, name)
+                for leaf in below:
+                    self.commits.forget(leaf)
             if old is None or new is None or old.spec != new.spec:
                 self._within_reach(below)
         else:
@@ -489,7 +493,6 @@ class Groups:
             self.commits.release(group, root_key(head))
             if root is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
                 self._admission.short_of_members(head)
-
 
     def _spare(self, head: GroupKey) -> None:
         """Groups that were preempted and run again are no targets any more."""

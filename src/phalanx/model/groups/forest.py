@@ -222,7 +222,8 @@ class GroupForest:
         spec = self._groups[root].spec
         if spec is not None and spec.priority is not None:
             return spec.priority
-        return max((t[1] for leaf in self.leaves(root) for t in leaf.traits), default=0)
+        # KEP-4671: a group without a priority of its own has the lowest of its pods'.
+        return min((t[1] for leaf in self.leaves(root) for t in leaf.traits), default=0)
 
     def preemption_policy(self, root: GroupKey) -> str:
         """With the gate the root's own word, otherwise Never as soon as one pod says so."""
@@ -270,6 +271,8 @@ class GroupForest:
         parent_before = old.parent if old is not None else None
         parent_after = spec.parent if spec is not None else None
         group.spec = spec
+        if key.kind == WORKLOAD and spec is not None and (old is None or old.uid != spec.uid):
+            self._recount(group)
         self._index_workload(key, old, spec)
         if parent_before != parent_after:
             if parent_before is not None:
@@ -409,12 +412,16 @@ class GroupForest:
 
     # ---- pods ------------------------------------------------------------------------------------------------
 
-    def _state(self, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
+    def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
         if pod.status.phase == "Succeeded":
             return MemberState.SUCCEEDED, pod.spec.node_name
         if pod.status.phase == "Failed":
             return MemberState.FAILED, pod.spec.node_name
         if pod.spec.node_name:
+            # A Workload is not kept for its pods, as a PodGroup is: what runs may be of its predecessor.
+            uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
+            if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
+                return MemberState.EARLIER, pod.spec.node_name
             ending = pod.metadata.deletion_timestamp is not None
             return (MemberState.ENDING if ending else MemberState.RUNNING), pod.spec.node_name
         if key in self._assumed:
@@ -432,7 +439,7 @@ class GroupForest:
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
         old = group.members.get(key)
-        member = Member(pod, *self._state(key, pod))
+        member = Member(pod, *self._state(group, key, pod))
         group.members[key] = member
         if old is None:
             self._count(group, key, member, +1)
@@ -447,6 +454,13 @@ class GroupForest:
         if not alone:
             self._climb(group, *was)
         return self._heads(group)
+
+    def _recount(self, group: Group) -> None:
+        """Its object was made again: who belongs to this one?"""
+        for key, old in list(group.members.items()):
+            self._count(group, key, old, -1)
+            group.members[key] = member = Member(old.pod, *self._state(group, key, old.pod))
+            self._count(group, key, member, +1)
 
     def _forget_member(self, key: PodKey) -> Heads:
         leaf = self._leaf_of.pop(key, None)

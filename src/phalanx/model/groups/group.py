@@ -30,6 +30,7 @@ class MemberState(enum.IntEnum):  # integers: counted with every event of every 
     LEAVING = 5  # deleted before it got a node
     FOREIGN = 6  # pending, but another scheduler's
     ENDING = 7  # terminating on its node: dictates the domain, but is as good as gone
+    EARLIER = 8  # runs, but was bound for an earlier Workload of this name
 
 
 KNOWN = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING})
@@ -114,20 +115,21 @@ class Group:
     @property
     def completed(self) -> int:
         """Members that succeeded and still stand for one of the gang: those of the run that is under way. A minimum is
-        about pods at the same time, so that what an earlier run or wave completed says nothing about the next."""
-        if not self.ended:
-            return 0
-        return sum(count for run, count in self.ended.items() if not self.present or run in self.runs)
+        about pods at the same time, so that what an earlier run or wave completed says nothing about the next. A group
+        in which nothing is left to run has done its part for the tree it is in."""
+        if not self.present:
+            return self.counts[MemberState.SUCCEEDED]
+        return sum(count for run, count in self.ended.items() if run in self.runs) if self.ended else 0
 
     @property
     def known(self) -> int:
         """Members that count for the quorum."""
-        return self.present + self.completed if self.ended else self.present
+        return self.present + self.completed
 
     @property
     def placed(self) -> int:
         """Members that satisfy the minimum already."""
-        return self.on_nodes + self.completed if self.ended else self.on_nodes
+        return self.on_nodes + self.completed
 
     @property
     def ready(self) -> bool:

@@ -110,9 +110,8 @@ def mismatch(
             "all pods in a single pod group should have the same .spec.schedulerName set,"
             f' got: "{names[1]}" and "{names[0]}"'
         )
-    priorities = sorted({t[1] for t in traits})
-    expected = priorities[0] if root is None or root.priority is None else root.priority
-    other = [p for p in priorities if p != expected]
+    expected = None if root is None else root.priority  # None: nobody said, the lowest of the pods' counts
+    other = sorted({t[1] for t in traits if t[1] != expected}) if expected is not None else []
     if other:
         return (
             "all pods in a single pod group should have the same priority as the pod group's priority,"

@@ -186,9 +186,12 @@ def rules(gates: Gates) -> Rules:
     def prepare_create(obj: Json) -> None:
         obj.pop("status", None)  # Workload has none
         _drop_tree(gates, obj.setdefault("spec", {}), {})
+        if isinstance(obj, Viewed) and obj.view == "v1alpha1":
+            workload_v1alpha1.mark(obj)
 
     def prepare_update(new: Json, old: Json) -> None:
         new.pop("status", None)
+        workload_v1alpha1.keep_mark(new, old)
         if isinstance(new, Viewed) and new.view == "v1alpha1":
             workload_v1alpha1.keep_hidden(new, old)
             return  # its groups are as stored, or validation will refuse them
@@ -213,7 +216,8 @@ def rules(gates: Gates) -> Rules:
         before: Json = old.get("spec") or {}
         if not same(spec, before):
             parts.spec(spec, before)
-        return meta.on_update(new, old) + tree_errors(spec) + parts.errors
+        fixed = workload_v1alpha1.fixed_errors(new, old)
+        return meta.on_update(new, old) + tree_errors(spec) + (fixed or parts.errors)
 
     return Rules(
         prepare_create=prepare_create,

@@ -19,6 +19,8 @@ from phalanx.model.rules.contract import Viewed
 from phalanx.model.rules.groupparts import controller_reference, same, union
 
 ANNOTATION = "scheduling.phalanx.dev/v1beta1-fields"
+# On a Workload that somebody made as v1alpha1: its groups are fixed whichever version is used to change them.
+MADE_AS = "scheduling.phalanx.dev/made-as"
 MAX_POD_GROUPS = 8
 _GROUP = "scheduling.k8s.io"
 _LEAVES, _COMPOSITES = "podGroupTemplates", "compositePodGroupTemplates"
@@ -170,6 +172,32 @@ def keep_hidden(new: Json, old: Json) -> None:
                 spec[field] = copy.deepcopy(stored[field])
             else:
                 spec.pop(field, None)
+
+
+def mark(obj: Json) -> None:
+    """A new Workload in v1alpha1's words. One that a controller made follows the size of its owner: not that one."""
+    meta = obj["metadata"]
+    if any(owner.get("controller") for owner in meta.get("ownerReferences") or ()):
+        return
+    meta["annotations"] = {**(meta.get("annotations") or {}), MADE_AS: "v1alpha1"}
+
+
+def keep_mark(new: Json, old: Json) -> None:
+    if _fixed(old):
+        meta = new["metadata"]
+        meta["annotations"] = {**(meta.get("annotations") or {}), MADE_AS: "v1alpha1"}
+
+
+def _fixed(obj: Json) -> bool:
+    return bool((obj["metadata"].get("annotations") or {}).get(MADE_AS) == "v1alpha1")
+
+
+def fixed_errors(new: Json, old: Json) -> list[FieldError]:
+    """`podGroups` of a Workload made as v1alpha1, changed through a version in which the minimum may change."""
+    spec: Json = new.get("spec") or {}
+    if not _fixed(old) or same(_pod_groups(spec), _pod_groups(old.get("spec") or {})):
+        return []
+    return [immutable(f"spec.{_LEAVES}", spec.get(_LEAVES))]
 
 
 def create_errors(obj: Json) -> list[FieldError]:
