@@ -508,7 +508,7 @@ class Groups:
                 return False
             if member.state is MemberState.RUNNING:
                 record = self.pods.records.get(str(name))
-                if record is None or record.created < since or self._evictions.leaving(record.key):
+                if record is None or record.created < since or self.cycle.evictions.leaving(record.key):
                     return False
         return True
 
