@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from engine_run import Run, binds, no_victims, not_helpful
@@ -124,9 +126,36 @@ class RaisesInReserve:
         raise RuntimeError("no ledger either")
 
 
+class Exits:
+    name = "Mine"
+
+    def filter(self, shape, node):
+        sys.exit(3)
+
+
+class InterruptsInPreFilter:
+    name = "Mine"
+
+    def pre_filter(self, shape):
+        raise KeyboardInterrupt
+
+
+class ExitsInReserve:
+    name = "Mine"
+
+    def reserve(self, record, row):
+        raise SystemExit("bye")
+
+    def unreserve(self, record, row):
+        raise SystemExit("bye again")
+
+
 @pytest.mark.parametrize(
     ("plugin", "text"),
     [
+        (Exits(), "plugin Mine: SystemExit: 3"),
+        (InterruptsInPreFilter(), "plugin Mine: KeyboardInterrupt"),
+        (ExitsInReserve(), "plugin Mine: SystemExit: bye"),
         (Raises(), "plugin Mine: ZeroDivisionError: oops"),
         (WrongMask(), "plugin Mine: mask() must return 1 booleans"),
         (BadScore(), "plugin Mine: score() returned 1000000000.0, outside 0..100"),

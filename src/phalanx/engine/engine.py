@@ -127,7 +127,7 @@ class Engine(Scheduler):
         for plugin in self._observers:
             try:
                 plugin.observe(kind, old, new)
-            except Exception as problem:
+            except BaseException as problem:
                 self._fault(plugin, problem)
         self.preemption.observe(kind, old, new)
         self.groups.observe(kind, old, new)
@@ -135,7 +135,7 @@ class Engine(Scheduler):
         if wake is not None:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
 
-    def _fault(self, plugin: Any, problem: Exception) -> None:
+    def _fault(self, plugin: Any, problem: BaseException) -> None:
         self.faults.append(f"plugin {plugin.name}: {type(problem).__name__}: {problem}")
 
     def _outcome(self, event: e.Outcome) -> None:
@@ -148,7 +148,7 @@ class Engine(Scheduler):
         for plugin in self._listeners:
             try:
                 plugin.outcome(decision, event)
-            except Exception as problem:
+            except BaseException as problem:
                 self._fault(plugin, problem)
         key = f"{decision.namespace}/{decision.name}"
         if isinstance(decision, d.Nominate) and self.pods.nominating.get(key) == decision.id:

@@ -27,6 +27,7 @@ from phalanx.kube.config import in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.serve.health import HealthServer
+from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.settings import Listen
 from phalanx.serve.webhook import WebhookServer
 from phalanx.serve.webhook_tls import from_directory, from_secret, publish
@@ -84,7 +85,8 @@ class ClusterMode:
     async def start(self) -> None:
         settings = self._settings
         connection = load(settings.kubeconfig, settings.context) if settings.kubeconfig else in_cluster()
-        http = self._http = await HttpClient(connection, user_agent="phalanx-controllers").__aenter__()
+        http = self._http = await connected(connection, "phalanx-controllers")
+        await wait_for_server(http)
         await self.start_with(http, lambda path: http.request("GET", path))
 
     async def start_with(self, client: Client, ask: Ask) -> None:

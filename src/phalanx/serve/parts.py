@@ -17,6 +17,7 @@ from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.metrics import SchedulerMetrics, failures_text
+from phalanx.serve.recording import next_recording
 from phalanx.serve.scheduler import SchedulerService
 
 # Told of the scheduler before it starts: whoever shows what it does.
@@ -42,7 +43,14 @@ def controllers(server: ApiServer) -> Component:
 
 
 def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
+    recordings = 0
+
     def make(server: ApiServer) -> Component:
+        nonlocal recordings
+        recordings += 1
+        record = settings.record
+        if record is not None and recordings > 1:
+            record = next_recording(record)
         service = SchedulerService(
             server.client("phalanx-scheduler"),
             Engine(settings.scheduler.engine(), settings.server.gates),
@@ -50,7 +58,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
             server.context.clock,
             random.Random(),  # seeded by the system; names of events need not be secret
             name=settings.scheduler.profiles[0].scheduler_name,
-            record=settings.record,
+            record=record,
             record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
         )
         diagnostics = Diagnostics(

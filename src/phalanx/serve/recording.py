@@ -1,12 +1,15 @@
 """A scheduler's life as a file: every event in, every decision out, and the proof that the same events give the same.
 
 One JSON object per line: a head with version, settings and gates, then `{"in": event}`, `{"step": [now, limit]}` and
-`{"out": decision}` in the order in which they happened.
+`{"out": decision}` in the order in which they happened. A recording holds whole objects: only its owner may read it.
+It is never written over another, and a disk that is full ends the recording, not the scheduler.
 """
 
 from __future__ import annotations
 
 import io
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,11 @@ from typing import Any
 import msgspec
 
 from phalanx import __version__
-from phalanx.base.errors import Problem
+from phalanx.base.errors import ConfigProblem, Problem
 from phalanx.engine import decisions, events
 from phalanx.engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 
@@ -29,8 +34,17 @@ class RecordedEngine:
     """An engine whose every input and output is written down. Same face as Engine for those who feed and step it."""
 
     def __init__(self, engine: Engine, path: Path, head: dict[str, Any]) -> None:
+        """Raises ConfigProblem when the file is there already or cannot be made."""
         self.engine = engine
-        self._file: io.BufferedWriter = open(path, "wb")  # noqa: SIM115 - closed by close()
+        self.ended = ""  # why nothing is recorded any more
+        self._path = path
+        try:
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise ConfigProblem("--record", f"{path} is there already: name another file, or move it away") from None
+        except OSError as problem:
+            raise ConfigProblem("--record", f"cannot write {path}: {problem.strerror}") from None
+        self._file: io.BufferedWriter | None = os.fdopen(made, "wb")
         self._write(b'{"head":' + msgspec.json.encode({"format": FORMAT, "version": __version__, **head}) + b"}")
 
     def apply(self, event: events.Event) -> None:
@@ -43,15 +57,44 @@ class RecordedEngine:
         for decision in out:
             self._write(b'{"out":' + decisions.encode(decision) + b"}")
         if out:
-            self._file.flush()
+            self._flush()
         return out
 
     def _write(self, line: bytes) -> None:
-        self._file.write(line)
-        self._file.write(b"\n")
+        if self._file is not None:
+            try:
+                self._file.write(line)
+                self._file.write(b"\n")
+            except OSError as problem:
+                self._give_up(problem)
+
+    def _flush(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.flush()
+            except OSError as problem:
+                self._give_up(problem)
+
+    def _give_up(self, problem: OSError) -> None:
+        self.ended = problem.strerror or str(problem)
+        log.error("recording into %s ends here: %s; scheduling goes on", self._path, self.ended)
+        self.close()
 
     def close(self) -> None:
-        self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as problem:
+                self.ended = self.ended or problem.strerror or str(problem)
+
+
+def next_recording(path: Path) -> Path:
+    """Where a scheduler that was made anew goes on recording: beside the first file, never over it."""
+    number = 2
+    while (found := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    return found
 
 
 class _Line(msgspec.Struct, rename={"event": "in"}):

@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
+import random
 from collections.abc import Callable
 
 from phalanx.base.client import Client
+from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.base.retry import delay, verdict
 from phalanx.kube.client import HttpClient
-from phalanx.kube.config import in_cluster, load
+from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.component import Component
+
+log = logging.getLogger(__name__)
+TELL_EVERY = 10.0  # seconds between two lines about a server that is away
+
+
+async def connected(connection: Connection, name: str, *, connections: int = 64) -> HttpClient:
+    """A client that can prove who it is. Raises ConfigProblem when its token cannot be had at all."""
+    try:
+        await connection.bearer()
+    except OSError as problem:
+        raise ConfigProblem("", f"cannot read the token: {problem}") from None
+    return await HttpClient(connection, user_agent=name, connections=connections).__aenter__()
+
+
+async def wait_for_server(client: HttpClient) -> None:
+    """Returns when the API server answers, whatever it answers. Says what it waits for; a server may come later."""
+    rng = random.Random()
+    told = -TELL_EVERY
+    loop = asyncio.get_running_loop()
+    for attempt in itertools.count():
+        try:
+            await client.request("GET", "/version")
+            return
+        except ApiProblem as problem:
+            if verdict(problem) != "uncertain":
+                return
+            if loop.time() - told >= TELL_EVERY:
+                told = loop.time()
+                log.warning("waiting for the API server at %s: %s", client.server, problem)
+            await asyncio.sleep(delay(min(attempt, 5), problem, rng))
 
 
 class Remote:
@@ -21,7 +56,8 @@ class Remote:
 
     async def start(self) -> None:
         connection = load(self._kubeconfig, self._context) if self._kubeconfig else in_cluster()
-        self._client = await HttpClient(connection, user_agent=self._name).__aenter__()
+        self._client = await connected(connection, self._name)
+        await wait_for_server(self._client)
         self._component = self._make(self._client)
         await self._component.start()
 

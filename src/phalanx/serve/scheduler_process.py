@@ -28,6 +28,7 @@ from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
 from phalanx.serve.health import HealthServer
 from phalanx.serve.metrics import SchedulerMetrics
+from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
 
 log = logging.getLogger(__name__)
@@ -127,9 +128,7 @@ class SchedulerProcess:
         settings = self._settings
         connection = self._connection()
         engine = Engine(settings.config.engine(), settings.gates)
-        client = HttpClient(connection, user_agent="phalanx-scheduler", connections=128)
-        await client.__aenter__()
-        self._client = client
+        client = self._client = await connected(connection, "phalanx-scheduler", connections=128)
         name = settings.config.profiles[0].scheduler_name
         service = self.service = SchedulerService(
             GroupApi(client),
@@ -150,6 +149,7 @@ class SchedulerProcess:
             extensions=self._questions(connection, client, service),
         )
         await self.health.start(settings.health_host, settings.health_port)
+        await wait_for_server(client)
         if self._beside is not None:
             self._showing = asyncio.create_task(self._beside.run())
         self._task = asyncio.create_task(self._run(client, service))

@@ -49,12 +49,13 @@ class PluginFailure(Exception):
 
 
 def guarded(plugin: Any, call: Any, *args: Any) -> Any:
-    """What a plugin answers. Raises PluginFailure for whatever it raises."""
+    """What a plugin answers. Raises PluginFailure for whatever it raises: SystemExit too is a plugin's failure and not
+    the scheduler's end. (Every guard of plugin calls is of this kind; signals end the process in another way.)"""
     try:
         return call(*args)
     except PluginFailure:
         raise
-    except Exception as problem:
+    except BaseException as problem:
         raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
 
 

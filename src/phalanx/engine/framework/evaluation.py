@@ -226,7 +226,7 @@ class Evaluation:
                     touched.update(rows)
         except PluginFailure:
             raise
-        except Exception as problem:
+        except BaseException as problem:
             raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
         if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
             self._combine()
@@ -419,6 +419,6 @@ def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
                     return False
             elif not PlainFilter(plugin, shape, columns).verdict(row):
                 return False
-        except Exception:
+        except BaseException:
             return True  # the attempt will fail, with the plugin's name in the message
     return True

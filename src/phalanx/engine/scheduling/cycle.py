@@ -178,7 +178,7 @@ class Cycle:
         for plugin in profile.bind:
             try:
                 record.bind = int(plugin.bind(record, record.node_name, self.emit))
-            except Exception as problem:
+            except BaseException as problem:
                 text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
                 return Status(Code.ERROR, (text,), plugin.name)
             if record.bind:
@@ -215,7 +215,7 @@ class Cycle:
         for plugin in profile.post_bind if profile else ():
             try:
                 plugin.post_bind(record, record.node_name)
-            except Exception:  # the pod is bound; nothing a plugin does now may change that
+            except BaseException:  # the pod is bound; nothing a plugin does now may change that
                 continue
 
     # ---- failure

@@ -20,7 +20,7 @@ def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
     """A plugin's answer about one pod: None for success; a failure or nonsense becomes a Status with its name."""
     try:
         status = call(*args)
-    except Exception as problem:
+    except BaseException as problem:
         text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
         return Status(Code.ERROR, (text,), plugin.name)
     if status is None:
@@ -53,7 +53,7 @@ def unreserve(state: ClusterState, record: PodRecord, row: int) -> None:
     for plugin in reversed(profile.reserve if profile else []):
         try:
             plugin.unreserve(record, row)
-        except Exception:  # a broken plugin must not keep the room of a pod that is not there
+        except BaseException:  # a broken plugin must not keep the room of a pod that is not there
             continue
 
 

@@ -144,5 +144,5 @@ def _perhaps(hint: Any, *args: Any) -> bool:
     """A hint that fails is no reason to let a pod sleep."""
     try:
         return bool(hint(*args))
-    except Exception:
+    except BaseException:
         return True

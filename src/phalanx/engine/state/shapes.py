@@ -235,7 +235,7 @@ def _signature(sign: Signer, pod: Pod) -> Hashable:
     try:
         signature = sign(pod)
         hash(signature)
-    except Exception:
+    except BaseException:
         return ("unsigned", pod.metadata.uid)
     return signature
 
