@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writing import JSON_PATCH, MERGE, STRATEGIC, World
 
-from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Invalid, MethodNotAllowed, UnsupportedMediaType
+from phalanx.base.errors import (
+    ApiProblem,
+    BadRequest,
+    Conflict,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+    UnsupportedMediaType,
+)
 from phalanx.local.api.custom_kind import json_path
+from phalanx.local.api.handler import Api
 from phalanx.local.api.structural import validate as schema_errors
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -384,3 +393,38 @@ def test_any_definition_is_served_or_refused(world: World) -> None:
         body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = part
         with pytest.raises(ApiProblem):
             world.create(DEFINITIONS, body)
+
+
+def test_a_default_that_came_later_is_seen_on_old_objects(world: World) -> None:
+    world.create(DEFINITIONS, definition())
+    world.create(CRONS, {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *"}})
+    patch = [
+        {
+            "op": "add",
+            "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/zone",
+            "value": {"type": "string", "default": "UTC"},
+        }
+    ]
+    world.patch(f"{DEFINITIONS}/crontabs.stable.example.com", patch, JSON_PATCH)
+    api = Api(world.ctx, world.writer)
+    for path in (f"{CRONS}/a", CRONS):
+        answer = world.run(api.handle(world.request("get" if path.endswith("/a") else "list", path)))
+        assert b'"zone":"UTC"' in answer.whole()
+
+
+def test_what_a_stricter_schema_would_refuse_stays_as_it_is_and_can_be_changed_elsewhere(world: World) -> None:
+    world.create(DEFINITIONS, definition())
+    world.create(CRONS, {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *", "replicas": 9}})
+    maximum = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/replicas/maximum"
+    lower = [{"op": "replace", "path": maximum, "value": 5}]
+    world.patch(f"{DEFINITIONS}/crontabs.stable.example.com", lower, JSON_PATCH)
+    assert world.patch(f"{CRONS}/a", {"spec": {"image": "other"}}, MERGE)["spec"]["replicas"] == 9
+    with pytest.raises(Invalid, match="less than or equal to 5"):
+        world.patch(f"{CRONS}/a", {"spec": {"replicas": 8}}, MERGE)
+
+
+def test_a_put_of_what_is_not_there_is_not_found(world: World) -> None:
+    world.create(DEFINITIONS, definition())
+    body = {"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "none"}, "spec": {}}
+    with pytest.raises(NotFound):
+        world.update(f"{CRONS}/none", body)

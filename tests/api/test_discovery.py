@@ -142,3 +142,16 @@ def test_a_path_that_leads_nowhere(server: LocalCluster, path: str) -> None:
 def test_a_method_that_makes_no_sense_there(server: LocalCluster, method: str, path: str) -> None:
     reply = server.ask(method, path, b"{}" if method != "GET" else None)
     assert (reply.code, reply.json["reason"]) == (405, "MethodNotAllowed")
+
+
+def test_stored_resources_tell_a_hash_of_their_storage_version(server: LocalCluster) -> None:
+    found = {entry["name"]: entry.get("storageVersionHash") for entry in server.get("/api/v1")["resources"]}
+    assert found["pods"] == "xPOwRZ+Yhw8="  # as every cluster says
+    assert found["bindings"] is None and found["pods/status"] is None
+
+
+def test_a_review_has_no_table(server: LocalCluster) -> None:
+    path, body = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {}}
+    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    assert server.ask("POST", path, body, accept=table).code == 406
+    assert server.ask("POST", path, body, accept=f"{table},application/json").code == 201

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from writing import World
 
 from local_cluster import LocalCluster
+from phalanx.base.errors import Expired
+from phalanx.local.api.handler import Api
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
@@ -117,6 +121,27 @@ def test_pages_with_a_selector_do_not_guess_how_many_remain(server: LocalCluster
     assert names(page) == ["p0"] and "remainingItemCount" not in page["metadata"]
     rest = server.get(pods, limit=5, labelSelector="parity=even", continue_=page["metadata"]["continue"])
     assert names(rest) == ["p2", "p4"]
+
+
+def test_a_continue_token_is_good_for_a_while(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.create("/api/v1/namespaces/ns/configmaps", {"metadata": {"name": name}})
+    api = Api(world.ctx, world.writer)
+
+    def page(token: str = "") -> Any:
+        query = {"limit": "1", **({"continue": token} if token else {})}
+        request = world.request("list", "/api/v1/namespaces/ns/configmaps", **query)
+        return json.loads(world.run(api.handle(request)).whole())
+
+    token = page()["metadata"]["continue"]
+    world.clock.advance(200)
+    later = page(token)["metadata"]["continue"]
+    assert page(token)["items"][0]["metadata"]["name"] == "b"
+    world.clock.advance(200)
+    with pytest.raises(Expired) as told:
+        page(later)  # the time runs from the first page
+    fresh = told.value.status()["metadata"]["continue"]  # type: ignore[index]
+    assert page(fresh)["items"][0]["metadata"]["name"] == "c"
 
 
 def test_a_made_up_continue_token_is_refused(server: LocalCluster, pods: str) -> None:

@@ -86,6 +86,8 @@ def test_an_update_is_rolled_within_its_allowance(unavailable: Any) -> None:
             assert worst == (1 if unavailable == 1 else 3)
             await done(cluster, "agent")
             revisions = cluster.all("ControllerRevision")
+            template = revisions[0]["data"]["spec"]["template"]
+            assert list(template["spec"]) == sorted(template["spec"])
             assert [rev["revision"] for rev in sorted(revisions, key=lambda rev: rev["revision"])] == [1, 2]
 
     asyncio.run(scenario())

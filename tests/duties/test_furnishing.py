@@ -32,6 +32,8 @@ def test_a_namespace_is_furnished_and_what_is_deleted_comes_back() -> None:
             uid = before["metadata"]["uid"]
             await cluster.until("ServiceAccount", "default", "mine", when=lambda a: a["metadata"]["uid"] != uid)
             await complete(cluster, "mine")
+            await cluster.patch("ConfigMap", "kube-root-ca.crt", {"data": {"ca.crt": "edited"}}, namespace="mine")
+            await complete(cluster, "mine")  # put back
             await cluster.delete("Namespace", "mine")
             await cluster.gone("Namespace", "mine")
             assert cluster.look("ServiceAccount", "default", "mine") is None

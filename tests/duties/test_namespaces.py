@@ -58,7 +58,7 @@ def test_it_waits_for_what_a_finalizer_holds_and_says_so() -> None:
             assert waiting["status"]["phase"] == "Terminating"
             said = {condition["type"]: condition for condition in waiting["status"]["conditions"]}
             assert said["NamespaceContentRemaining"]["status"] == "True"
-            assert "configmaps has 1 resource instances" in said["NamespaceContentRemaining"]["message"]
+            assert "configmaps. has 1 resource instances" in said["NamespaceContentRemaining"]["message"]
             assert HOLD in said["NamespaceFinalizersRemaining"]["message"]
             with pytest.raises(Forbidden):
                 await cluster.create("ConfigMap", "late", "team")
@@ -77,5 +77,26 @@ def test_a_deletion_asked_for_while_nobody_looked_is_done_at_start() -> None:
             await cluster.start_duties()
             await cluster.gone("Namespace", "team")
             assert not cluster.store.list("secrets", "team")
+
+    asyncio.run(scenario())
+
+
+def test_pods_go_before_everything_else() -> None:
+    async def scenario() -> None:
+        async with inside() as cluster:
+            await cluster.create("Namespace", "team")
+            await cluster.create("ConfigMap", "config", "team")
+            body = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+            await cluster.create("Pod", "held", "team", metadata={"finalizers": [HOLD]}, **body)
+            await cluster.delete("Namespace", "team")
+            waiting = await cluster.until("Namespace", "team", when=lambda body: body["status"].get("conditions"))
+            said = {condition["type"]: condition for condition in waiting["status"]["conditions"]}
+            assert said["NamespaceContentRemaining"]["message"] == (
+                "Some resources are remaining: pods. has 1 resource instances"
+            )
+            assert said["NamespaceDeletionContentFailure"]["status"] == "False"
+            assert cluster.look("ConfigMap", "config", "team") is not None
+            await cluster.patch("Pod", "held", {"metadata": {"finalizers": None}}, namespace="team")
+            await cluster.gone("Namespace", "team")
 
     asyncio.run(scenario())

@@ -257,6 +257,17 @@ def c_identifier(value: str) -> list[str]:
     return [pattern_text(text, _C_IDENTIFIER, "my_name", "MY_NAME", "MyName")]
 
 
+_SYSCTL_PART = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SYSCTL = rf"({_SYSCTL_PART}[\./])*{_SYSCTL_PART}"
+_is_sysctl_part = re.compile(_SYSCTL_PART).fullmatch
+
+
+def sysctl(value: str) -> list[str]:
+    """A kernel setting, parted by dots or slashes."""
+    fine = len(value) <= 253 and all(map(_is_sysctl_part, re.split(r"[./]", value)))
+    return [] if fine else [f"must have at most 253 characters and match regex ^{_SYSCTL}$"]
+
+
 def generated_prefix(value: str) -> str:
     """`generateName` is checked as if the random suffix had been added: a trailing dash is fine."""
     return value[:-1] + "a" if value.endswith("-") else value

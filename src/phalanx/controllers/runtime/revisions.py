@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 
@@ -59,7 +60,7 @@ class Revisions:
                     "labels": {**labels, self._label: digest},
                     "ownerReferences": [controller_reference(owner, self._owner)],
                 },
-                "data": data,
+                "data": _sorted(data),
                 "revision": number,
             }
             try:
@@ -101,3 +102,10 @@ def template_of(revision: Json) -> Json:
 
 def digest_of(revision: Json) -> str:
     return str((revision["metadata"].get("labels") or {}).get(HASH_LABEL, ""))
+
+
+def _sorted(value: Any) -> Any:
+    """Keys in order, all the way down: whoever compares the text of two revisions finds what differs."""
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value

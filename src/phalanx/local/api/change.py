@@ -132,6 +132,8 @@ class Changes:
             obj, entry = await self.create_object(request, options, body.obj)
             return self.answer(request, obj, entry, 201, body.warnings)
         metadata = body.obj["metadata"]
+        if self.latest(request) is None:  # before any complaint about the body, as everywhere
+            raise not_found(kind, request.name)
         if not metadata.get("resourceVersion") and not kind.unconditional_update:
             self.reject(
                 kind,

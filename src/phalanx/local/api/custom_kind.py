@@ -40,7 +40,8 @@ def kind_of(definition: Json) -> Kind | None:
     for version in served:
         schema = _schema(version)
         record = custom_object(group, version["name"], names["kind"], schema)
-        versions.append(Version(version["name"], record, openapi=schema))
+        read = _completed(schema) if has_defaults(schema) else None
+        versions.append(Version(version["name"], record, from_storage=read, openapi=schema))
     subresources = storage.get("subresources") or {}
     scale = subresources.get("scale")
     rules = _Rules(_schema(storage), namespaced=spec["scope"] == "Namespaced", status="status" in subresources)
@@ -102,10 +103,37 @@ class _Rules:
         return meta.on_create(obj, name_rules.dns_subdomain, self._namespaced) + self._errors(obj)
 
     def validate_update(self, new: Json, old: Json) -> list[FieldError]:
-        return meta.on_update(new, old) + self._errors(new)
+        return meta.on_update(new, old) + self._new_errors(new, old)
 
     def validate_status(self, new: Json, old: Json) -> list[FieldError]:
-        return self._errors(new)
+        return self._new_errors(new, old)
+
+    def _new_errors(self, new: Json, old: Json) -> list[FieldError]:
+        """What was wrong before and is as it was is no reason to refuse: a schema may have become stricter since."""
+        errors = self._errors(new)
+        if not errors:
+            return []
+        known = {str(error) for error in self._errors(old)}
+        return [error for error in errors if str(error) not in known]
+
+
+def has_defaults(schema: Any) -> bool:
+    """Whether anything in a schema has a default."""
+    if isinstance(schema, list):
+        return any(map(has_defaults, schema))
+    if not isinstance(schema, dict):
+        return False
+    return "default" in schema or any(has_defaults(part) for part in schema.values() if isinstance(part, dict | list))
+
+
+def _completed(schema: Json) -> Callable[[Json], Json]:
+    """An object as it is read: with the defaults that the schema has by now."""
+
+    def read(obj: Json) -> Json:
+        set_defaults(obj, schema)
+        return obj
+
+    return read
 
 
 def _preference(version: str) -> tuple[int, int, int, str]:

@@ -46,7 +46,7 @@ class Api:
     async def handle(self, request: Request) -> Answer:
         """Raises ApiProblem."""
         verb = request.verb
-        form = negotiate(request.accept)
+        form = negotiate(request.accept, request.kind.stored)
         if form.protobuf:
             protobuf_answers.check(request)
         if verb == "watch":

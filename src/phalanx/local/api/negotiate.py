@@ -28,13 +28,16 @@ class Form:
 
 
 @lru_cache(maxsize=512)
-def negotiate(accept: str) -> Form:
-    """The first form of the header that we can serve; clients list what they like best first."""
+def negotiate(accept: str, tables: bool = True) -> Form:
+    """The first form of the header that we can serve; clients list what they like best first.
+
+    `tables`: whether what is asked for has columns. Reviews and the like have none.
+    """
     if not accept.strip():
         return Form()
     for clause in accept.split(","):
         form = _form(clause)
-        if form is not None:
+        if form is not None and (tables or form.shape == "object"):
             return form
     # JSON is what is stored: protobuf only for those who accept nothing else.
     if any(_is_plain_protobuf(clause) for clause in accept.split(",")):

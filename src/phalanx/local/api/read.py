@@ -29,6 +29,7 @@ CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pi
 CHUNK_BYTES = 256 << 10
 CHUNK_CHECKS = 8192  # comparisons of a selector between two turns of the loop
 MATCHES = ("", "Exact", "NotOlderThan")
+TOKEN_SECONDS = 300.0  # a token is good that long: elsewhere, revisions are compacted about as often
 FROM_NOW = -1  # revision in a continue token that goes on with whatever is there now
 
 
@@ -38,6 +39,7 @@ class Continue(msgspec.Struct, frozen=True):
     rv: int
     ns: str
     name: str
+    at: float = 0.0  # when the first page was read, seconds; 0: goes on with whatever is there now
 
     def token(self) -> str:
         return base64.urlsafe_b64encode(encode(self)).decode().rstrip("=")
@@ -93,6 +95,7 @@ class Reader:
             limit = 0  # kube-apiserver answers "any version will do" from its cache, whole; reflectors count on it
         selection = Selection.of(kind, query, request.name)
         entries, revision, after = self._source(request, limit, token, selection)
+        began = parse_continue(token).at if token else 0.0
         start = bisect_right(entries, after, key=lambda entry: entry.key[1:]) if after is not None else 0
         rest: Iterator[Entry]
         if not selection.everything:
@@ -105,7 +108,7 @@ class Reader:
             page: Sequence[Entry] = list(islice(rest, limit))
             if page and next(rest, None) is not None:
                 _, namespace, name = page[-1].key
-                metadata["continue"] = Continue(revision, namespace, name).token()
+                metadata["continue"] = Continue(revision, namespace, name, began or self._ctx.clock.now()).token()
                 if selection.everything:
                     metadata["remainingItemCount"] = len(entries) - start - limit
         elif start == 0 and selection.everything:
@@ -129,6 +132,8 @@ class Reader:
             if page.rv == FROM_NOW:
                 return store.list(resource, request.namespace), store.revision, (page.ns, page.name)
             check_not_newer(page.rv, store.revision)
+            if self._ctx.clock.now() - page.at > TOKEN_SECONDS:
+                raise _token_expired(page)
             try:
                 return store.list_at(resource, request.namespace, page.rv), page.rv, (page.ns, page.name)
             except Compacted:

@@ -1,11 +1,13 @@
 """What every namespace contains by itself: the service account `default`, and the certificate to trust the server by.
 
-Made when a namespace appears and again when somebody deletes them, as clusters do. Never touched otherwise.
+Made when a namespace appears and again when somebody deletes them, as clusters do; an edited certificate is put back.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
@@ -36,6 +38,8 @@ class Furnishing:
         if after is not None:
             if before is None and after.kind.key == "namespaces":
                 self._work.add(after.meta.name)
+            elif before is not None and (after.kind.key, after.meta.name) == ("configmaps", CERTIFICATE):
+                self._work.add(after.meta.namespace)
         elif before is not None and (before.kind.key, before.meta.name) in _FURNITURE:
             self._work.add(before.meta.namespace)
 
@@ -48,6 +52,14 @@ class Furnishing:
             data = {"ca.crt": self._ca.decode()}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
             await self._ensure(CONFIG_MAPS, body, namespace)
+            try:
+                current: dict[str, Any] = msgspec.json.decode(
+                    await self._client.get(CONFIG_MAPS, CERTIFICATE, namespace)
+                )
+                if current.get("data") != data:
+                    await self._client.update(CONFIG_MAPS, CERTIFICATE, {**current, "data": data}, namespace)
+            except (NotFound, Forbidden):
+                return
 
     async def _ensure(self, resource: Resource, body: dict[str, Any], namespace: str) -> None:
         try:

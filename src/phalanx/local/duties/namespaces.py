@@ -27,6 +27,24 @@ class _List(msgspec.Struct):
 _decode_list = msgspec.json.Decoder(_List).decode
 
 
+PODS = "pods"
+SOON = 0.05  # seconds in which the ends of pods are gathered
+# What cannot go wrong here, but is looked for.
+_FINE = (
+    ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+)
+
+
 class NamespaceDeleter:
     def __init__(self, client: Client, registry: Registry, feed: Feed, clock: Clock) -> None:
         self._client = client
@@ -52,6 +70,8 @@ class NamespaceDeleter:
                 self._terminating.discard(item.meta.name)
         elif after is None and self._emptied(item.meta.namespace):
             self._work.add(item.meta.namespace)
+        elif after is None and item.kind.key == PODS and item.meta.namespace in self._terminating:
+            self._work.add_after(item.meta.namespace, SOON)  # it may have been the last one
 
     def _emptied(self, namespace: str) -> bool:
         return namespace in self._terminating and not self._feed.by_namespace[namespace]
@@ -80,11 +100,16 @@ class NamespaceDeleter:
             return
 
     async def _delete_content(self, namespace: str) -> dict[str, list[Meta]]:
-        """Ask for the deletion of everything; returns what is still there, by kind."""
+        """Ask for the deletion of everything; returns what is still there, by kind.
+
+        Pods go first, and nothing else while there is one: what they mount or are guarded by outlives them.
+        """
         remaining: dict[str, list[Meta]] = {}
-        for kind in self._registry.all():
+        for kind in sorted(self._registry.all(), key=lambda kind: kind.key != PODS):
             if not kind.namespaced or not kind.stored or kind.stored_as or "list" not in kind.verbs:
                 continue
+            if PODS in remaining:
+                break
             found = await self._list(kind, namespace)
             fresh = [meta for meta in found if not meta.deleting]
             for start in range(0, len(fresh), AT_ONCE):
@@ -110,7 +135,10 @@ class NamespaceDeleter:
 
     async def _explain(self, namespace: dict[str, Any], remaining: dict[str, list[Meta]]) -> None:
         """Conditions that say what a namespace still waits for."""
-        counts = ", ".join(f"{key} has {len(left)} resource instances" for key, left in sorted(remaining.items()))
+        counts = ", ".join(
+            f"{key if '.' in key else key + '.'} has {len(left)} resource instances"
+            for key, left in sorted(remaining.items())
+        )
         finalizers: dict[str, int] = {}
         for left in remaining.values():
             for meta in left:
@@ -118,6 +146,7 @@ class NamespaceDeleter:
                     finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
         waits = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
         conditions = [
+            *(self._condition(type_, False, reason, message) for type_, reason, message in _FINE),
             self._condition(
                 "NamespaceContentRemaining", True, "SomeResourcesRemain", f"Some resources are remaining: {counts}"
             ),

@@ -225,6 +225,8 @@ def _optional_parts(spec: Json, path: str) -> list[FieldError]:
     if deadline is not None and not 1 <= deadline <= MAX_INT32:
         text = f"must be between 1 and {MAX_INT32}, inclusive"
         errors.append(invalid(f"{path}.activeDeadlineSeconds", deadline, text))
+    if found := (get("securityContext") or {}).get("sysctls"):
+        errors += _sysctls(found, spec, f"{path}.securityContext.sysctls")
     if found := get("tolerations"):
         errors += placement.tolerations(found, f"{path}.tolerations")
     policy = get("preemptionPolicy")
@@ -234,6 +236,26 @@ def _optional_parts(spec: Json, path: str) -> list[FieldError]:
         errors += resources.resource_list(found, f"{path}.overhead")
     if get("schedulingGroup") is not None or get("workloadRef") is not None:
         errors += group_membership(spec, path)
+    return errors
+
+
+def _sysctls(found: list[Json], spec: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for index, setting in enumerate(found):
+        at, name = f"{path}[{index}].name", setting.get("name") or ""
+        if not name:
+            errors.append(required(at))
+        elif problems := names.sysctl(name):
+            errors += all_invalid(at, name, problems)
+        elif name in seen:
+            errors.append(duplicate(at, name))
+        seen.add(name)
+        dotted = name.replace("/", ".")
+        if spec.get("hostNetwork") and dotted.startswith("net."):
+            errors.append(invalid(at, name, "may not be specified when 'hostNetwork' is true"))
+        elif spec.get("hostIPC") and dotted.startswith(("kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")):
+            errors.append(invalid(at, name, "may not be specified when 'hostIPC' is true"))
     return errors
 
 
