@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from phalanx.base.errors import ApiProblem, BadRequest, InternalError, MethodNotAllowed, NotFound
 from phalanx.local.api.auth import is_open
 from phalanx.local.api.discovery import Discovery
+from phalanx.local.api.fairness import Fairness, Flow
 from phalanx.local.api.handler import Api
 from phalanx.local.api.health import Health
 from phalanx.local.api.limits import Limits, too_large
@@ -33,6 +35,7 @@ Extra = Callable[[], Answer]
 Extension = Callable[[str, str, Mapping[str, str], bytes], Awaitable[bytes]]
 
 log = logging.getLogger("phalanx.api")
+LEASES = "/apis/coordination.k8s.io/"  # who leads must be able to say so whatever else goes on
 WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
@@ -58,6 +61,8 @@ class App:
         self.downloads: dict[str, Callable[[], Awaitable[Answer]]] = {}  # exact paths, likewise
         self._streams: set[asyncio.Task[Any]] = set()
         self.health = Health()
+        self.fairness = Fairness(self._limits.shares)
+        self.metrics.measure_fairness(self.fairness)
         self.address = ""  # host:port that clients use
 
     @property
@@ -80,13 +85,17 @@ class App:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             answer = _problem_answer(InternalError("the server failed on this request: see its log"))
-        if answer.stream is not None and scope["method"] == "HEAD":
-            await _close(answer.stream)
-            await _send(Answer(answer.code, content_type=answer.content_type), send, head=True)
-        elif answer.stream is not None:
-            await self._send_stream(answer, receive, send)
-        else:
-            await _send(answer, send, head=scope["method"] == "HEAD")
+        try:
+            if answer.stream is not None and scope["method"] == "HEAD":
+                await _close(answer.stream)
+                await _send(Answer(answer.code, content_type=answer.content_type), send, head=True)
+            elif answer.stream is not None:
+                await self._send_stream(answer, receive, send)
+            else:
+                await _send(answer, send, head=scope["method"] == "HEAD")
+        finally:
+            if answer.on_sent is not None:
+                answer.on_sent()
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         path: str = scope["path"]
@@ -96,6 +105,24 @@ class App:
         if is_open(path):
             return self._open(path, method, query)
         user = self._auth.user(scope["headers"])
+        agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"").decode("latin-1")
+        flow = self.fairness.flow(user.name, agent)
+        await self.fairness.enter(flow, urgent=path.startswith(LEASES))
+        try:
+            answer = await self._admitted(scope, receive, query, user, flow)
+        except BaseException:
+            self.fairness.leave(flow)
+            raise
+        if answer.on_sent is None:
+            answer.on_sent = partial(self.fairness.leave, flow)
+        return answer
+
+    async def _admitted(
+        self, scope: Scope, receive: Receive, query: Mapping[str, str], user: User, flow: Flow
+    ) -> Answer:
+        """It is this client's turn."""
+        path: str = scope["path"]
+        method: str = scope["method"]
         extension = self.extensions.get(path)
         if extension is not None:
             return Answer(body=await extension(method, path, query, await self._body(receive)))
@@ -130,10 +157,25 @@ class App:
         if method in WITH_BODY:
             request.body = await self._body(receive)
         try:
+            if request.verb == "watch":
+                return await self._watch(request, flow)
             answer = await self._api.handle(request)
         except ApiProblem as problem:
             self.metrics.count(request, problem.http_code)
             raise
+        self.metrics.count(request, answer.code)
+        return answer
+
+    async def _watch(self, request: Request, flow: Flow) -> Answer:
+        """Watches last; they are counted and take no seat."""
+        self.fairness.watch(flow)
+        try:
+            answer = await self._api.handle(request)
+        except BaseException:
+            self.fairness.unwatch(flow)
+            raise
+        self.fairness.leave(flow)
+        answer.on_sent = partial(self.fairness.unwatch, flow)
         self.metrics.count(request, answer.code)
         return answer
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable, Timeout
+from phalanx.local.api.fairness import Shares
 from phalanx.local.api.view import encode
 
 
@@ -21,7 +22,8 @@ class Limits:
     body_seconds: float = 60.0
     idle_seconds: float = 120.0  # between requests
     write_seconds: float = 30.0  # a client that reads nothing for so long is cut off
-    connections: int = 4096
+    connections: int = 4096  # when all are taken, the one that was idle longest makes room
+    shares: Shares = field(default_factory=Shares)
 
 
 class _HeadersTooLarge(ApiProblem):
@@ -62,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with deadlines for clients that send or read too slowly, and bounded headers."""
 
     limits = Limits()
+    idle: ClassVar[dict[BoundedProtocol, None]] = {}  # waiting for their next request, longest first; one per server
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) >= self.limits.connections:
+        if len(self.connections) >= self.limits.connections and not self._make_room():
             self.transport = transport
             self._refuse(ServiceUnavailable("too many connections: close some and try again", retry_after=1))
             return
@@ -80,10 +83,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arm_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
         self._cancel_header_timer()
         self._cancel_body_timer()
         self._cancel_write_timer()
         super().connection_lost(exc)
+
+    def _make_room(self) -> bool:
+        """Idle connections never keep others out: the one that was idle longest goes. Clients open another then."""
+        for connection in self.idle:
+            del self.idle[connection]
+            self.connections.discard(connection)
+            connection.transport.close()
+            return True
+        return False
 
     def data_received(self, data: bytes) -> None:
         if self.flow is None or self.transport.is_closing():  # refused
@@ -98,6 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body_timer = self.loop.call_later(self.limits.body_seconds, self._body_too_slow)
 
     def on_message_begin(self) -> None:
+        self.idle.pop(self, None)
         self._header_bytes = 0
         self._reading_headers = True
         if self._header_timer is None:
@@ -121,6 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if isinstance(self.transport, JoinedTransport):
             self.transport.flush()
         super().on_response_complete()
+        if not self.pipeline and not self.transport.is_closing():
+            self.idle[self] = None
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BadRequest(msg))

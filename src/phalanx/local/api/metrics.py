@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from phalanx.local.api.context import Context
+from phalanx.local.api.fairness import Fairness
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.store.store import Store
 
@@ -46,6 +47,15 @@ class ApiMetrics:
         gauge("damaged", "1 once reading the file again found damage.", lambda: float(bool(store.integrity())))
         gauge("verified_timestamp_seconds", "When the whole file was last found right.", lambda: store.verified)
         gauge("free_bytes", "Free on the disk of the store, when last looked at.", lambda: store.free_bytes)
+
+    def measure_fairness(self, fairness: Fairness) -> None:
+        """Names as in kube-apiserver; the levels and flows there are one here."""
+        running = Gauge("apiserver_flowcontrol_current_executing_requests", "Being answered.", registry=self.registry)
+        running.set_function(lambda: fairness.running)
+        waiting = Gauge("apiserver_flowcontrol_current_inqueue_requests", "Waiting for a turn.", registry=self.registry)
+        waiting.set_function(lambda: fairness.waiting)
+        rejected = Gauge("apiserver_flowcontrol_rejected_requests_total", "Answered with 429.", registry=self.registry)
+        rejected.set_function(lambda: fairness.rejected)
 
     def count(self, request: Request, code: int) -> None:
         kind = request.kind

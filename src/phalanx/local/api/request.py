@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from phalanx.model.kinds import Kind, Version
@@ -43,6 +43,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
     chunks: Iterable[bytes] | None = None
+    on_sent: Callable[[], None] | None = None  # called once, also when sending fails
 
     def whole(self) -> bytes:
         """The body in one piece."""

@@ -51,7 +51,7 @@ class Server:
         self.port: int = port
 
     async def start(self) -> None:
-        protocol: type[BoundedProtocol] = type("Protocol", (BoundedProtocol,), {"limits": self._limits})
+        protocol: type[BoundedProtocol] = type("Protocol", (BoundedProtocol,), {"limits": self._limits, "idle": {}})
         config = uvicorn.Config(
             self._app,
             http=protocol,
