@@ -125,8 +125,31 @@ def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Pha
     here = ("--kubeconfig", str(up.kubeconfig))
     assert f"podgroup/{group_name} in default: pending" in phalanx("why", "job/mine", *here, code=1)
     assert f"podgroup/default/{group_name}: " in phalanx("plan", "job/mine", *here, code=1)
-    assert "Job other in default has no groups" in phalanx("why", "jobs/other", *here, code=2)
+    assert f"podgroup/{group_name} in default: pending" in phalanx("why", "job", "mine", *here, code=1)
+    assert f"podgroup/{group_name} in default: pending" in phalanx("why", "pg", group_name, *here, code=1)
+    assert "there is no Job other in default; see kubectl get jobs" in phalanx("why", "jobs/other", *here, code=2)
+    assert "there is no namespace 'nowhere'" in phalanx("why", "job/mine", "-n", "nowhere", *here, code=2)
+    assert "there is one in default: add -n default" in phalanx("why", "job/mine", "-n", "kube-system", *here, code=2)
+    assert "one thing at a time" in phalanx("why", "job/mine", "job/other", *here, code=2)
     up.delete(f"{jobs}/mine", propagationPolicy="Background")
+
+
+def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster, phalanx: Phalanx) -> None:
+    replica_sets = "/apis/apps/v1/namespaces/default/replicasets"
+    labels = {"app": "plain"}
+    spec = {
+        "replicas": 5,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": member("x", gpus=99)["spec"]},
+    }
+    up.create(
+        replica_sets, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "plain"}, "spec": spec}
+    )
+    up.wait(PODS, lambda found: sum(pod["metadata"]["name"].startswith("plain-") for pod in found["items"]) == 5)
+    text = phalanx("why", "replicaset/plain", "--kubeconfig", str(up.kubeconfig), code=1)
+    assert "asks for no group: its pods are placed one by one" in text
+    assert "5 of its pods wait; the first 3:" in text and text.count("in default: pending") == 3
+    up.delete(f"{replica_sets}/plain", propagationPolicy="Background")
 
 
 def test_kubeconfig_may_come_from_the_environment(

@@ -104,6 +104,15 @@ class Asker:
                 raise NobodyAnswers(f"{self._scheduler} has no {BASE}/{what}") from None
 
 
+def joined(words: tuple[str, ...]) -> str:
+    """KIND/NAME, also where people write KIND NAME as for kubectl."""
+    if len(words) == 2 and "/" not in words[0]:
+        return "/".join(words)
+    if len(words) != 1:
+        raise click.UsageError(f"{' '.join(words)!r} is not KIND/NAME: ask about one thing at a time")
+    return words[0]
+
+
 def target(text: str) -> tuple[str, str]:
     """KIND/NAME -> kind, name. Raises ClickException with exit code 2."""
     kind, separator, name = text.partition("/")

@@ -9,6 +9,7 @@ import click
 from phalanx.cli.documents import Unreadable, read_documents
 
 Json = dict[str, Any]
+_BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # whoever writes these needs nothing generated
 
 
 @click.command(short_help="Print the scheduling groups that workloads would get.")
@@ -43,6 +44,12 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
             continue
         if found is not None:
             results.append((document, found))
+    if not results and not failures and not _BY_HAND & {document["kind"] for document in documents}:
+        from phalanx.controllers.workloads.registry import KINDS
+
+        kinds = ", ".join(sorted({kind.resource.kind for kind in KINDS}))
+        found = ", ".join(sorted({document["kind"] for document in documents})) or "nothing"
+        raise click.UsageError(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
     if output == "json":
         _print_json(results)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from phalanx.base.client import Client
+from phalanx.base.client import Client, Resource
 from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, connection_of, target
 from phalanx.controllers import resources as r
@@ -16,8 +16,13 @@ from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME
 from phalanx.kube.group_api import GroupApi
 
+Json = dict[str, Any]
+_EVENTS = Resource("", "v1", "events", "Event")
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+
 # Asks about one pod or group (kind, name, namespace, kubeconfig, context, scheduler, output); answers the exit code.
 AskOne = Callable[[str, str, str, str, str, str, str], Awaitable[int]]
+MOST_PODS = 3  # of a workload without groups that are asked about
 
 
 async def each_root(
@@ -30,17 +35,87 @@ async def each_root(
         return await ask_one(*target(what), namespace, kubeconfig, context, scheduler, output)
     connection = connection_of(kubeconfig, context)
     async with Asker(connection, scheduler) as asker:
-        groups = await groups_of(GroupApi(asker.client), found, namespace or connection.namespace, owned)
+        where = namespace or connection.namespace
+        client = GroupApi(asker.client)
+        body = await _existing(client, found.resource, where, owned)
+        groups = await groups_of(client, found, where, owned)
+        if not groups:
+            groups = await _instead(client, body, found.resource.kind, where)
     codes = []
     for number, (group_kind, group) in enumerate(groups):
         if number and output == "text":
             click.echo("")
         codes.append(await ask_one(group_kind, group, namespace, kubeconfig, context, scheduler, output))
-    return max(codes)
+    return max(codes, default=0)
+
+
+async def _existing(client: Client, resource: Resource, namespace: str, name: str) -> Json:
+    """The object asked about; raises a usage error that says what is missing: it, or its namespace."""
+    try:
+        body: Json = msgspec.json.decode(await client.get(resource, name, namespace))
+        return body
+    except NotFound:
+        pass
+    try:
+        await client.get(_NAMESPACES, namespace)
+    except NotFound:
+        raise click.UsageError(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
+    elsewhere = [
+        item["metadata"]["namespace"] for item in await _items(client, resource, "") if item["metadata"]["name"] == name
+    ]
+    hint = f"there is one in {elsewhere[0]}: add -n {elsewhere[0]}" if elsewhere else (
+        f"see kubectl get {resource.plural} -n {namespace}"
+    )  # fmt: skip
+    raise click.UsageError(f"there is no {resource.kind} {name} in {namespace}; {hint}")
+
+
+async def _instead(client: Client, body: Json, kind: str, namespace: str) -> list[tuple[str, str]]:
+    """Why a workload has no groups, told at once, and the pods of it to ask about."""
+    name = body["metadata"]["name"]
+    refused = [
+        f"{event.get('reason')}: {event.get('message')}"
+        for event in await _items(client, _EVENTS, namespace)
+        if event.get("type") == "Warning"
+        and (about := event.get("involvedObject") or {}).get("name") == name
+        and about.get("kind") == kind
+    ]
+    conditions = [
+        f"{condition.get('reason') or condition['type']}: {condition.get('message')}"
+        for condition in (body.get("status") or {}).get("conditions") or ()
+        if condition.get("status") == "False" and condition.get("message")
+    ]
+    told = [*refused[-1:], *conditions[-1:]][:1]
+    if told:
+        click.echo(f"{kind.lower()}/{name} in {namespace} has no groups: {told[0]}", err=True)
+    else:
+        click.echo(
+            f"{kind.lower()}/{name} in {namespace} asks for no group: its pods are placed one by one"
+            f" (docs/workloads.md says how to ask)",
+            err=True,
+        )
+    waiting = [
+        ("Pod", pod["metadata"]["name"])
+        for pod in await _items(client, r.PODS, namespace)
+        if not (pod.get("spec") or {}).get("nodeName") and _belongs(pod, body)
+    ]
+    if len(waiting) > MOST_PODS:
+        click.echo(f"{len(waiting)} of its pods wait; the first {MOST_PODS}:", err=True)
+    if not waiting and told:
+        raise click.exceptions.Exit(1)
+    return waiting[:MOST_PODS]
+
+
+def _belongs(pod: Json, owner: Json) -> bool:
+    if any(ref.get("uid") == owner["metadata"]["uid"] for ref in pod["metadata"].get("ownerReferences") or ()):
+        return True
+    selector = (owner.get("spec") or {}).get("selector") or {}
+    wanted = selector.get("matchLabels") or {}
+    labels = pod["metadata"].get("labels") or {}
+    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
 
 
 async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: str) -> list[tuple[str, str]]:
-    """(kind, name) of the root groups of a workload; raises a usage error where it has none."""
+    """(kind, name) of the root groups of a workload; none where its pods are placed one by one."""
     owners = {(kind.resource.kind, name)}
     if kind.makes is not None:  # a CronJob has no groups, its Jobs have
         for item in await _items(client, kind.makes, namespace):
@@ -61,8 +136,6 @@ async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: st
                 found.append((resource.kind, item["metadata"]["name"]))
     if not found:
         found = [("Workload", workload) for workload in sorted(mine)]  # KEP-4671: groups without objects
-    if not found:
-        raise click.UsageError(f"{kind.resource.kind} {name} in {namespace} has no groups; ask about one of its pods")
     return sorted(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, asking_options, connection_of, run
+from phalanx.cli.asking import Asker, asking_options, connection_of, joined, run
 from phalanx.cli.owners import each_root
 from phalanx.engine.explain.values import PlanAnswer, Price
 from phalanx.engine.preemption.cost import NOBODY, Cost
@@ -13,9 +13,9 @@ from phalanx.engine.preemption.result import describe, proof
 
 
 @click.command(short_help="Print what would be evicted for a pod or group, without doing it.")
-@click.argument("what", metavar="KIND/NAME")
+@click.argument("what", metavar="KIND/NAME", nargs=-1, required=True)
 @asking_options
-def plan(what: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+def plan(what: tuple[str, ...], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
     """Print the preemption plan that the scheduler would make now: victims, why each is needed, cost and bound.
 
     Nothing is evicted. Exit code 0: it fits or there is a plan, 1: there is none, 2: not found or nobody to ask.
@@ -26,7 +26,7 @@ def plan(what: str, namespace: str, kubeconfig: str, context: str, scheduler: st
       phalanx plan job/evaluation                     # every group of a Job, JobSet, LeaderWorkerSet, …
       phalanx plan pod/web-0 -o json
     """
-    return run(each_root(_plan, what, namespace, kubeconfig, context, scheduler, output))
+    return run(each_root(_plan, joined(what), namespace, kubeconfig, context, scheduler, output))
 
 
 async def _plan(

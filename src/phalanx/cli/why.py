@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, run
+from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, joined, run
 from phalanx.cli.owners import each_root
 from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, Why
 
@@ -14,9 +14,9 @@ MOST_REASONS = 5
 
 
 @click.command(short_help="Say why a pod or group is pending, and what would help.")
-@click.argument("what", metavar="KIND/NAME")
+@click.argument("what", metavar="KIND/NAME", nargs=-1, required=True)
 @asking_options
-def why(what: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+def why(what: tuple[str, ...], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
     """Say why a pod, PodGroup, CompositePodGroup or Workload is pending, and what would make it fit.
 
     The answer comes from the scheduler's own state; changes that would help are tried by the same search and taken
@@ -31,7 +31,7 @@ def why(what: str, namespace: str, kubeconfig: str, context: str, scheduler: str
       phalanx why workload/train/workers/0            # one implicit group of KEP-4671
       phalanx why compositepodgroup/tree --scheduler http://127.0.0.1:10259
     """
-    return run(each_root(_why, what, namespace, kubeconfig, context, scheduler, output))
+    return run(each_root(_why, joined(what), namespace, kubeconfig, context, scheduler, output))
 
 
 async def _why(kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:

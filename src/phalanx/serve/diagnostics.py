@@ -26,9 +26,9 @@ MOST_BYTES = 8 << 20
 _PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 _KINDS = {
     "pod": "Pod", "pods": "Pod", "po": "Pod",
-    "podgroup": "PodGroup", "podgroups": "PodGroup",
-    "compositepodgroup": "CompositePodGroup", "compositepodgroups": "CompositePodGroup",
-    "workload": "Workload", "workloads": "Workload",
+    "podgroup": "PodGroup", "podgroups": "PodGroup", "pg": "PodGroup",
+    "compositepodgroup": "CompositePodGroup", "compositepodgroups": "CompositePodGroup", "cpg": "CompositePodGroup",
+    "workload": "Workload", "workloads": "Workload", "wl": "Workload",
 }  # fmt: skip
 
 
