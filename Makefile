@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv up test lint bench simulate clean
+.PHONY: venv up test lint bench simulate docs clean
 
 venv: $(STAMP)
 
@@ -30,6 +30,9 @@ bench: venv
 simulate: venv
 	$(BIN)/python -m phalanx.testing.simulation --seed $(or $(SEED),1) --steps $(or $(STEPS),100000) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS))
+
+docs: venv
+	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
 
 clean:
 	rm -rf $(VENV) data dist build
