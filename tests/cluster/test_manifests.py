@@ -117,3 +117,19 @@ def test_every_option_of_cluster_mode_is_documented() -> None:
     ]
     assert len(options) == 8
     assert [option for option in options if f"`{option}" not in text] == []
+
+
+def test_what_is_installed_is_bounded_pinned_and_closed() -> None:
+    bodies = [body for file in sorted(DEPLOY.glob("*.yaml")) for body in documents(file.name)]
+    budgets = {body["metadata"]["name"] for body in bodies if body["kind"] == "PodDisruptionBudget"}
+    closed = [body["spec"] for body in bodies if body["kind"] == "NetworkPolicy" and not body["spec"].get("ingress")]
+    assert closed == [{"podSelector": {}, "policyTypes": ["Ingress"]}]
+    for body in (body for body in bodies if body["kind"] == "Deployment"):
+        name, spec = body["metadata"]["name"], body["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert name in budgets
+        assert not container["image"].endswith(":latest") and ":" in container["image"]
+        assert container["resources"]["limits"]["memory"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] and spec["securityContext"]["runAsNonRoot"]
+        assert "podAntiAffinity" in spec["affinity"]
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"

@@ -96,6 +96,10 @@ class Informer(Generic[T]):
         self._known: dict[tuple[str, str], str] = {}  # "uid resourceVersion": one string, there are many
         self._since_yield = 0
 
+    @property
+    def what(self) -> str:
+        return self.resource.plural
+
     async def run(self) -> None:
         failures = absent = 0
         while True:

@@ -80,7 +80,7 @@ def nodes(kubeconfig: str, context: str, count: int, topology: str, log_level: s
 @click.option(
     "--leader-elect/--no-leader-elect", default=True, show_default=True, help="cluster: write only with the lease."
 )
-@click.option("--health", default="", metavar="HOST:PORT", help="cluster: /livez /readyz /metrics.")
+@click.option("--health", default="", metavar="HOST:PORT", help="cluster: /livez /readyz; /metrics on loopback.")
 @log_level_option("info")
 def controllers(
     kubeconfig: str,

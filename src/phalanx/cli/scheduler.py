@@ -35,7 +35,11 @@ from phalanx.cli.options import connection_options
     help="The lease's namespace.",
 )
 @click.option(
-    "--health", default="127.0.0.1:10259", show_default=True, metavar="HOST:PORT", help="/livez /readyz /metrics."
+    "--health",
+    default="127.0.0.1:10259",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="/livez /readyz; /metrics on loopback.",
 )
 @click.option(
     "--dashboard/--no-dashboard",

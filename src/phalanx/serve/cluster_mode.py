@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem
+from phalanx.base.tasks import cause_of_end, end
 from phalanx.controllers.beside.controllers import ClusterControllers
 from phalanx.controllers.beside.linking import Abilities
 from phalanx.kube.client import HttpClient
@@ -29,6 +30,7 @@ from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.serve.health import HealthServer
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.settings import Listen
+from phalanx.serve.watchdog import Watchdog
 from phalanx.serve.webhook import WebhookServer
 from phalanx.serve.webhook_tls import from_directory, from_secret, publish
 
@@ -81,6 +83,7 @@ class ClusterMode:
         self.health: HealthServer | None = None
         self.authority = b""  # PEM: whom the API server must trust
         self._tasks: list[asyncio.Task[None]] = []
+        self._elector: Elector | None = None
 
     async def start(self) -> None:
         settings = self._settings
@@ -117,7 +120,8 @@ class ClusterMode:
             await controllers.work()
             return
         identity = f"{socket.gethostname()}_{random.SystemRandom().getrandbits(64):016x}"
-        await Elector(client, self._settings.lease, identity, self._clock).lead(controllers.work)
+        self._elector = Elector(client, self._settings.lease, identity, self._clock)
+        await self._elector.lead(controllers.work)
 
     async def _serve_webhook(self, client: Client, controllers: ClusterControllers, listen: Listen) -> None:
         settings = self._settings
@@ -143,9 +147,13 @@ class ClusterMode:
                 answers.labels(outcome).inc(count - told.get(outcome, 0))
                 told[outcome] = count
 
+        watchdog = Watchdog(
+            lambda: controllers.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
+        )
+        self._tasks.append(asyncio.create_task(watchdog.run(), name="watchdog"))
         self.health = HealthServer(
             registry,
-            live={"ping": lambda: ""},
+            live=watchdog.checks,
             ready={"informer-sync": lambda: "" if controllers.ready.is_set() else "caches are being filled"},
             before_scrape=refresh,
         )
@@ -153,15 +161,13 @@ class ClusterMode:
 
     async def until_failure(self) -> None:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        raise cause_of_end(done)
 
     async def stop(self) -> None:
         if self.webhook is not None:
             await self.webhook.stop()
         for task in reversed(self._tasks):  # the lease is released before the caches end
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end((task,))
         if self.health is not None:
             await self.health.stop()
         if self._http is not None:

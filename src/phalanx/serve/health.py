@@ -1,12 +1,22 @@
-"""/livez, /readyz, /healthz and /metrics of a component that has no API of its own."""
+"""/livez, /readyz, /healthz and /metrics of a component that has no API of its own.
+
+Where other machines can reach the address it answers probes and nothing else. Metrics and questions, which come with
+bearer tokens, are then on the loopback address one port further: `kubectl port-forward` goes there through the API
+server's TLS, and no token crosses a network in plain text.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from phalanx.serve.settings import Listen
+
+log = logging.getLogger(__name__)
 
 Check = Callable[[], str]  # "" = fine, otherwise what is wrong
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -30,26 +40,48 @@ class HealthServer:
         self._before_scrape = before_scrape
         self._extensions = dict(extensions or {})
         self._runner: web.AppRunner | None = None
+        self._probes: web.AppRunner | None = None
         self.port = 0
+        self.private_port = 0  # of metrics and questions, on loopback
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        app = web.Application(client_max_size=8 << 20)
+        if Listen(host, port).loopback:
+            self._runner = await self._serve(self._everything(), host, port)
+            self.port = self.private_port = self._runner.addresses[0][1]
+            return
+        probes = web.Application(client_max_size=1024)
+        self._add_probes(probes)
+        self._probes = await self._serve(probes, host, port)
+        self.port = self._probes.addresses[0][1]
+        self._runner = await self._serve(self._everything(), "127.0.0.1", self.port + 1 if port else 0)
+        self.private_port = self._runner.addresses[0][1]
+        log.info("probes on %s:%d; metrics and questions on 127.0.0.1:%d", host, self.port, self.private_port)
+
+    def _add_probes(self, app: web.Application) -> None:
         app.router.add_get("/livez", self._handler(self._live))
         app.router.add_get("/healthz", self._handler(self._live))
         app.router.add_get("/readyz", self._handler({**self._live, **self._ready}))
+
+    def _everything(self) -> web.Application:
+        app = web.Application(client_max_size=8 << 20)
+        self._add_probes(app)
         app.router.add_get("/metrics", self._metrics)
         for path, handler in self._extensions.items():
             app.router.add_route("*", path, handler)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        return app
+
+    @staticmethod
+    async def _serve(app: web.Application, host: str, port: int) -> web.AppRunner:
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+        return runner
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        for runner in (self._probes, self._runner):
+            if runner is not None:
+                await runner.cleanup()
+        self._probes = self._runner = None
 
     @staticmethod
     def _handler(checks: Mapping[str, Check]) -> Handler:

@@ -125,6 +125,10 @@ class SchedulerService:
         return not self.executor.in_flight
 
     @property
+    def informers(self) -> list[Informer[Any]]:
+        return self._informers
+
+    @property
     def synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self._informers)
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.base.tasks import end
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
 from phalanx.kube.client import HttpClient
@@ -30,6 +31,7 @@ from phalanx.serve.health import HealthServer
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +119,8 @@ class SchedulerProcess:
         self.health: HealthServer | None = None
         self.diagnostics: Diagnostics | None = None
         self._task: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._elector: Elector | None = None
         self._leading = asyncio.Event()
 
     def _connection(self) -> Connection:
@@ -141,9 +145,13 @@ class SchedulerProcess:
             record_head={"config": settings.document, "gates": settings.gates.as_dict()},
         )
         metrics = SchedulerMetrics(service)
+        watchdog = Watchdog(
+            lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
+        )
+        self._watching = asyncio.create_task(watchdog.run(), name="watchdog")
         self.health = HealthServer(
             metrics.registry,
-            live={"ping": lambda: ""},
+            live=watchdog.checks,
             ready={"informer-sync": lambda: ", ".join(service.unsynced)},
             before_scrape=metrics.refresh,
             extensions=self._questions(connection, client, service),
@@ -189,7 +197,8 @@ class SchedulerProcess:
             election.retry_period,
         )
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
-        await Elector(client, lease, identity, self._clock).lead(service.run, lambda: service.settled)
+        self._elector = Elector(client, lease, identity, self._clock)
+        await self._elector.lead(service.run, lambda: service.settled)
 
     async def until_failure(self) -> None:
         assert self._task is not None
@@ -206,6 +215,8 @@ class SchedulerProcess:
         if self._showing is not None and self._beside is not None:
             self._showing.cancel()
             await self._beside.close()
+        if self._watching is not None:
+            await end((self._watching,))
         if self.health is not None:
             await self.health.stop()
         if getattr(self, "_client", None) is not None:

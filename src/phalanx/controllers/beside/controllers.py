@@ -8,7 +8,7 @@ a link are labelled. Workloads themselves are never touched. Kinds that are not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from phalanx.base import informer
 from phalanx.base.client import Client
@@ -152,6 +152,10 @@ class ClusterControllers:
             for resource in kind.reads:
                 read[resource.kind].on_change(self._read_changed(kind))
         self.ready = asyncio.Event()
+
+    @property
+    def informers(self) -> Sequence[Informer[PodView] | Informer[bytes]]:
+        return [self._pod_informer, *self._caches.informers]
 
     async def follow(self) -> None:
         """Fill the caches and keep them up to date, until cancelled. Reads only."""

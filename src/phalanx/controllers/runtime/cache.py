@@ -127,6 +127,10 @@ class Cache:
         """False: the server does not know the resource, for now."""
         return self._informer.served
 
+    @property
+    def informer(self) -> Informer[bytes]:
+        return self._informer
+
     async def synced(self) -> None:
         await self._informer.synced.wait()
 
@@ -249,6 +253,10 @@ class Caches:
         if cache is None:
             cache = self._caches[resource] = Cache(self.client, resource, optional=optional)
         return cache
+
+    @property
+    def informers(self) -> list[Informer[bytes]]:
+        return [cache.informer for cache in self._caches.values()]
 
     async def run(self, then: Callable[[], Awaitable[None]]) -> None:
         """Fill all caches, then run `then` beside them for ever."""

@@ -1,0 +1,87 @@
+"""Notices a process that lives and does nothing: /livez then says what stands still, and the log where it stands.
+
+An API server that is away is no reason: whoever asks again and again moves. What counts is an event loop that does not
+turn, an informer that neither asks nor hears, and a leader that leads beyond its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from phalanx.base.informer import WATCH_SECONDS
+from phalanx.kube.client import WATCH_GRACE
+
+log = logging.getLogger(__name__)
+
+BEAT = 0.5  # seconds between two signs of life of the event loop
+LOOP_STILL = 10.0
+INFORMER_STILL = 1.5 * WATCH_SECONDS + WATCH_GRACE + 60.0  # the longest watch, and time to notice its end
+LEASE_STILL = 5.0  # beyond the renew deadline, by which the leader should have given up
+
+
+class Moving(Protocol):
+    @property
+    def moved(self) -> float: ...  # the loop's time; 0: has not begun
+
+    @property
+    def what(self) -> str: ...
+
+
+class Watchdog:
+    """`run` beside the work; `checks` go into /livez. `informers` and `overdue` are asked each time."""
+
+    def __init__(
+        self,
+        informers: Callable[[], Iterable[Moving]] = tuple,
+        overdue: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._informers, self._overdue = informers, overdue
+        self._loop = asyncio.get_running_loop()
+        self._beat = self._loop.time()
+        self._main = threading.get_ident()
+        self._end = threading.Event()
+        self.checks: dict[str, Callable[[], str]] = {
+            "event-loop": self._loop_check,
+            "informers": self._informer_check,
+            "lease": self._lease_check,
+        }
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        threading.Thread(target=self._look, name="watchdog", daemon=True).start()
+        try:
+            while True:
+                self._beat = self._loop.time()
+                await asyncio.sleep(BEAT)
+        finally:
+            self._end.set()
+
+    def _look(self) -> None:
+        """In a thread of its own: whoever stands still cannot say so."""
+        told = 0.0
+        while not self._end.wait(BEAT):
+            still = self._loop.time() - self._beat
+            if still > LOOP_STILL and self._beat != told:
+                told = self._beat
+                frame = sys._current_frames().get(self._main)
+                where = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "unknown\n"
+                log.error("the event loop has stood still for %.0f s, here:\n%s", still, where)
+
+    def _loop_check(self) -> str:
+        still = self._loop.time() - self._beat
+        return f"has stood still for {still:.0f} s" if still > LOOP_STILL else ""
+
+    def _informer_check(self) -> str:
+        now = self._loop.time()
+        still = [(each.what, now - each.moved) for each in self._informers() if each.moved]
+        return ", ".join(f"{what} has asked and heard nothing for {s:.0f} s" for what, s in still if s > INFORMER_STILL)
+
+    def _lease_check(self) -> str:
+        over = self._overdue()
+        return f"leads {over:.0f} s beyond the renew deadline" if over > LEASE_STILL else ""
