@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from phalanx.model.groups import GroupForest, GroupKey
+from phalanx.engine.groups.build import Built
+from phalanx.model.groups import Group, GroupForest, GroupKey, Shortage
 
 
 class Held(enum.Enum):
@@ -43,3 +44,26 @@ def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
         told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
         return Hold(Held.GATES, f"waiting for scheduling gates of {names}", tuple(told))
     return None
+
+
+def shortages_of(forest: GroupForest, group: Group) -> tuple[Shortage, ...]:
+    """Who lacks members in the highest group, from this one up, that is not complete (its tree may do without it)."""
+    short: Group | None = None
+    at: Group | None = group
+    while at is not None and at.spec is not None:
+        if not at.ready:
+            short = at
+        at = forest.group(at.spec.parent) if at.spec.parent is not None else None
+    return forest.quorum(short.key, 3).shortages if short is not None else ()
+
+
+def all_short(forest: GroupForest, built: Built) -> list[Shortage]:
+    """What all that wait lack, if members are what all of them lack."""
+    found: dict[Shortage, None] = {}
+    for part, records in built.pending.items():
+        if records:
+            shortages = shortages_of(forest, built.group_of[part])
+            if not shortages:
+                return []
+            found.update(dict.fromkeys(shortages))
+    return list(found)[:3]

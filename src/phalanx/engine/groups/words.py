@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from phalanx.engine.groups.build import Built
 from phalanx.engine.placement import Certificate, sentence
 from phalanx.engine.placement.sentences import domain_word
-from phalanx.model.groups import Group
+from phalanx.model.groups import Group, Shortage
 
 UNSCHEDULABLE = "pod group is unschedulable"
+WAITING = "WaitingForMembers"  # reason of conditions
 
 
 def refused(group: Group, certificate: Certificate) -> str:
@@ -16,8 +19,13 @@ def refused(group: Group, certificate: Certificate) -> str:
     running = 0 if group.composite else group.placed
     # What fits side by side is not known exactly when each fits alone: certainly less than was asked for.
     scheduled = min(running + certificate.fits, max(0, minimum - 1))
-    head = f"minCount ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
+    head = f"{_minimum(group)} ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
     return f"{UNSCHEDULABLE}, {head}; {sentence(certificate)}"
+
+
+def _minimum(group: Group) -> str:
+    """What the field is called in the group's own kind."""
+    return "minGroupCount" if group.composite else "minCount"
 
 
 def exhausted(group: Group, expansions: int, certificate: Certificate) -> str:
@@ -33,14 +41,20 @@ def coupled(group: Group, *, used: int = 0) -> str:
     """`used`: expansions of a search that gave up; 0: it went through everything."""
     minimum = group.spec.minimum if group.spec is not None else 1
     return (
-        f"{UNSCHEDULABLE}, minCount ({minimum}) cannot be satisfied: there is room by resources, but no placement "
-        f"was found that also keeps the pods' affinity, spreading and volume rules{used_up(used) if used else ''}"
+        f"{UNSCHEDULABLE}, {_minimum(group)} ({minimum}) cannot be satisfied: there is room by resources, but no "
+        f"placement was found that also keeps the pods' affinity, spreading and volume rules"
+        f"{used_up(used) if used else ''}"
     )
 
 
 def refused_pod(pod: str, message: str) -> str:
     """Reserve or Permit said no to one member: nobody goes."""
     return f"{UNSCHEDULABLE}, pod {pod.removeprefix('?')}: {message}"
+
+
+def lacking(shortages: Iterable[Shortage]) -> str:
+    """A group that is not complete, or lies in one that is not, while the rest of its tree runs."""
+    return f"waiting for members: {'; '.join(map(str, shortages))}"
 
 
 def leftovers(group: Group, built: Built) -> str:

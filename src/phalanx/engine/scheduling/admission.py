@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.groups import words
 from phalanx.engine.groups.admission import Held, hold_of
+from phalanx.engine.groups.words import WAITING
 from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE
 from phalanx.engine.scheduling.pods import GATED_MESSAGE
 from phalanx.engine.scheduling.roots import Place, Root
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from phalanx.engine.scheduling.group_roots import Groups
 
 GANG = "GangScheduling"  # the plugin kube-scheduler would name
-WAITING = "WaitingForMembers"
 PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
@@ -134,9 +135,24 @@ class Admission:
         )
         for shortage in told:
             if shortage.group != key:
-                self._groups.say(shortage.group, WAITING, f"waiting for members: {shortage}")
+                self._groups.say(shortage.group, WAITING, words.lacking([shortage]))
+        short = {shortage.group for shortage in told}
+        for each in forest.tree(key) if leaves is None else self._with_ancestors(leaves):
+            said = self._groups.conditions.said(each.key)
+            if each.ready and each.key not in short and said is not None and said[1] == WAITING:
+                self._groups.say(each.key, WAITING, quorum.message)  # complete since it was told what it lacks
         self._groups.say(key, WAITING, quorum.message)
         return quorum
+
+    def _with_ancestors(self, leaves: Iterable[GroupKey]) -> Iterable[Group]:
+        forest = self._groups.forest
+        found: dict[GroupKey, Group] = {}
+        for leaf in leaves:
+            at = forest.group(leaf)
+            while at is not None and at.key not in found:
+                found[at.key] = at
+                at = forest.group(at.spec.parent) if at.spec is not None and at.spec.parent is not None else None
+        return found.values()
 
     def _hold(
         self,

@@ -17,7 +17,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import Finding
 from phalanx.engine.groups import completion, words
-from phalanx.engine.groups.admission import hold_of
+from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.finding import Found, NotFound, find
 from phalanx.engine.groups.outcomes import counter
@@ -147,7 +147,10 @@ class Attempts:
             outcome = None if found.rules else found.outcome
             return Refused(cause, found.text(group, built), built=built, outcome=outcome)
         if not found.seats:
-            # Enough runs already; what is left over does not fit.
+            # Enough runs already; what is left over is not complete, or does not fit.
+            shortages = all_short(tree.forest, built)
+            if shortages:
+                return Refused(Cause.EXTRAS, words.lacking(shortages), hopeless=True, built=built)
             return Refused(Cause.EXTRAS, words.leftovers(group, built), built=built)
         return self._allowed(built, found, points)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.engine.framework import ClusterChange, Status, Wake
 from phalanx.engine.groups import words
+from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import Outcome
@@ -125,7 +126,7 @@ class GroupCycle:
             short = member.composite or bool(built.pending.get(part))
             if short and member.key not in satisfied:
                 text = f"{words.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
-                self._groups.conditions.say(member, "False", UNSCHEDULABLE, text)
+                self._say(member, UNSCHEDULABLE, text)
         self._groups.queue.activate(root)
 
     # ---- failure
@@ -165,7 +166,13 @@ class GroupCycle:
     def _conditions(self, group: Group, reason: str, message: str) -> None:
         for member in self._groups.forest.tree(group.key):
             if member.spec is not None and not member.satisfied:
-                self._groups.conditions.say(member, "False", reason, message)
+                self._say(member, reason, message)
+
+    def _say(self, group: Group, reason: str, message: str) -> None:
+        """To one group of a tree that was tried; one that could not be placed for want of members is told that."""
+        if reason == UNSCHEDULABLE and (shortages := shortages_of(self._groups.forest, group)):
+            reason, message = words.WAITING, words.lacking(shortages)
+        self._groups.conditions.say(group, "False", reason, message)
 
     def _error(self, root: Root, group: Group, message: str) -> None:
         for record in root.records.values():

@@ -1,0 +1,87 @@
+"""What the groups of a tree are told: by what they lack themselves, by what their siblings lack, in their own words."""
+
+from __future__ import annotations
+
+from group_run import Cluster
+
+from phalanx.engine.engine import Engine
+from phalanx.engine.explain import why
+from phalanx.model.gates import Gates
+from phalanx.testing.builders import composite, node, pod, pod_group
+
+NAMES = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling", "CompositePodGroup")
+
+
+def world(*objects):
+    made = Cluster(Engine(gates=Gates(dict.fromkeys(NAMES, True))))
+    return made.see(*(node(f"n{i}").cpu("4") for i in range(2)), *objects)
+
+
+def members(group, *numbers, cpu="1"):
+    return [pod(f"{group}-{i}").cpu(cpu).group(group) for i in numbers]
+
+
+def test_a_complete_group_is_told_that_it_waits_for_its_siblings():
+    cluster = world(
+        composite("tree").gang(2), *(pod_group(name).gang(2).parent("tree") for name in "ab"), *members("a", 0)
+    )
+    cluster.step()
+    assert "a has 1 of 2 pods, 1 missing" in cluster.said("a")[2]
+    cluster.see(*members("a", 1)).step()
+    status, reason, message = cluster.said("a")
+    assert (status, reason) == ("False", "WaitingForMembers")
+    assert "a has" not in message and "b has 0 of 2 pods, 2 missing" in message
+    answer = why(cluster.engine, "PodGroup", "default", "a")
+    assert "a has" not in str(answer) and "b has 0 of 2" in str(answer)
+    cluster.see(*members("b", 0)).step()
+    assert "b has 1 of 2 pods, 1 missing" in cluster.said("b")[2]
+    cluster.see(*members("b", 1)).step()
+    assert len(cluster.bound) == 4 and cluster.said("a")[0] == "True"
+
+
+def test_an_optional_child_is_told_which_of_its_groups_is_missing():
+    cluster = world(
+        composite("tree").gang(1),
+        composite("first").gang(1).parent("tree"),
+        composite("second").gang(2).parent("tree"),
+        pod_group("a").gang(1).parent("first"),
+        pod_group("b").gang(1).parent("second"),
+        *members("a", 0),
+        *members("b", 0),
+    )
+    cluster.step()
+    assert sorted(cluster.bound) == ["a-0"]
+    for kind, name in (("CompositePodGroup", "second"), ("PodGroup", "b")):
+        _, reason, message = cluster.said(name, kind)
+        assert reason == "WaitingForMembers", name
+        assert "CompositePodGroup second has 1 of 2 child groups, 1 missing" in message
+    assert "second has 1 of 2 child groups" in cluster.told("b-0")
+    cluster.see(pod_group("c").gang(1).parent("second"), *members("c", 0)).step()
+    assert sorted(cluster.bound) == ["a-0", "b-0", "c-0"]
+
+
+def test_an_optional_child_is_told_how_many_of_its_pods_are_missing():
+    cluster = world(
+        composite("tree").gang(1),
+        *(pod_group(name).gang(2).parent("tree") for name in "ab"),
+        *members("a", 0, 1),
+        *members("b", 0),
+    )
+    cluster.step()
+    assert sorted(cluster.bound) == ["a-0", "a-1"]
+    assert cluster.said("b")[1] == "WaitingForMembers" and "b has 1 of 2 pods, 1 missing" in cluster.said("b")[2]
+    assert "no further member" not in cluster.told("b-0")
+    cluster.see(*members("b", 1)).step()
+    assert len(cluster.bound) == 4
+
+
+def test_a_composite_speaks_of_its_min_group_count():
+    cluster = world(
+        composite("tree").gang(2),
+        *(pod_group(name).gang(1).parent("tree") for name in "ab"),
+        *members("a", 0),
+        *members("b", 0, cpu="9"),
+    )
+    cluster.step()
+    message = cluster.said("tree", "CompositePodGroup")[2]
+    assert "minGroupCount (2) cannot be satisfied" in message and "minCount (" not in message
