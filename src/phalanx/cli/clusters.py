@@ -127,7 +127,7 @@ def _look(record: Record) -> tuple[bool, dict[str, int]]:
         counts = {}
         try:
             async with HttpClient(load(record.kubeconfig, ""), user_agent="phalanx-cli") as client:
-                await client.request("GET", "/readyz")
+                await client.request("GET", "/readyz", plain=True)
                 for kind in kinds:
                     page = json.loads(await client.list(kind, "", limit=1))
                     left = page["metadata"].get("remainingItemCount") or 0

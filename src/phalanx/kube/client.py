@@ -113,8 +113,9 @@ class HttpClient:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = _JSON,
+        plain: bool = False,
     ) -> bytes:
-        """One call on any path; raises ApiProblem for every answer that is not 2xx."""
+        """One call on any path; raises ApiProblem for every answer that is not 2xx, or not JSON unless `plain`."""
         if self._session is None:
             raise RuntimeError("HttpClient is used outside 'async with'")
         extra = {"Content-Type": content_type} if body is not None else {}
@@ -135,6 +136,8 @@ class HttpClient:
                 break
         if code >= 300:
             raise _problem(code, answer)
+        if plain:
+            return answer
         try:
             _WELL_FORMED.decode(answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
