@@ -34,5 +34,14 @@ simulate: venv
 docs: venv
 	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
 
+# Pins what the image installs; after a change of the dependencies in pyproject.toml.
+lock: venv
+	$(BIN)/python tools/lock.py > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+# What is installed, as CycloneDX JSON.
+sbom: venv
+	@$(BIN)/python tools/sbom.py
+
 clean:
 	rm -rf $(VENV) data dist build

@@ -1,0 +1,48 @@
+"""What is shipped is known: pinned by hash for the image, listed, and the same bytes each time it is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_lock_has_a_hash_for_everything_and_fits_what_the_project_asks_for() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9._-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.M))
+    assert len(pinned) == text.count("==") and not re.search(r"https?://|file:|/opt/", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {name.replace("_", "-"): version for name, version in pinned.items()}
+    for line in project["dependencies"]:
+        wanted = Requirement(line)
+        version = named.get(wanted.name.lower().replace("_", "-"))
+        assert version is not None and wanted.specifier.contains(version), f"{line}: run `make lock`"
+
+
+def test_the_sbom_names_every_dependency_and_is_the_same_each_time() -> None:
+    texts = [subprocess.check_output([sys.executable, "tools/sbom.py"], cwd=ROOT, text=True) for _ in range(2)]
+    assert texts[0] == texts[1]
+    bom = json.loads(texts[0])
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.5")
+    names = {component["name"] for component in bom["components"]}
+    assert {"numpy", "msgspec", "aiohttp", "multidict"} <= names and "pytest" not in names
+    known = {component["bom-ref"] for component in [*bom["components"], bom["metadata"]["component"]]}
+    assert all({entry["ref"], *entry["dependsOn"]} <= known for entry in bom["dependencies"])
+
+
+def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("one", "two"):
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / name)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        (wheel,) = (tmp_path / name).glob("*.whl")
+        digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
+    assert len(digests) == 1
