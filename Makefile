@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv up test lint bench simulate docs clean
+.PHONY: venv up test lint bench simulate linearize docs clean
 
 venv: $(STAMP)
 
@@ -45,3 +45,7 @@ sbom: venv
 
 clean:
 	rm -rf $(VENV) data dist build
+
+# Concurrent histories of the store and the API handlers, with crashes, each checked for an order that explains it.
+linearize: venv
+	$(BIN)/python -m phalanx.testing.histories --histories $(or $(HISTORIES),100000) --seed $(or $(SEED),1)

@@ -7,7 +7,7 @@ one to the store waits, so a write without preconditions never loses a race.
 
 from __future__ import annotations
 
-from phalanx.base.errors import BadRequest, MethodNotAllowed
+from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed
 from phalanx.local.api.change import Changes
 from phalanx.local.api.context import Context
 from phalanx.local.api.delete import Deletes
@@ -15,6 +15,8 @@ from phalanx.local.api.patch import Patches
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.reviews import review
 from phalanx.local.api.subresources import Subresources
+
+_TRIES = 3
 
 
 class Writer:
@@ -31,10 +33,17 @@ class Writer:
 
     async def handle(self, request: Request) -> Answer:
         """Every failure is an ApiProblem."""
-        try:
-            return await self._handle(request)
-        except RecursionError:
-            raise BadRequest("the object is nested too deeply") from None
+        for _ in range(_TRIES):
+            try:
+                return await self._handle(request)
+            except RecursionError:
+                raise BadRequest("the object is nested too deeply") from None
+            except ApiProblem:
+                # It may have been refused for a state that is not on the disk yet. A refusal is an answer too: it may
+                # go out when that state can be read, and must not when it never came to be.
+                if await self._changes.store.settled() or request.verb == "deletecollection":
+                    raise
+        return await self._handle(request)
 
     async def _handle(self, request: Request) -> Answer:
         if not request.kind.stored and not request.subresource:

@@ -98,6 +98,10 @@ class StoreProtocol(Protocol):
         """Why nothing may grow, or ""."""
         ...
 
+    async def settled(self) -> bool:
+        """Returns when everything submitted so far is durable or has failed; whether nothing failed."""
+        ...
+
     def watch(self, resource: str, namespace: str = "", since: int | None = None) -> Watcher:
         """Changes after `since` (None: from now); raises Compacted."""
         ...

@@ -205,6 +205,18 @@ class Store:
         entry = Entry(current.key, value, revision, current.created, self._index(key[0], value))
         return await self._submit(Change(revision, True, entry, current))
 
+    async def settled(self) -> bool:
+        """Returns when everything submitted so far is durable or has failed; whether nothing failed.
+
+        Who refuses something because of a state that is still on its way waits for it: what a refusal says must be
+        true of the state that readers see.
+        """
+        pending = [each.done for each in self._pending]
+        if not pending:
+            return True
+        await asyncio.wait(pending)
+        return all(done.cancelled() or done.exception() is None for done in pending)
+
     def _expected(self, key: Key, expect: int | None) -> Entry | None:
         if self._closed:
             raise ServiceUnavailable("the store is closed: the server is shutting down")
