@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ServiceUnavailable
+from phalanx.local.store import memory
 from phalanx.local.store.commits import CommitThread, Outcome
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
 from phalanx.local.store.log import Log, Row
@@ -303,9 +304,12 @@ class Store:
         self._expiry = None
         # Short of room, history is what can be done without.
         ahead = max(0.0, self._window.bounds.seconds - UNDER_ALARM) if self.alarm() else 0.0
+        before = self._window.bytes
         self._discard(self._window.expire(self._clock.monotonic() + ahead))
         if self._commits is not None:
             self._commits.compact()
+        if before - self._window.bytes > memory.WORTH and self._loop is not None:
+            self._loop.run_in_executor(None, memory.give_back)
         self._arm()
 
     def _arm(self) -> None:

@@ -1,0 +1,78 @@
+"""docs/limits.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.local.api import body, change, event_expiry, patch_json, read, view
+from phalanx.local.api.limits import Limits
+from phalanx.local.store import space, watchers
+from phalanx.local.store.window import Bounds
+from phalanx.model import decode, pattern, quantity, selectors, yaml_body
+
+LIMITS, BOUNDS = Limits(), Bounds()
+SHARES = LIMITS.shares
+DOCUMENT = Path(__file__).parents[2] / "docs" / "limits.md"
+
+
+def mib(size: int) -> str:
+    return f"{size / (1 << 20):g} MiB"
+
+
+def kib(size: int) -> str:
+    return f"{size >> 10} KiB"
+
+
+ROWS = {
+    "body": mib(LIMITS.body_bytes),
+    "values (members and items) in a body": f"{decode.MAX_VALUES:,}",
+    "nesting of a body": f"{decode.MAX_DEPTH} levels",
+    "aliases in a YAML body": str(yaml_body.MAX_ALIASES),
+    "operations of a JSON patch": f"{patch_json.MAX_OPERATIONS:,}",
+    "bytes copied by a JSON patch": mib(patch_json.MAX_COPIED_BYTES),
+    "object after any kind of write": mib(change.OBJECT_BYTES),
+    "quantity": f"{quantity._MAX_LENGTH:,} characters",
+    "requirements of a label selector, terms of a field selector": str(selectors.MAX_TERMS),
+    "pattern in a CustomResourceDefinition": f"{mib(pattern.MAX_MEMORY)} compiled",
+    "answer as YAML": mib(view.YAML_BYTES),
+    "headers with the path": kib(LIMITS.header_bytes),
+    "time for the headers, the TLS handshake": f"{LIMITS.header_seconds:g} s",
+    "time for the body": f"{LIMITS.body_seconds:g} s",
+    "requests begun in one turn of the loop": str(SHARES.turn),
+    "requests being answered": str(SHARES.seats),
+    "requests waiting": str(SHARES.queue),
+    "watches": f"{SHARES.watches:,}",
+    "time in which it reads nothing": f"{LIMITS.write_seconds:g} s",
+    "time without a request": f"{LIMITS.idle_seconds:g} s",
+    "requests begun in one turn, all clients": str(SHARES.turn_all),
+    "connections": f"{LIMITS.connections:,}",
+    "changes kept for watches and past lists": (
+        f"{BOUNDS.changes:,}, {mib(BOUNDS.bytes)}, {BOUNDS.seconds / 60:g} minutes"
+    ),
+    "one piece of a watch or list on its way to a client": (
+        f"{watchers.PIECE_CHANGES} changes, {kib(watchers.PIECE_BYTES)}"
+    ),
+    "life of an event": f"{event_expiry.TTL / 3600:g} hour after its last change",
+    "free space on the disk of the data directory": mib(space.ALARM_BYTES),
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_a_documented_limit_is_the_one_in_the_code(what: str) -> None:
+    assert f"| {what} | {ROWS[what]} |" in DOCUMENT.read_text()
+
+
+def test_every_documented_limit_is_compared() -> None:
+    tables = DOCUMENT.read_text().partition("## Measured")[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in tables.splitlines() if line.startswith("| ")]
+    assert [row for row in rows if row != "what"] == list(ROWS)
+
+
+def test_what_stands_between_the_tables_is_true_too() -> None:
+    text = " ".join(DOCUMENT.read_text().split())
+    assert f"YAML bodies above {kib(decode.APART_YAML)}, protobuf bodies above {kib(decode.APART_PROTOBUF)}" in text
+    assert f"every {read.CHUNK_CHECKS:,} comparisons and every {kib(read.CHUNK_BYTES)} of answer" in text
+    assert f"{kib(change.MARK_BYTES)} more for one that is being deleted" in text
+    assert body.read_apart.__doc__
