@@ -39,10 +39,11 @@ class Questions:
         return msgspec.json.encode(found)
 
     async def members(self, query: Query) -> bytes:
-        found = self._reader.members(query.get("key", ""))
+        key = query.get("key", "")
+        found = self._reader.members(key)
         if found is None:
-            raise NotFound(f"there is no group {query.get('key', '')[:300]!r} any more")
-        return msgspec.json.encode({"members": found})
+            raise NotFound(f"there is no group {key[:300]!r} any more")
+        return msgspec.json.encode({"members": found, "shape": self._reader.shape(key)})
 
     async def why(self, query: Query) -> bytes:
         return await self.diagnostics.answer("GET", f"{BASE}/why", _of(query), b"")

@@ -225,6 +225,19 @@ class Reader:
                          "state": member.state.name.lower()})  # fmt: skip
         return rows
 
+    def shape(self, text: str) -> Json:
+        """What one pod of a group asks for; {} if none is known."""
+        forest, key = self.forest, key_of(text)
+        if forest is None or key is None:
+            return {}
+        for leaf in forest.leaves(key):
+            for pod in leaf.members:
+                record = self._engine.pods.records.get(str(pod))
+                if record is not None:
+                    names = self._engine.columns.resource_names
+                    return {names[rid]: round(amount) for rid, amount in record.shape.requests}
+        return {}
+
     # ---- queue
 
     def queue(self) -> Json:

@@ -72,8 +72,10 @@ export async function light(key) {
   if (!key) return map.choose(null);
   map.choose(key);
   try {
-    const { members } = await ask.members(key);
-    if (app.lit === key) map.choose(key, members);
+    const { members, shape } = await ask.members(key);
+    if (app.lit !== key) return;
+    map.choose(key, members);
+    room.take(shape, key);
   } catch {
     // it is gone; the feed will say so
   }
@@ -118,7 +120,11 @@ function recolour(mode) {
   map.colourBy(mode, Math.max(0, map.cluster.resources.indexOf($("resource").value)));
   legend($("legend"), map);
 }
-app.recolour = () => recolour(map.mode);
+app.recolour = () => {
+  recolour(map.mode);
+  sums();
+  room.update();
+};
 
 function theme(name) {
   document.documentElement.dataset.theme = name;
@@ -132,7 +138,7 @@ function theme(name) {
 }
 
 function sums() {
-  const { nodes, resources, queue } = cluster;
+  const { nodes, resources, queue, live } = map.cluster;
   const items = [["nodes", plural(nodes.size, "node"), ""]];
   resources.slice(0, 3).forEach((name, index) => {
     if (name === "pods") return;
@@ -140,24 +146,40 @@ function sums() {
     for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
     items.push([name, `${amount(name, used)} of ${amount(name, all)} ${resourceName(name)}`, all ? percent(used / all) : "", all ? used / all : 0]);
   });
-  items.push(["waiting", queue.total ? `${plural(queue.total, "root")} waiting` : "nobody waits", queue.pods ? plural(queue.pods, "pod") : ""]);
+  if (live) items.push(["waiting", queue.total ? `${plural(queue.total, "root")} waiting` : "nobody waits", queue.pods ? plural(queue.pods, "pod") : ""]);
   refresh($("sums"), items.map(([key, text, more, share]) => h("li", { "data-sum": key, class: key === "waiting" && queue.total ? "waits" : "" },
     h("span", {}, text), more ? h("b", {}, more) : "",
     share !== undefined ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } })) : "")));
 }
 
-let later = 0;
+// Changes are gathered and shown once per picture; a tab in the background shows nothing and gathers little.
+let later = 0, gathered = {};
+const MOST_GATHERED = 2000;
+
+function gather(change) {
+  if (!change || !gathered) return (gathered = null); // null: everything may have changed
+  for (const part of ["nodes", "groups"]) if (change[part]) gathered[part] = Object.assign(gathered[part] ?? {}, change[part]);
+  for (const part of ["queue", "sample"]) if (change[part]) gathered[part] = change[part];
+  if (Object.keys(gathered.groups ?? {}).length + Object.keys(gathered.nodes ?? {}).length > MOST_GATHERED) gathered = null;
+}
+
 function changed(change) {
-  const names = map.cluster.resources;
-  if ([...$("resource").options].map((option) => option.value).join() !== names.join())
-    show($("resource"), names.map((name) => h("option", { value: name }, resourceName(name))));
-  current?.view.change?.(change);
-  cancelAnimationFrame(later);
+  gather(change);
+  if (later) return;
   later = requestAnimationFrame(() => {
+    later = 0;
+    const news = gathered;
+    gathered = {};
+    const names = map.cluster.resources;
+    if ([...$("resource").options].map((option) => option.value).join() !== names.join())
+      show($("resource"), names.map((name) => h("option", { value: name }, resourceName(name))));
+    current?.view.change?.(news ?? undefined);
     sums();
-    room.update();
-    legend($("legend"), map);
-    $("map-summary").textContent = map.summary();
+    if (!news || news.nodes || news.groups) {
+      room.update();
+      legend($("legend"), map);
+      $("map-summary").textContent = map.summary();
+    }
   });
 }
 

@@ -45,7 +45,7 @@ export const STATES = [
   ["promised", PROMISED, "plan"],
   ["binding", BINDING, "good"],
   ["cordoned", CORDONED, "muted"],
-  ["tainted", TAINTED, "muted"],
+  ["tainted", TAINTED, "b"],
 ];
 
 export function stateOf(node) {

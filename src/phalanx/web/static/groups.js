@@ -2,7 +2,7 @@
 
 import { h, refresh, show } from "./dom.js";
 import { gang } from "./colours.js";
-import { age, levelName, parts, plural } from "./words.js";
+import { age, levelName, parts, plural, short } from "./words.js";
 
 const SHOWN = 150;
 
@@ -59,7 +59,7 @@ export function groupsView(app) {
       h("div", { class: "tree-row" },
         h("button", { type: "button", class: "fold", "aria-expanded": shown, "aria-label": `Details of ${name}`, "data-focus": `fold ${key}`, onclick: () => fold(key) }, shown ? "▾" : "▸"),
         h("i", { class: "dot", style: { background: gang(cluster.hue(key)) } }),
-        h("a", { href: `#/group/${key}`, "data-focus": `group ${key}` }, h("b", {}, name)),
+        h("a", { href: `#/group/${key}`, title: name, "data-focus": `group ${key}` }, h("b", {}, short(name))),
         progress(group.placed, group.min, group.known),
         h("span", { class: "num" }, h("b", { class: met ? "good" : "wait" }, group.placed), ` / ${group.min}`, h("span", { class: "muted" }, group.known > group.min ? ` of ${group.known}` : "", " ", what))),
       h("div", { class: "chips indent" },
@@ -78,6 +78,7 @@ export function groupsView(app) {
     if (!known) return h("p", { class: "muted indent" }, "looking …");
     const { members, events } = known;
     return h("div", { class: "indent detail" },
+      h("p", { class: "muted small" }, parts(key).name),
       h("table", {}, h("caption", {}, plural(members.length, "pod")),
         h("thead", {}, h("tr", {}, ["Rank", "Pod", "Node", "State"].map((text) => h("th", { scope: "col" }, text)))),
         h("tbody", {}, members.slice(0, 200).map((member) => h("tr", {},

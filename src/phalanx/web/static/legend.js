@@ -3,7 +3,7 @@
 import { h, refresh } from "./dom.js";
 import { colour, gang, LONE, priorityColour, STATES } from "./colours.js";
 import { levels } from "./paint.js";
-import { parts } from "./words.js";
+import { parts, short } from "./words.js";
 
 const MOST = 10;
 
@@ -33,9 +33,9 @@ export function legend(element, map) {
   refresh(element,
     entry(colour("cell"), "free"),
     largest.slice(0, MOST).map(([key, pods]) => h("button", {
-      type: "button", class: "key", "data-focus": `legend ${key}`, "aria-label": `Show ${parts(key).name} on the map`,
+      type: "button", class: "key", "data-focus": `legend ${key}`, title: parts(key).name, "aria-label": `Show ${parts(key).name} on the map`,
       onclick: () => (location.hash = `#/group/${key.split("/").map(encodeURIComponent).join("/")}`),
-    }, h("i", { style: { background: gang(cluster.hue(key)) } }), parts(key).name, h("small", {}, pods))),
+    }, h("i", { style: { background: gang(cluster.hue(key)) } }), short(parts(key).name), h("small", {}, pods))),
     largest.length > MOST ? h("span", { class: "key" }, `and ${largest.length - MOST} more`) : "",
     alone ? entry(LONE(), "pods without a group") : "");
 }

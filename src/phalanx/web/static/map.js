@@ -4,7 +4,7 @@ import { h, tell } from "./dom.js";
 import { lay } from "./layout.js";
 import { paintBoxes, paintCells, paintOver } from "./paint.js";
 import { readColours, stateOf } from "./colours.js";
-import { amount, parts, percent, plural, resourceName } from "./words.js";
+import { amount, parts, percent, plural, resourceName, short } from "./words.js";
 
 const EDGE = 14;
 
@@ -305,7 +305,7 @@ export class ClusterMap extends EventTarget {
     const gangs = Object.entries(node.shares).slice(0, 6).map(([key, [pods]]) =>
       h("div", { class: "tip-gang" },
         h("i", { class: "dot", style: { "--hue": key ? this.cluster.hue(key) : 255, "--chroma": key ? "" : 0.02 } }),
-        h("span", {}, key ? parts(key).name : "without a group"), h("span", { class: "num" }, plural(pods, "pod"))));
+        h("span", {}, key ? short(parts(key).name) : "without a group"), h("span", { class: "num" }, plural(pods, "pod"))));
     const more = Object.keys(node.shares).length - gangs.length;
     const mark = this.overlay?.marks.get(name);
     this.tip.replaceChildren(

@@ -57,7 +57,7 @@ export function paintCells(ctx, view, now) {
       glowing = true;
       ctx.strokeStyle = colour("accent");
       ctx.globalAlpha = 1 - since / GLOW;
-      ctx.lineWidth = Math.max(1, cell.size / 14);
+      ctx.lineWidth = Math.max(1, cell.size / 34);
       round(ctx, cell.x - 1, cell.y - 1, cell.size + 2, cell.size + 2, radius(cell));
       ctx.stroke();
       ctx.globalAlpha = 1;
@@ -116,23 +116,31 @@ function byUse(ctx, cell, node, resource) {
 }
 
 function gangs(ctx, cell, node, cluster) {
-  const entries = Object.entries(node.shares);
+  const entries = Object.entries(node.shares).sort();
   const total = node.alloc[0] || 0;
-  if (!entries.length) return cell.size >= 40 && total > 1 && total <= 16 ? pips(ctx, cell, total, []) : undefined;
-  entries.sort();
-  const held = entries.map(([key, [pods, amount]]) => [key, amount, pods]);
   const style = (key) => (key ? gang(cluster.hue(key)) : LONE());
-  const amounts = held.reduce((sum, [, amount]) => sum + amount, 0);
-  if (amounts > 0 && cell.size >= 40 && total > 1 && total <= 16)
-    return pips(ctx, cell, total, held.map(([key, amount]) => [amount, style(key)]));
-  if (cell.size < 12 && entries.length === 1) return whole(ctx, cell, style(entries[0][0]));
-  // Without an amount of the first resource pods count alike, in the lower half.
-  const pods = held.reduce((sum, [, , count]) => sum + count, 0);
-  let at = 0;
-  for (const [key, amount, count] of held) {
-    const share = amounts > 0 ? amount / (total || amounts) : (0.5 * count) / pods;
-    part(ctx, cell, at, Math.min(1, at + share), style(key));
-    at += share;
+  const holding = entries.filter(([, [, amount]]) => amount > 0);
+  const others = entries.filter(([, [, amount]]) => !amount);
+  if (cell.size >= 40 && total > 1 && total <= 16) pips(ctx, cell, total, holding.map(([key, [, amount]]) => [amount, style(key)]));
+  else if (cell.size < 12 && holding.length === 1 && holding[0][1][1] >= total) whole(ctx, cell, style(holding[0][0]));
+  else {
+    let at = 0;
+    for (const [key, [, amount]] of holding) {
+      const share = total ? amount / total : 1 / holding.length;
+      part(ctx, cell, at, Math.min(1, at + share), style(key));
+      at += share;
+    }
+  }
+  // Pods that hold nothing of the first resource: a strip at the foot, by number of pods.
+  const pods = others.reduce((sum, [, [count]]) => sum + count, 0);
+  let left = cell.x;
+  const high = Math.max(2, cell.size * 0.1), inset = cell.size >= PLAIN ? cell.size * 0.06 : 0;
+  for (const [key, [count]] of others) {
+    const wide = ((cell.size - 2 * inset) * count) / pods;
+    ctx.fillStyle = style(key);
+    round(ctx, left + inset, cell.y + cell.size - high - inset, wide, high, cell.size >= PLAIN ? high / 3 : 0);
+    ctx.fill();
+    left += wide;
   }
 }
 
@@ -170,7 +178,12 @@ export const levels = (cluster) =>
 
 function byState(ctx, cell, node) {
   const [name, style] = stateOf(node);
-  if (name !== "free") whole(ctx, cell, style);
+  if (name === "free") return;
+  if (cell.size < 56) return whole(ctx, cell, style);
+  const edge = cell.size * 0.1, top = cell.size * 0.3; // below the name
+  ctx.fillStyle = style;
+  round(ctx, cell.x + edge, cell.y + top, cell.size - 2 * edge, cell.size - top - edge, 5);
+  ctx.fill();
 }
 
 function hatch(ctx, cell, style) {

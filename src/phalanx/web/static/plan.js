@@ -1,7 +1,7 @@
 // A preemption before it happens: who would go and why each, what it costs part by part, whether that is proved.
 
 import { h, refresh, show } from "./dom.js";
-import { age, number, parts, plural } from "./words.js";
+import { age, number, parts, plural, short } from "./words.js";
 
 const RESULTS = {
   plan: "There is a plan", fits: "Fits without evicting anybody", underWay: "Under way", hopeless: "Evictions do not help",
@@ -78,7 +78,7 @@ export function planView(app) {
     const roots = cluster.queue.roots.slice(0, 200);
     if (key && !roots.some((root) => root.key === key)) roots.unshift({ key, ...parts(key), priority: 0 });
     refresh(picker, h("option", { value: "" }, roots.length ? "choose …" : "nobody waits"),
-      roots.map((root) => h("option", { value: root.key, selected: root.key === key }, `${root.name} (${root.namespace}${root.priority ? `, priority ${root.priority}` : ""})`)));
+      roots.map((root) => h("option", { value: root.key, selected: root.key === key }, `${short(root.name)} (${root.namespace}${root.priority ? `, priority ${root.priority}` : ""})`)));
   }
 
   return {

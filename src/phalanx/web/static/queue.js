@@ -1,7 +1,7 @@
 // The queue: who waits, in the order in which they will be tried, why, and what would help.
 
 import { h, refresh, show } from "./dom.js";
-import { age, number, PLACES, plural, reason } from "./words.js";
+import { age, number, PLACES, plural, reason, short } from "./words.js";
 
 const HELPED = 6; // so many rows are asked about without being opened: every question costs the scheduler a few trials
 const SHOWN = 100;
@@ -34,7 +34,7 @@ export function queueView(app) {
     return h("li", { class: "card waits", "data-root": root.key },
       h("a", { class: "card-title", href: `#/why/${root.key}`, "data-focus": root.key },
         h("span", { class: "order", "aria-label": `number ${index + 1}` }, index + 1),
-        h("b", {}, root.name), h("span", { class: "muted" }, root.namespace)),
+        h("b", { title: root.name }, short(root.name)), h("span", { class: "muted" }, root.namespace)),
       h("p", { class: "why" }, root.message || (root.place === "active" ? "waiting for its turn" : "no reason told yet")),
       helps.length ? h("p", { class: "help" }, "would help: ", h("b", {}, helps[0].text), helps.length > 1 ? ` and ${helps.length - 1} more` : "") : "",
       waits.length ? h("p", { class: "muted small" }, "wakes when ", waits.slice(0, 2).join(", or ")) : "",
@@ -42,7 +42,7 @@ export function queueView(app) {
         h("span", { class: "chip", "data-place": root.place }, PLACES[root.place] ?? root.place),
         h("span", { class: "chip" }, plural(root.pods, "pod")),
         root.priority ? h("span", { class: "chip" }, `priority ${number(root.priority)}`) : "",
-        root.workload && root.workload !== root.name ? h("span", { class: "chip" }, root.workload) : "",
+        root.workload && short(root.workload) !== short(root.name) ? h("span", { class: "chip" }, short(root.workload)) : "",
         h("span", { class: "chip" }, `for ${age(cluster.now - root.asked)}`)));
   }
 

@@ -175,8 +175,10 @@ export class Recording {
   seek(index) {
     this.at = index;
     const upto = index ? this.moments[index - 1].upto : this.moments[0] ? this.first() : 0;
+    const far = Math.abs(upto - this.done) > 200;
     while (this.done < upto) this.turn(this.changes[this.done], this.changes[this.done++].after);
     while (this.done > upto) this.turn(this.changes[--this.done], this.changes[this.done].before);
+    if (far) this.cluster.fresh.clear(); // a jump is no news of each node
     this.cluster.now = this.moment?.now ?? 0;
     this.cluster.dispatchEvent(new Event("change"));
   }

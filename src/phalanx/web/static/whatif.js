@@ -3,7 +3,7 @@
 import { h, show } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
 import { verdict } from "./why.js";
-import { levelName, parts, plural } from "./words.js";
+import { levelName, parts, plural, short } from "./words.js";
 
 const LARGEST_FILE = 1 << 18;
 
@@ -108,9 +108,9 @@ export function whatifView(app) {
       note ? h("p", { class: "muted" }, note) : "",
       (answer.notes ?? []).map((text) => h("p", { class: "muted" }, text)),
       answer.items.map((item) => h("article", { class: "card", "data-fits": item.fits ? "1" : "0" },
-        h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : "Does not fit"), " ", h("span", {}, parts(item.root).name)),
+        h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : "Does not fit"), " ", h("span", { title: parts(item.root).name }, short(parts(item.root).name))),
         h("p", { class: "muted" }, item.summary),
-        h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", {}, place.group), `: ${plural(place.pods, "pod")}`,
+        h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", { title: place.group }, short(place.group)), `: ${plural(place.pods, "pod")}`,
           place.domain ? ` in ${levelName(place.key)} ${place.domain}` : "", h("span", { class: "muted" }, ` on ${plural(place.nodes?.length ?? 0, "node")}`)))),
         item.fits ? "" : verdict(app, { ...item, now: item.verdict }, null))));
   }

@@ -3,7 +3,7 @@
 
 import { h, show } from "./dom.js";
 import { progress } from "./groups.js";
-import { levelName, number, parts, PLACES, plural, resourceName } from "./words.js";
+import { levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
 
 // One bar for each step: how many nodes are left after it.
 function funnel(total, steps) {
@@ -119,7 +119,8 @@ export function whyView(app) {
     const { kind, namespace, name } = parts(key);
     show(element,
       h("a", { class: "back", href: "#/queue" }, "‹ Queue"),
-      h("h2", {}, name, " ", h("small", { class: "muted" }, `${kind} in ${namespace}`)),
+      h("h2", {}, short(name)),
+      h("p", { class: "muted small" }, `${kind} ${name} in ${namespace}`),
       problem ? h("p", { class: "problem" }, problem) : "",
       report?.items.map(card));
   }

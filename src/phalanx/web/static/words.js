@@ -45,6 +45,12 @@ export function parts(key) {
   return { kind: KINDS[kind] ?? kind, namespace, name: rest.join("/") };
 }
 
+// A name without what controllers add to make it unique; the whole name is shown beside it or on hovering.
+export const short = (name) =>
+  name
+    .replace(/-[0-9a-f]{8,10}-[a-z0-9.-]*-pgt-(\d+)-[0-9a-f]{8,10}$/, (_, number) => (number === "0" ? "" : `-${number}`))
+    .replace(/-[0-9a-f]{8,10}$/, "");
+
 // Why a root waits, in a word or two: what the filter of the queue offers.
 export function reason(root) {
   const text = root.message ?? "";
