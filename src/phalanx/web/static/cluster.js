@@ -103,7 +103,8 @@ export class Cluster extends EventTarget {
 
   hue(key) {
     const index = this.hues.get(this.rootOf(key)) ?? 0;
-    return 50 + ((index * 137.508) % 320); // not red: that is for what goes wrong
+    // Not red: that is for what goes wrong. Every nine gangs the same hues come again, lighter or darker (colours.js).
+    return 50 + ((index * 122.23) % 320) + 1000 * (Math.floor(index / 9) % 3);
   }
 
   // Which nodes hold a group, with the number of its pods there.

@@ -21,11 +21,12 @@ export const isDark = () => dark;
 const made = new Map(); // a text for each hue: they are asked for by the thousand
 
 export function gang(hue) {
-  const key = Math.round(hue * 10) + (dark ? 0 : 10000);
+  const key = Math.round(hue * 10) + (dark ? 0 : 100000);
   let style = made.get(key);
   if (!style) {
     if (made.size > 4096) made.clear();
-    made.set(key, (style = `oklch(${dark ? 0.74 : 0.64} ${dark ? 0.135 : 0.15} ${(hue).toFixed(1)})`));
+    const light = (dark ? [0.75, 0.64, 0.84] : [0.64, 0.54, 0.73])[Math.floor(hue / 1000)];
+    made.set(key, (style = `oklch(${light} ${dark ? 0.135 : 0.15} ${(hue % 1000).toFixed(1)})`));
   }
   return style;
 }

@@ -3,7 +3,7 @@
 import { h, tell } from "./dom.js";
 import { lay } from "./layout.js";
 import { paintBoxes, paintCells, paintOver } from "./paint.js";
-import { readColours, stateOf } from "./colours.js";
+import { gang, LONE, readColours, stateOf } from "./colours.js";
 import { amount, parts, percent, plural, resourceName, short } from "./words.js";
 
 const EDGE = 14;
@@ -304,7 +304,7 @@ export class ClusterMap extends EventTarget {
     });
     const gangs = Object.entries(node.shares).slice(0, 6).map(([key, [pods]]) =>
       h("div", { class: "tip-gang" },
-        h("i", { class: "dot", style: { "--hue": key ? this.cluster.hue(key) : 255, "--chroma": key ? "" : 0.02 } }),
+        h("i", { class: "dot", style: { background: key ? gang(this.cluster.hue(key)) : LONE() } }),
         h("span", {}, key ? short(parts(key).name) : "without a group"), h("span", { class: "num" }, plural(pods, "pod"))));
     const more = Object.keys(node.shares).length - gangs.length;
     const mark = this.overlay?.marks.get(name);
