@@ -93,11 +93,19 @@ class Up:
         self._arguments = arguments
         self._listen = self._dashboard = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None
+        self._lives = 0
+
+    @property
+    def recording(self) -> Path:
+        """Of its present life."""
+        return self.directory / f"run-{self._lives}.jsonl"
 
     def start(self) -> str:
         """The login link."""
         command = [str(Path(sys.executable).parent / "phalanx"), "up", "--data", str(self.directory / "data")]
-        command += ["--listen", self._listen, "--dashboard", self._dashboard, *self._arguments]
+        self._lives += 1
+        command += ["--listen", self._listen, "--dashboard", self._dashboard, "--record", str(self.recording)]
+        command += self._arguments
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         ready, link = "", ""

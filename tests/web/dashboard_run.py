@@ -12,6 +12,7 @@ from local_cluster import LocalCluster
 from phalanx.serve.cluster import Cluster, ClusterSettings
 from phalanx.serve.parts import parts_of
 from phalanx.serve.settings import Listen, ServerSettings
+from phalanx.testing.local_cluster import usual_loop
 from phalanx.web.dashboard import Dashboard
 
 RACK = "topology.phalanx.dev/rack"
@@ -26,7 +27,7 @@ class Watched(LocalCluster):
         chosen = ClusterSettings(server, **settings)
         self.dashboard = Dashboard(listen)
         parts = [*parts_of(chosen, self.dashboard.follow), self.dashboard.part]
-        super().__init__(Cluster(chosen, parts), directory / "kubeconfig")
+        super().__init__(Cluster(chosen, parts), directory / "kubeconfig", usual_loop())
 
     def browser(self, *, login: bool = True) -> Browser:
         found = Browser(self.dashboard.url)

@@ -21,8 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    directory = tmp_path_factory.mktemp("up")
-    process = Up(directory, "--nodes", "32", "--topology", "blocks=2,racks=4", "--record", str(directory / "run.jsonl"))
+    process = Up(tmp_path_factory.mktemp("up"), "--nodes", "32", "--topology", "blocks=2,racks=4")
     yield process
     process.stop()
 
@@ -234,7 +233,7 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
         up.kube.ask("DELETE", f"/api/v1/namespaces/default/pods/urgent-{number}")
     until(page, "(c) => ![...c.groups.keys()].some((k) => k.endsWith('/urgent'))", "the urgent gang did not go")
     until(page, "(c) => !c.queue.roots.some((r) => r.place === 'active')", "the queue does not come to rest")
-    shutil.copy(up.directory / "run.jsonl", recording)
+    shutil.copy(up.recording, recording)
     page.locator("#recording").set_input_files(str(recording))
     page.locator("#banner").get_by_text("recording").wait_for()
     scrub = page.locator("#scrub")
