@@ -122,6 +122,7 @@ class Elector:
                 else:
                     retry = min(retry, SOON)  # somebody touched the lease and left it ours
             except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
+                retry /= 4  # the deadline comes nearer: a server that is back for a moment must be met
                 log.warning("renewing the lease %s: %s", self._settings.name, str(problem) or "timed out")
             if self._clock.monotonic() - self._renewed >= self._settings.renew_deadline:
                 log.error("the lease %s could not be renewed in time", self._settings.name)
