@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv up test lint bench simulate linearize docs clean
+.PHONY: venv up test lint bench simulate linearize docs test-clients clean
 
 venv: $(STAMP)
 
@@ -18,6 +18,10 @@ up: venv
 
 test: venv
 	$(BIN)/pytest -n 2 $(TEST_ARGS)
+
+test-clients: venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients]'
+	$(BIN)/pytest -n 0 tests/clients $(TEST_ARGS)
 
 lint: venv
 	$(BIN)/ruff check src tests bench
