@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from lws_objects import P, lws
-from world import Json, World, condition, world
+from world import Json, World, condition, template, world
 
 ROOM = "racks=1,cpu=2,pods=10"  # two nodes of two cores each: four pods of one core, that is two groups of two
 
@@ -73,7 +73,7 @@ def test_leaders_that_come_first_are_not_started_in_vain() -> None:
             assert len(waiting) == 2 and all(name.count("-") == 1 for name in waiting), "leaders, without any workers"
             for name in waiting:
                 told = await cluster.until("Pod", name, when=lambda p: condition(p, "PodScheduled").get("message"))
-                assert "all that are to follow would not" in condition(told, "PodScheduled")["message"]
+                assert "no room for all 2 pods that it will have" in condition(told, "PodScheduled")["message"]
             # Room that comes free goes to the next whole group.
             await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"replicas": 2}})
             await cluster.until(
@@ -107,5 +107,25 @@ def test_a_leader_whose_group_fits_no_rack_is_not_started() -> None:
             await cluster.until(
                 "LeaderWorkerSet", "vllm", when=lambda o: condition(o, "Available").get("status") == "True"
             )
+
+    asyncio.run(scenario())
+
+
+def test_the_second_leader_starts_where_its_workers_will_fit() -> None:
+    """Blocks of two nodes of 8 cores; a replica needs 10: two of them never fit into one block."""
+
+    async def scenario() -> None:
+        async with world(nodes=8, topology="blocks=4,cpu=8") as cluster:
+            small = template("vllm", cpu="2")
+            block = {"scheduling.phalanx.dev/topology": "topology.phalanx.dev/block"}
+            spec = {"startupPolicy": "LeaderReady", "template": {"leaderTemplate": small}, "annotations": block}
+            await cluster.apply(lws("vllm", 2, 3, cpu="4", scheduling={}, **spec))
+            await cluster.until("LeaderWorkerSet", "vllm", when=serves)
+            labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in cluster.all("Node", "")}
+            homes: dict[str, set[str]] = {}
+            for pod in cluster.all("Pod"):
+                home = labels[pod["spec"]["nodeName"]]["topology.phalanx.dev/block"]
+                homes.setdefault(pod["metadata"]["labels"][f"{P}group-index"], set()).add(home)
+            assert [len(found) for found in homes.values()] == [1, 1] and homes["0"] != homes["1"]
 
     asyncio.run(scenario())

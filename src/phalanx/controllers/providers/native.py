@@ -13,11 +13,26 @@ from phalanx.controllers.grouping.demand import total
 from phalanx.controllers.providers.contract import Json, Replica, metadata_of
 
 MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
+TO_COME = "scheduling.phalanx.dev/pods-to-come"
+# Of a template only what decides where its pods may go: annotations are short.
+_POD = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "priority")
+_CONTAINER = ("name", "resources", "ports", "restartPolicy")
 
 
 def min_resources(replica: Replica) -> str:
     """JSON of a resource list: what the replica needs once it is complete."""
     return json.dumps(total((part.count, part.pod_spec) for part in replica.parts), sort_keys=True)
+
+
+def to_come(size: int, template: Json) -> str:
+    """JSON: how many pods a group will have, and what those that come later look like."""
+    source = template.get("spec") or {}
+    spec = {key: source[key] for key in _POD if source.get(key)}
+    for field in ("containers", "initContainers"):
+        if source.get(field):
+            spec[field] = [{key: one[key] for key in _CONTAINER if one.get(key)} for one in source[field]]
+    labels = dict((template.get("metadata") or {}).get("labels") or {})
+    return json.dumps({"size": size, "template": {"metadata": {"labels": labels}, "spec": spec}}, sort_keys=True)
 
 
 class Native:

@@ -13,6 +13,7 @@ from phalanx.engine.framework import Depends
 from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.groups.coming import Coming
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.problem import Group as Part
 from phalanx.engine.plugins.pod_index import ANTI, terms_of
@@ -42,10 +43,15 @@ class Built:
 
 
 def build(
-    state: ClusterState, root: Group, pending: Mapping[GroupKey, dict[str, PodRecord]], budget: int, priority: int
+    state: ClusterState,
+    root: Group,
+    pending: Mapping[GroupKey, dict[str, PodRecord]],
+    budget: int,
+    priority: int,
+    coming: Coming | None = None,
 ) -> Built:
-    """Raises PluginFailure and Unplaceable."""
-    return _Builder(state, pending, priority).build(root, budget)
+    """Raises PluginFailure and Unplaceable. `coming`: pods that hold room although they do not exist yet."""
+    return _Builder(state, pending, priority, coming or Coming()).build(root, budget)
 
 
 class Capacity:
@@ -109,8 +115,15 @@ class BorrowedProblem(Problem):
 
 
 class _Builder:
-    def __init__(self, state: ClusterState, pending: Mapping[GroupKey, dict[str, PodRecord]], priority: int) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        pending: Mapping[GroupKey, dict[str, PodRecord]],
+        priority: int,
+        coming: Coming,
+    ) -> None:
         self._cluster = state
+        self._coming = coming
         self._columns: Columns = state.columns
         self._waiting = pending
         self._priority = priority
@@ -123,7 +136,7 @@ class _Builder:
         self._held: dict[int, dict[int, float]] = {}
 
     def build(self, root: Group, budget: int) -> Built:
-        part = self._part(root)
+        part = self._with_others(self._part(root))
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
         evaluations = [self._cluster.evaluation(self._records[shape]) for shape in shapes]
@@ -153,6 +166,16 @@ class _Builder:
 
     # ---- the tree
 
+    def _with_others(self, part: Part) -> Part:
+        """Beside groups of others that have started: what they still lack is placed, too, and never bound."""
+        others = []
+        for group in self._coming.beside:
+            try:
+                others.append(self._part(group))
+            except Unplaceable:  # its own members contradict its rules: it cannot be completed anyway
+                continue
+        return Composite("", 1 + len(others), (part, *others), None, None, -1) if others else part
+
     def _part(self, group: Group) -> Part:
         spec = group.spec
         assert spec is not None
@@ -168,6 +191,8 @@ class _Builder:
         else:
             # By age and name, not by arrival: a restarted scheduler must come to the same result.
             records = sorted(self._waiting.get(group.key, {}).values(), key=_age)
+            whole = self._coming.wholes.get(group.key)
+            records += whole.records if whole is not None else []
             demand: dict[int, int] = {}
             for record in records:
                 number = self._numbers.setdefault(record.shape, len(self._numbers))
@@ -175,7 +200,7 @@ class _Builder:
                 demand[number] = demand.get(number, 0) + 1
             part = Leaf(
                 str(group.key),
-                spec.minimum,
+                spec.minimum if whole is None else max(spec.minimum, group.placed + len(records)),
                 tuple(demand.items()),
                 group.placed,
                 spec.topology_key,

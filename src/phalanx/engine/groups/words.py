@@ -65,3 +65,11 @@ def leftovers(group: Group, built: Built) -> str:
         name = built.problem.domain_name(part.key, part.pinned)
         where = f"in {domain_word(part.key)} {name}, where its running members are"
     return f"{UNSCHEDULABLE}, no further member of {group.key} fits {where}"
+
+
+def whole(group: Group, pods: int) -> str:
+    key = group.spec.topology_key if group.spec is not None else None
+    where = f" in one domain of {key}" if key is not None else ""
+    return (
+        f"{UNSCHEDULABLE}, there is no room for all {pods} pods that it will have{where}; its first would start in vain"
+    )

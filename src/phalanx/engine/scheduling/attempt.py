@@ -6,6 +6,8 @@ and PostFilter plugins get an `emit` that leads nowhere unless the scheduler ask
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import Finding
-from phalanx.engine.groups import completion, words
+from phalanx.engine.groups import coming, completion, words
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.finding import Found, NotFound, find
@@ -36,6 +38,7 @@ from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
 from phalanx.engine.scheduling.reservations import gate_of, rehearse
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group
 
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
@@ -124,9 +127,14 @@ class Attempts:
         try:
             built = build(state, tree.group, tree.pending, state.settings.search_budget, tree.priority)
             points = self.points(tree)
-            answer = self._place(tree, built, points)
-            if evict and isinstance(answer, Refused) and answer.cause is not Cause.WHOLE:
-                return self._make_room(tree, built, answer, points, emit)
+            whole = self._whole(tree)
+            answer = (
+                self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
+            )
+            if evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
+                return self._make_room(
+                    tree, whole if answer.cause is Cause.WHOLE and whole else built, answer, points, emit
+                )
             return answer
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
@@ -161,12 +169,54 @@ class Attempts:
             return refused_by_plugin(refused, built, words.UNSCHEDULABLE)
         return Placed(found.seats, built, satisfied)
 
-    def _in_vain(self, tree: Tree, built: Built) -> str | None:
-        if not completion.wanted(tree.group):
+    # ---- groups of which more is to come
+
+    def _whole(self, tree: Tree) -> Built | None:
+        """The tree with the pods that are to come, beside what groups that have started still lack."""
+        state, mine = self._cluster, list(tree.forest.leaves(tree.group.key))
+        if not any(coming.said(leaf) for leaf in mine):
             return None
+        own = {leaf.key for leaf in mine}
+        others = [leaf for leaf in self._leaves(tree) if leaf.key not in own]
+        found = coming.coming(state, mine, others, tree.priority)
+        if found is None:
+            return None
+        budget = state.settings.search_budget
+        if found.beside and not self._others_fit(tree, found):
+            found = coming.Coming(found.wholes)  # they cannot be completed, whatever becomes of this one
+        return build(state, tree.group, tree.pending, budget, tree.priority, found)
+
+    def _others_fit(self, tree: Tree, found: coming.Coming) -> bool:
+        first, *rest = found.beside
+        budget = self._cluster.settings.search_budget
+        beside = coming.Coming(found.wholes, tuple(rest))
+        try:
+            built = build(self._cluster, first, tree.pending, budget, tree.priority, beside)
+        except Unplaceable:
+            return False
+        return isinstance(find(self._cluster, first, built), Found)
+
+    def _place_whole(self, tree: Tree, built: Built, whole: Built, points: Points | None) -> Placed | Refused:
+        """All pods there will be have a place; those that exist get theirs."""
+        found = find(self._cluster, tree.group, whole, points)
+        if isinstance(found, Found):
+            mine = {record.key for record in tree.records}
+            seats = [(record, row) for record, row in found.seats if record.key in mine]
+            satisfied = {id(built.part_of[g.key]) for part, g in whole.group_of.items() if part in found.satisfied
+                         if g.key in built.part_of}  # fmt: skip
+            return self._allowed(built, replace(found, seats=seats, satisfied=satisfied), points)
+        if tree.group.placed or tree.group.composite or isinstance(found, Status):
+            return self._place(tree, built, points)  # it runs already: whoever can, follows
+        return Refused(Cause.WHOLE, words.whole(tree.group, len(next(iter(whole.pending.values())))), built=built)
+
+    def _leaves(self, tree: Tree) -> Iterator[Group]:
         forests = {id(forest): forest for forest in (self._cluster.forest, tree.forest)}.values()
-        others = (leaf for forest in forests for key in forest.roots() for leaf in forest.leaves(key))
-        return completion.in_vain(self._cluster.columns, tree.group, others, built)
+        return (leaf for forest in forests for key in forest.roots() for leaf in forest.leaves(key))
+
+    def _in_vain(self, tree: Tree, built: Built) -> str | None:
+        if not completion.wanted(tree.group) or coming.said(tree.group) is not None:
+            return None
+        return completion.in_vain(self._cluster.columns, tree.group, self._leaves(tree), built)
 
     def _make_room(
         self, tree: Tree, built: Built, refused: Refused, points: Points | None, emit: Emit
@@ -188,7 +238,9 @@ class Attempts:
         if not found.units and not found.seats:
             refused.no_plan = found.answer
             return refused
-        return PlacedAfter(refused, found.units, list(found.seats), found.answer)
+        mine = {record.key for record in tree.records}
+        seats = [(record, row) for record, row in found.seats if record.key in mine]
+        return PlacedAfter(refused, found.units, seats, found.answer)
 
     # ---- with the gates before and the reservations after, for questions
 

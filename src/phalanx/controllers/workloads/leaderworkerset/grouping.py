@@ -32,7 +32,7 @@ from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_wo
 from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
 from phalanx.controllers.providers.contract import Part, Replica
-from phalanx.controllers.providers.native import MIN_RESOURCES, min_resources
+from phalanx.controllers.providers.native import MIN_RESOURCES, TO_COME, min_resources, to_come
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
 
@@ -78,14 +78,15 @@ def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequ
     name = lws["metadata"]["name"]
     found = Grouping(workload=workload(lws, name, [template]))
     for index, revision, then in sorted(replicas, key=lambda replica: replica[:2]):
-        _add_replica(found, lws, index, revision, _template(then))
+        _add_replica(found, lws, index, revision, then)
     delegated = n.annotation(lws, GROUP_TEMPLATE)
     if delegated:
         return from_templates_of(workload_above(lws, related), found, only=delegated)
     return with_hand_made(lws, found, related)
 
 
-def _add_replica(found: Grouping, lws: Json, index: int, revision: str, template: Leaf | Node) -> None:
+def _add_replica(found: Grouping, lws: Json, index: int, revision: str, then: Json) -> None:
+    template = _template(then)
     name = n.group_name(lws, index, revision)
     parent = n.annotation(lws, PARENT_COMPOSITE)
     owner_workload = lws["metadata"]["name"]
@@ -94,7 +95,10 @@ def _add_replica(found: Grouping, lws: Json, index: int, revision: str, template
     if isinstance(template, Leaf):
         group = pod_group(lws, name, owner_workload, template, parent=parent, labels=labels)
         if leader_first(lws):
-            group["metadata"]["annotations"] = {MIN_RESOURCES: min_resources(replica_of(lws, index, revision, {}))}
+            whole = replica_of(then, index, revision, {})
+            group["metadata"]["annotations"] = {MIN_RESOURCES: min_resources(whole)}
+            if n.size_of(then) > 1:
+                group["metadata"]["annotations"][TO_COME] = to_come(n.size_of(then), n.worker_template(then))
         found.groups.append(group)
         found.links[part] = Link(pod_group=name, template=template.name, parent=parent)
         return
