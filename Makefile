@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv up test lint bench simulate linearize docs test-clients clean
+.PHONY: venv up test lint bench simulate linearize docs test-clients lock audit sbom clean
 
 venv: $(STAMP)
 
@@ -42,6 +42,11 @@ docs: venv
 lock: venv
 	$(BIN)/python tools/lock.py > requirements.lock.new
 	mv requirements.lock.new requirements.lock
+
+# Known vulnerabilities of what is pinned; code 3 where no source of advisories can be reached.
+audit: venv
+	$(BIN)/pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python tools/audit.py
 
 # What is installed, as CycloneDX JSON.
 sbom: venv

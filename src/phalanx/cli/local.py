@@ -40,6 +40,7 @@ def start_cluster(
                     str(kubeconfig or ""),
                     str(settings.server.data.absolute()) if settings.server.data is not None else MEMORY,
                     time.time(),
+                    dashboard.url if dashboard is not None else "",
                 )
             )
         where = f" KUBECONFIG={kubeconfig}" if kubeconfig is not None else ""
