@@ -214,6 +214,24 @@ def test_claims_go_when_the_set_asks_for_it() -> None:
     asyncio.run(scenario())
 
 
+def test_whose_the_claims_are_follows_a_policy_that_changes() -> None:
+    async def scenario() -> None:
+        async with world(scheduler=False) as cluster:
+            await cluster.apply(stateful_set("db", 2, podManagementPolicy="Parallel", **claims()))
+            await cluster.eventually("Pod", lambda pods: len(pods) == 2)
+
+            def owned(found: list[Json]) -> list[bool]:
+                return [bool(claim["metadata"].get("ownerReferences")) for claim in found]
+
+            assert owned(cluster.all("PersistentVolumeClaim")) == [False, False]
+            for policy, expected in (("Delete", True), ("Retain", False)):
+                wish = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy, "whenScaled": "Retain"}}
+                await cluster.patch("StatefulSet", "db", {"spec": wish})
+                await cluster.eventually("PersistentVolumeClaim", lambda found, e=expected: owned(found) == [e, e])
+
+    asyncio.run(scenario())
+
+
 def test_a_stranger_with_the_name_of_a_pod_is_waited_for() -> None:
     async def scenario() -> None:
         async with world() as cluster:

@@ -63,6 +63,7 @@ class StatefulSetController(Controller):
         if not deleting(owner):
             await self._arrange(owner, pods, current, update)
             pods = await self._ours(owner)
+            await self._volumes.settle(owner, sorted(pods))
         await self._write(owner, pods, current, update)
 
     async def _ours(self, owner: Json) -> dict[int, Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import msgspec
 
@@ -58,6 +59,19 @@ class Volumes:
             claim = self._claims.get(meta["namespace"], _claim_name(template, owner, ordinal))
             if claim is not None:
                 await self._set_owners(claim, [reference])
+
+    async def settle(self, owner: Json, ordinals: Iterable[int]) -> None:
+        """Whose the claims of these pods are follows the policy, also when that changed after they were made."""
+        for template in owner["spec"].get("volumeClaimTemplates") or ():
+            for ordinal in ordinals:
+                claim = self._claims.get(owner["metadata"]["namespace"], _claim_name(template, owner, ordinal))
+                if claim is None:
+                    continue
+                references = claim["metadata"].get("ownerReferences") or []
+                others = [ref for ref in references if ref.get("uid") != owner["metadata"]["uid"]]
+                if not any(ref.get("kind") == "Pod" for ref in others):  # those go with their pod
+                    mine = [_claim_owner(owner)] if _policy(owner, "whenDeleted") == "Delete" else []
+                    await self._set_owners(claim, others + mine)
 
     async def _keep(self, owner: Json, claim: Json) -> None:
         """Back in use before its pod was gone: it belongs to no pod any more."""
