@@ -30,6 +30,7 @@ from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.write import Writer
 from phalanx.local.store.commits import CommitThread
 from phalanx.local.store.log import Row
+from phalanx.local.store.space import Space
 from phalanx.local.store.store import Store
 from phalanx.model.builtin import registry
 from phalanx.model.gates import Gates
@@ -93,7 +94,8 @@ class World:
         self.api = self.open()
 
     def open(self) -> Api:
-        self.store = Store.open(self.path, indexer=index_of, commits=SteppedCommits, clock=ManualClock())
+        clock, space = ManualClock(), Space(self.path, reserve_bytes=0)
+        self.store = Store.open(self.path, indexer=index_of, commits=SteppedCommits, clock=clock, space=space)
         chosen = Gates({})
         ctx = Context(self.store, _registry(), chosen, ManualClock(), random.Random(self.rng.random()))
         return Api(ctx, Writer(ctx))
