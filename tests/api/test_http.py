@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import socket
 import ssl
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -303,3 +305,36 @@ def test_watchers_that_never_read_cost_one_piece_each_and_nobody_waits_for_them(
     assert server.get(f"{path}/fat")["data"]["text"].startswith("059")
     for sock in dead:
         sock.close()
+
+
+def test_nothing_is_encoded_for_a_watcher_that_is_gone(server: LocalCluster, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    server.create(path, {"metadata": {"name": "fat"}})
+    since = server.get(path)["metadata"]["resourceVersion"]
+    for number in range(40):
+        server.patch(f"{path}/fat", {"data": {"text": f"{number:03}" * 60_000}})
+    made = 0
+
+    async def scenario() -> None:
+        nonlocal made
+        app = server.cluster.server._app
+        assert app is not None
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, object]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            nonlocal made
+            if message.get("body"):
+                made += 1
+                gone.set()  # from here on sending does nothing and never waits, as with a connection that was cut
+
+        headers = [(b"authorization", f"Bearer {server.token}".encode())]
+        query = f"watch=true&resourceVersion={since}".encode()
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
+        await app(scope, receive, send)
+
+    server.call(scenario())
+    assert 1 <= made <= 5

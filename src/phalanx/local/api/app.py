@@ -36,6 +36,7 @@ Extension = Callable[[str, str, Mapping[str, str], bytes], Awaitable[bytes]]
 
 log = logging.getLogger("phalanx.api")
 LEASES = "/apis/coordination.k8s.io/"  # who leads must be able to say so whatever else goes on
+YIELD_BYTES = 32 << 10
 WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
@@ -254,6 +255,10 @@ class App:
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             async for piece in stream:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if len(piece) > YIELD_BYTES:
+                    # There is more behind a piece of this size, and sending to who went away never waits: without a
+                    # turn for the others nobody could say that this client is gone before all of it is made.
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:
             pass
         finally:

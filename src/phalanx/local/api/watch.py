@@ -26,6 +26,7 @@ from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker, check_include
 from phalanx.local.api.view import api_version, encode, partial, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
+from phalanx.local.store.watchers import PIECE_CHANGES
 
 BOOKMARK_EVERY = 30.0  # seconds; informers resume from the last bookmark
 LONGEST = 3600.0  # seconds a watch may last when the client does not say
@@ -188,6 +189,8 @@ async def _follow_store(
                 return
             told = batch[-1].revision
             yield batch
+            if len(batch) >= PIECE_CHANGES:
+                await asyncio.sleep(0)  # there is more; perhaps nothing of it matches, and then nobody else waits
     finally:
         watcher.close()
 
