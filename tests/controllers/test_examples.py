@@ -72,6 +72,10 @@ EXPECTED: dict[str, tuple[int, str]] = {
 OTHERWISE = {"cronjob-gang", "mpijob", "pytorchjob", "raycluster", "rayjob", "trainjob"}  # tested below
 
 
+def placed(count: int) -> Callable[[list[Json]], bool]:
+    return lambda pods: sum(bool(pod["spec"].get("nodeName")) for pod in pods) == count
+
+
 def test_every_example_is_tested_and_listed() -> None:
     assert set(files()) == set(EXPECTED) | OTHERWISE
     readme = (EXAMPLES / "README.md").read_text()
@@ -167,5 +171,71 @@ def test_kinds_of_other_operators_are_stored_and_grouped(name: str, crd: str, co
                 stored.append(json.loads(json.dumps(cluster.look(body["kind"], body["metadata"]["name"]))))
             found: Any = group(stored[-1], stored)
             assert [g["spec"]["schedulingPolicy"] for g in found.groups] == [{"gang": {"minCount": count}}]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("name", "crd", "over"), [("mpijob", "mpijob", "Succeeded"), ("trainjob", "trainer", "Complete")]
+)
+def test_jobs_of_other_operators_run_restart_and_finish(name: str, crd: str, over: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=4, controllers=False) as cluster:
+            for body in yaml.safe_load_all((EXAMPLES / "crds" / f"{crd}.yaml").read_text()):
+                await create(cluster, body)
+                await cluster.until("CustomResourceDefinition", body["metadata"]["name"], when=is_true("Established"))
+            await cluster.start_controllers()
+            made = documents(name)
+            for body in made:
+                await create(cluster, body)
+            kind = made[-1]["kind"]
+            pods = await cluster.eventually(
+                "Pod", lambda pods: len([p for p in pods if p["spec"].get("nodeName")]) == 5
+            )
+            (group,) = cluster.all("PodGroup")
+            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 5}}
+            assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in pods} == {group["metadata"]["name"]}
+            lost = next(pod for pod in pods if "worker" in pod["metadata"]["name"] or "node" in pod["metadata"]["name"])
+            await cluster.delete("Pod", lost["metadata"]["name"])
+            await cluster.kill_controllers()
+            await cluster.start_controllers()
+            found = await cluster.until(kind, name, when=is_true(over))
+            assert found["kind"] == kind
+            for body in reversed(made):
+                resource = cluster.resource(body["kind"])
+                namespace = "default" if resource.namespaced else ""
+                await cluster.client.delete(resource, body["metadata"]["name"], namespace, propagation="Background")
+            for left in (*MADE, "JobSet"):
+                await cluster.eventually(left, lambda found: not found)
+
+    asyncio.run(scenario())
+
+
+def test_a_torch_train_job_is_a_job_set_of_its_nodes_and_may_be_suspended() -> None:
+    async def scenario() -> None:
+        async with world(nodes=4, controllers=False) as cluster:
+            for body in yaml.safe_load_all((EXAMPLES / "crds" / "trainer.yaml").read_text()):
+                await create(cluster, body)
+                await cluster.until("CustomResourceDefinition", body["metadata"]["name"], when=is_true("Established"))
+            await cluster.start_controllers()
+            pod = {"spec": {"containers": [{"name": "node", "image": "old"}]}}
+            step = {"name": "node", "template": {"spec": {"template": pod}}}
+            policy = {"numNodes": 1, "torch": {"numProcPerNode": 1}}
+            spec = {"mlPolicy": policy, "template": {"spec": {"replicatedJobs": [step]}}}
+            job = {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 3, "image": "new"}, "suspend": True}
+            await cluster.create("TrainJob", "tj", spec=job)
+            await cluster.eventually("Event", lambda found: any(e["reason"] == "RuntimeNotFound" for e in found))
+            await cluster.create("ClusterTrainingRuntime", "torch", spec=spec)
+            await cluster.eventually("PodGroup", bool)
+            await cluster.until("JobSet", "tj", when=is_true("Suspended"))
+            assert not cluster.all("Pod")
+            await cluster.patch("TrainJob", "tj", {"spec": {"suspend": False}})
+            pods = await cluster.eventually(
+                "Pod", lambda pods: len([p for p in pods if p["spec"].get("nodeName")]) == 3
+            )
+            assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"new"}
+            (group,) = cluster.all("PodGroup")
+            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+            assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in pods} == {group["metadata"]["name"]}
 
     asyncio.run(scenario())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from phalanx.base.client import Resource
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
-from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
+from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, replica_of
-
-MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
-JOB_NAME = "training.kubeflow.org/job-name"
-JOB_ROLE = "training.kubeflow.org/job-role"
+from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
@@ -37,6 +34,12 @@ def _place(pod: PodView) -> Place | None:
     return Place(MPI_JOBS.kind, own, (pod.labels.get(JOB_ROLE, "worker"),)) if own else None
 
 
+def _run(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.mpijob.controller import MPIJobController
+
+    return [MPIJobController(local.caches, local.clock, local.events, local.groups)]
+
+
 MPI_JOB = WorkloadKind(
     resource=MPI_JOBS,
     group=group_mpi_job,
@@ -46,4 +49,5 @@ MPI_JOB = WorkloadKind(
     ends=("Succeeded", "Failed"),
     adopts=True,
     certain=False,
+    run=_run,
 )

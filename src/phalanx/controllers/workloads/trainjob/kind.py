@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from phalanx.base.client import Resource
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.jobset.kind import JOB_SET_NAME, REPLICATED_JOB_NAME
-from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
+from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.trainjob.grouping import group_train_job, replica_of, runtime_named, runtime_of
-
-GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
-TRAIN_JOBS = Resource(GROUP, VERSION, "trainjobs", "TrainJob")
-RUNTIMES = (
-    Resource(GROUP, VERSION, "trainingruntimes", "TrainingRuntime"),
-    Resource(GROUP, VERSION, "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False),
-)
+from phalanx.controllers.workloads.trainjob.names import RUNTIMES, TRAIN_JOBS
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
@@ -32,6 +26,12 @@ def _place(pod: PodView) -> Place | None:
     return Place(TRAIN_JOBS.kind, name, (part,)) if name and part and pod.made_by(r.JOBS.kind) else None
 
 
+def _run(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.trainjob.controller import TrainJobController
+
+    return [TrainJobController(local.caches, local.clock, local.events, local.groups)]
+
+
 TRAIN_JOB = WorkloadKind(
     resource=TRAIN_JOBS,
     group=group_train_job,
@@ -42,4 +42,5 @@ TRAIN_JOB = WorkloadKind(
     certain=False,
     reads=RUNTIMES,
     refers=runtime_named,
+    run=_run,
 )

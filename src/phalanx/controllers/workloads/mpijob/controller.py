@@ -1,0 +1,180 @@
+"""MPIJob in a local cluster: worker pods, a launcher Job, and the conditions that follow from the launcher.
+
+What mpi-operator does besides (ssh keys, host file) has no meaning for simulated pods and is not made.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import msgspec
+
+from phalanx.base.clock import Clock
+from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Grouping, Link, Refused
+from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
+from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.together import together
+from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, waits_for_workers
+from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
+
+NAME = "mpijob"
+
+
+class MPIJobController(Controller):
+    name = NAME
+
+    def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None) -> None:
+        super().__init__()
+        self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
+        self._owners = caches.of(MPI_JOBS, optional=True)
+        self._jobs, self._pods = caches.of(r.JOBS), caches.of(r.PODS)
+        for cache in (self._jobs, self._pods):
+            cache.index("controller", index_by_controller)
+            cache.on_change(self._part_changed)
+        self._owners.on_change(lambda key, new, old: self.queue.add(key))
+        if groups is not None:
+            groups.feed(MPI_JOBS.kind, self.queue)
+
+    def _part_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        reference = controller_of(new or old or {})
+        if reference is not None and reference["kind"] == MPI_JOBS.kind:
+            self.queue.add(Key(key.namespace, reference["name"]))
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self._owners.get(*key)
+        if owner is None or deleting(owner):
+            return
+        uid = owner["metadata"]["uid"]
+        workers = {pod["metadata"]["name"]: pod for pod in self._pods.by_index("controller", uid)}
+        launcher = next(iter(self._jobs.by_index("controller", uid)), None)
+        conditions = conditions_of(owner)
+        if any(entry["type"] in ("Succeeded", "Failed") and entry["status"] == "True" for entry in conditions):
+            await self._clean(owner, workers)
+            return
+        try:
+            await self._arrange(owner, workers, launcher)
+        except Refused as refused:
+            self._events.warning(owner, NAME, refused.reason, refused.message)
+        self._conclude(conditions, launcher, list(workers.values()))
+        await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
+
+    # ---- pods
+
+    async def _arrange(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> None:
+        if (owner["spec"].get("runPolicy") or {}).get("suspend"):
+            await together(self._delete(self._pods, pod) for pod in workers.values() if not deleting(pod))
+            if launcher is not None and not launcher["spec"].get("suspend"):
+                await self._patch(launcher, {"spec": {"suspend": True}})
+            return
+        grouping = await self._group(owner, workers)
+        if grouping is None:
+            return
+        replicas = (owner["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
+        count = 0 if not replicas else 1 if replicas.get("replicas") is None else int(replicas["replicas"])
+        names = [f"{owner['metadata']['name']}-worker-{index}" for index in range(count)]
+        # A worker that ended before its launcher is made again, under its own name.
+        over = [workers[name] for name in names if name in workers and finished(workers[name])]
+        extra = [pod for name, pod in workers.items() if name not in names]
+        await together(self._delete(self._pods, pod) for pod in [*over, *extra] if not deleting(pod))
+        missing = [(index, name) for index, name in enumerate(names) if name not in workers]
+        await together(
+            self._create(self._pods, self._worker(owner, replicas, index, name, grouping.links.get("worker")))
+            for index, name in missing
+        )
+        if launcher is not None:
+            if launcher["spec"].get("suspend"):
+                await self._patch(launcher, {"spec": {"suspend": False}})
+        elif not waits_for_workers(owner) or (not missing and all(ready(workers[name]) for name in names)):
+            await self._create(self._jobs, self._launcher(owner, grouping.links.get("launcher")))
+
+    async def _group(self, owner: Json, workers: dict[str, Json]) -> Grouping | None:
+        """The groups, once they exist. Raises Refused."""
+        if self._groups is None:
+            return Grouping()
+        grouping = group_mpi_job(owner, self._groups.around(owner))
+        state = await self._groups.ensure(owner, grouping, NAME, in_use=any(map(active, workers.values())))
+        return None if state is State.REPLACING else grouping
+
+    def _worker(self, owner: Json, replicas: Json, index: int, name: str, link: Link | None) -> Json:
+        pod = from_template(copy.deepcopy(replicas["template"]), owner, MPI_JOBS, name=name)
+        pod["metadata"]["labels"] |= _labels(owner, "worker", index)
+        if link is not None:
+            link.put_on(pod["spec"])
+        return pod
+
+    def _launcher(self, owner: Json, link: Link | None) -> Json:
+        template = copy.deepcopy(((owner["spec"].get("mpiReplicaSpecs") or {}).get("Launcher") or {})["template"])
+        meta = template.setdefault("metadata", {})
+        meta["labels"] = {**(meta.get("labels") or {}), **_labels(owner, "launcher", 0)}
+        template["spec"].setdefault("restartPolicy", "Never")
+        if link is not None:
+            link.put_on(template["spec"])
+        run = owner["spec"].get("runPolicy") or {}
+        fields = ("backoffLimit", "activeDeadlineSeconds")
+        return {
+            "apiVersion": r.JOBS.api_version,
+            "kind": r.JOBS.kind,
+            "metadata": {
+                "name": f"{owner['metadata']['name']}-launcher",
+                "namespace": owner["metadata"]["namespace"],
+                "labels": _labels(owner, "launcher", 0),
+                "ownerReferences": [controller_reference(owner, MPI_JOBS)],
+            },
+            "spec": {"template": template, **{field: run[field] for field in fields if run.get(field) is not None}},
+        }
+
+    # ---- ends
+
+    def _conclude(self, conditions: list[Json], launcher: Json | None, workers: list[Json]) -> None:
+        set_condition(conditions, "Created", "True", "MPIJobCreated", "workers and launcher are made", self._clock)
+        if launcher is None:
+            return
+        for type_, known in (("Succeeded", "Complete"), ("Failed", "Failed")):
+            if (condition(launcher, known) or {}).get("status") == "True":
+                text = f"launcher Job {launcher['metadata']['name']} is over"
+                set_condition(conditions, type_, "True", f"MPIJob{type_}", text, self._clock)
+                set_condition(conditions, "Running", "False", f"MPIJob{type_}", text, self._clock)
+                return
+        if int((launcher.get("status") or {}).get("active") or 0) and all(map(ready, workers)):
+            set_condition(conditions, "Running", "True", "MPIJobRunning", "launcher and workers run", self._clock)
+
+    async def _clean(self, owner: Json, workers: dict[str, Json]) -> None:
+        if (owner["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "Running") != "None":
+            await together(self._delete(self._pods, pod) for pod in workers.values() if active(pod))
+
+    # ---- single writes
+
+    async def _create(self, cache: Cache, body: Json) -> None:
+        try:
+            answer = await self._client.create(cache.resource, body, body["metadata"]["namespace"])
+        except AlreadyExists:
+            return
+        cache.remember(msgspec.json.decode(answer))
+
+    async def _patch(self, job: Json, patch: Json) -> None:
+        meta = job["metadata"]
+        self._jobs.remember(
+            msgspec.json.decode(await self._client.patch(r.JOBS, meta["name"], patch, meta["namespace"]))
+        )
+
+    async def _delete(self, cache: Cache, obj: Json) -> None:
+        meta = obj["metadata"]
+        try:
+            await self._client.delete(cache.resource, meta["name"], meta["namespace"], uid=meta["uid"])
+        except (NotFound, Conflict):
+            return
+
+
+def _labels(owner: Json, role: str, index: int) -> dict[str, str]:
+    return {
+        "training.kubeflow.org/operator-name": "mpi-operator",
+        JOB_NAME: owner["metadata"]["name"],
+        JOB_ROLE: role,
+        "training.kubeflow.org/replica-index": str(index),
+    }
