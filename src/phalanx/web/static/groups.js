@@ -32,9 +32,16 @@ export function groupsView(app) {
         workloads.get(name).push(key);
       }
     }
-    const order = [...workloads.keys()].sort();
-    for (const name of order) {
-      const roots = workloads.get(name).sort();
+    // Who waits comes first, then who runs, then what is over.
+    const rank = (key) => {
+      const group = cluster.groups.get(key);
+      return !group.known || (group.done && group.done >= group.placed) ? 2 : group.pending || group.placed < group.min ? 0 : 1;
+    };
+    const sorted = (keys) => keys.map((key) => [rank(key), key]).sort((a, b) => a[0] - b[0] || (a[1] < b[1] ? -1 : 1));
+    const order = [...workloads].flatMap(([name, keys]) => (name ? [[Math.min(...keys.map(rank)), name]] : keys.map((key) => [rank(key), name, key])));
+    order.sort((a, b) => a[0] - b[0] || ((a[2] ?? a[1]) < (b[2] ?? b[1]) ? -1 : 1));
+    for (const [, name, one] of order) {
+      const roots = one ? [one] : sorted(workloads.get(name)).map(([, key]) => key);
       if (name && roots.length > 1) yield { kind: "Workload", name: name.split("/")[1], namespace: name.split("/")[0], depth: 0, many: roots.length };
       const stack = roots.reverse().map((key) => [key, name && roots.length > 1 ? 1 : 0]);
       while (stack.length) {
@@ -69,13 +76,13 @@ export function groupsView(app) {
         group.priority ? h("span", { class: "chip" }, `priority ${group.priority}`) : "",
         group.reason ? h("span", { class: "chip", "data-reason": group.reason }, group.reason) : "",
         group.done ? h("span", { class: "chip" }, `${group.done} finished`) : "",
-        !met ? h("a", { class: "chip link", href: `#/why/${key}` }, "why?") : ""),
+        !met && group.known ? h("a", { class: "chip link", href: `#/why/${key}` }, "why?") : ""),
       shown ? detail(key) : "");
   }
 
   function detail(key) {
     const known = details.get(key);
-    if (!known) return h("p", { class: "muted indent" }, "looking …");
+    if (!known?.members) return h("p", { class: "muted indent" }, "looking …");
     const { members, events } = known;
     return h("div", { class: "indent detail" },
       h("p", { class: "muted small" }, parts(key).name),
@@ -85,8 +92,8 @@ export function groupsView(app) {
           h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/why/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
           h("td", {}, member.node ? h("a", { href: `#/node/${member.node}` }, member.node) : "–"),
           h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))),
-      events.length ? h("h3", {}, "Events") : "",
-      h("ul", { class: "events" }, events.slice(0, 20).map((event) => h("li", { "data-type": event.type },
+      events?.length ? h("h3", {}, "Events") : "",
+      h("ul", { class: "events" }, (events ?? []).slice(0, 20).map((event) => h("li", { "data-type": event.type },
         h("b", {}, event.reason), event.count > 1 ? ` ×${event.count}` : "", h("span", { class: "muted" }, ` ${age((Date.now() - Date.parse(event.time)) / 1000)} ago`), h("div", {}, event.message)))));
   }
 
@@ -98,10 +105,17 @@ export function groupsView(app) {
   }
 
   async function read(key) {
-    const [members, events] = await Promise.allSettled([app.ask.members(key), app.ask.events(key)]);
-    if (!open.has(key)) return;
-    details.set(key, { members: members.value?.members ?? [], events: events.value?.events ?? [] });
-    update();
+    const known = details.get(key) ?? { members: null, events: null };
+    details.set(key, known);
+    const take = async (part, answer) => {
+      try {
+        known[part] = (await answer)[part];
+      } catch {
+        known[part] ??= []; // it is gone, or may not be read
+      }
+      if (open.has(key)) update();
+    };
+    await Promise.all([take("members", app.ask.members(key)), take("events", app.ask.events(key))]);
   }
 
   function update() {

@@ -71,6 +71,7 @@ const radius = (cell) => (cell.size > 30 ? 6 : cell.size > 12 ? 3 : cell.size > 
 
 // Below this many pixels a cell is a plain square: corners would cost more than they show.
 const PLAIN = 14;
+const PIPS = 26; // and from here on devices are shown one by one
 
 function base(ctx, cell) {
   ctx.fillStyle = colour("cell");
@@ -109,7 +110,7 @@ const shareOf = (node, resource) => (node.alloc[resource] > 0 ? Math.min(1, node
 function byUse(ctx, cell, node, resource) {
   const share = shareOf(node, resource);
   const units = node.alloc[resource];
-  if (cell.size >= 40 && units > 1 && units <= 16) return pips(ctx, cell, units, [[node.used[resource], use(share)]]);
+  if (cell.size >= PIPS && units > 1 && units <= 16) return pips(ctx, cell, units, [[node.used[resource], use(share)]]);
   if (share <= 0) return;
   if (cell.size < 16) return whole(ctx, cell, use(share));
   part(ctx, cell, 0, Math.max(share, 0.06), use(share));
@@ -121,7 +122,7 @@ function gangs(ctx, cell, node, cluster) {
   const style = (key) => (key ? gang(cluster.hue(key)) : LONE());
   const holding = entries.filter(([, [, amount]]) => amount > 0);
   const others = entries.filter(([, [, amount]]) => !amount);
-  if (cell.size >= 40 && total > 1 && total <= 16) pips(ctx, cell, total, holding.map(([key, [, amount]]) => [amount, style(key)]));
+  if (cell.size >= PIPS && total > 1 && total <= 16) pips(ctx, cell, total, holding.map(([key, [, amount]]) => [amount, style(key)]));
   else if (cell.size < 12 && holding.length === 1 && holding[0][1][1] >= total) whole(ctx, cell, style(holding[0][0]));
   else {
     let at = 0;
@@ -274,9 +275,14 @@ export function span(numbers) {
 }
 
 function label(ctx, cell, text, style, scale) {
-  const size = Math.min(13, Math.max(cell.size * 0.42, 7));
+  let size = Math.min(13, Math.max(cell.size * 0.42, 7));
   if (size * scale < 6 || cell.size * scale < 11) return;
   ctx.font = `700 ${size}px system-ui, sans-serif`;
+  const over = (ctx.measureText(text).width + size * 0.7) / cell.size;
+  if (over > 1) {
+    size = Math.max(6.5, size / over);
+    ctx.font = `700 ${size}px system-ui, sans-serif`;
+  }
   ctx.textAlign = "center";
   ctx.textBaseline = "middle";
   const [x, y] = middle(cell);
