@@ -153,7 +153,7 @@ export function groupsView(app) {
         show(view, element);
       }
       update();
-      list.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
+      list.querySelector(".chosen")?.scrollIntoView({ block: "center" });
     },
     change(change) {
       if (!change || change.groups) update();

@@ -35,5 +35,5 @@ export function plot(title, samples, series, say, most = 0) {
       series.map(({ name, tone }, index) => h("span", { class: `key tone-${tone}` }, h("i", {}), name, " ", h("b", {}, last(values[index]) === undefined ? "–" : say(last(values[index])))))),
     s("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": label, preserveAspectRatio: "none" },
       s("line", { x1: 0, x2: WIDE, y1: y(0), y2: y(0), class: "axis" }), s("line", { x1: 0, x2: WIDE, y1: y(top), y2: y(top), class: "axis faint" }), lines),
-    h("div", { class: "plot-feet muted" }, h("span", {}, samples.length ? clock(from) : ""), h("span", {}, `up to ${say(top)}`), h("span", {}, samples.length ? clock(until) : "")));
+    h("div", { class: "plot-feet muted" }, h("span", {}, samples.length ? clock(from).slice(0, 5) : ""), h("span", {}, `up to ${say(top)}`), h("span", {}, samples.length ? clock(until).slice(0, 5) : "")));
 }
