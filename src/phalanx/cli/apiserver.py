@@ -16,6 +16,8 @@ def apiserver(
     plain_http: bool,
     event_ttl: str,
     feature_gates: str,
+    authorization_mode: str,
+    audit_log: str | None,
     log_level: str,
 ) -> int:
     """Start the Kubernetes-compatible API server alone: no nodes, no scheduler, no controllers.
@@ -30,7 +32,16 @@ def apiserver(
     from phalanx.serve.cluster import ClusterSettings
     from phalanx.serve.settings import ServerSettings
 
-    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, event_ttl=event_ttl)
+    server = ServerSettings.of(
+        data,
+        listen,
+        kubeconfig,
+        plain_http,
+        feature_gates,
+        event_ttl=event_ttl,
+        authorization_mode=authorization_mode,
+        audit_log=audit_log,
+    )
     return start_cluster(
         ClusterSettings(server, run_nodes=False, run_controllers=False, run_scheduler=False), log_level
     )

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "status": ("phalanx.cli.clusters", "status", "Say whether a local cluster runs, where, and what is in it."),
     "down": ("phalanx.cli.clusters", "down", "Stop a local cluster, or forget it for good."),
     "kubeconfig": ("phalanx.cli.clusters", "kubeconfig", "Print a local cluster's kubeconfig, or merge it into yours."),
+    "user": ("phalanx.cli.user", "user", "Add, list and remove users of a local cluster."),
     "apiserver": ("phalanx.cli.apiserver", "apiserver", "Start the API server alone."),
     "scheduler": ("phalanx.cli.scheduler", "scheduler", "Run the scheduler against any API server."),
     "controllers": ("phalanx.cli.parts", "controllers", "Run the workload controllers against an API server."),

@@ -44,6 +44,16 @@ _SERVER: tuple[Decorator, ...] = (
         help="How long events are kept, e.g. 30m; 0 keeps them.  [default: 1h]",
     ),
     click.option("--feature-gates", default="", metavar="A=true,B=false", help="Switch feature gates on or off."),
+    click.option(
+        "--authorization-mode",
+        default="AlwaysAllow",
+        show_default=True,
+        type=click.Choice(["AlwaysAllow", "RBAC"]),
+        help="RBAC: users and service accounts may do what roles are bound to them; see `phalanx user`.",
+    ),
+    click.option(
+        "--audit-log", default=None, metavar="FILE", help="Append who asked for what, as JSON lines (mode 600)."
+    ),
     log_level_option("warning"),
 )
 

@@ -48,6 +48,8 @@ def up(
     plain_http: bool,
     event_ttl: str,
     feature_gates: str,
+    authorization_mode: str,
+    audit_log: str | None,
     log_level: str,
     nodes: int | None,
     topology: str,
@@ -82,7 +84,9 @@ def up(
     from phalanx.serve.settings import DEFAULT_DATA, ServerSettings
     from phalanx.web.dashboard import Dashboard
 
-    server = ServerSettings.of(data, listen, kubeconfig, plain_http, feature_gates, name, event_ttl)
+    server = ServerSettings.of(
+        data, listen, kubeconfig, plain_http, feature_gates, name, event_ttl, authorization_mode, audit_log
+    )
     home = server.home
     if detach and home is None:
         raise click.UsageError("--detach with --data :memory: needs --name, or nobody could find the cluster again")

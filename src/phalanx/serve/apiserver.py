@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.local.api.app import App, Auth, Extension
+from phalanx.local.api.audit import Audit
 from phalanx.local.api.auth import Anonymous, Authenticator, load_token
 from phalanx.local.api.context import Context
 from phalanx.local.api.event_expiry import EventExpiry
@@ -21,8 +22,10 @@ from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.limits import Limits
 from phalanx.local.api.request import Answer
+from phalanx.local.api.rights import Rights
 from phalanx.local.api.server import Server, bind
 from phalanx.local.api.tls import load_identity
+from phalanx.local.api.users import FILE as USERS
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
 from phalanx.local.duties import Duties, Place
@@ -31,7 +34,7 @@ from phalanx.local.store.store import Store
 from phalanx.model import builtin
 from phalanx.serve.component import Loop, Supervised
 from phalanx.serve.kubeconfig import context_name, write_kubeconfig
-from phalanx.serve.settings import MEMORY, ServerSettings
+from phalanx.serve.settings import MEMORY, RBAC, ServerSettings
 
 log = logging.getLogger("phalanx.serve")
 
@@ -56,6 +59,7 @@ class ApiServer:
         self.token = ""
         self.ca: bytes | None = None
         self._place = Place()
+        self._audit: Audit | None = None
 
     @property
     def ready(self) -> bool:
@@ -102,6 +106,10 @@ class ApiServer:
             path = settings.data / "store.db" if settings.data is not None else MEMORY
             store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of, clock=self._clock)
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
+            ctx.rights = Rights(store) if settings.authorization == RBAC else None
+            if settings.audit_log is not None:
+                self._audit = Audit(settings.audit_log, self._clock, ctx.rng)
+                self._audit.open()
             self._api = Api(ctx, Writer(ctx))
             auth, tls = self._secure(ctx)
             self._place = Place(*sock.getsockname()[:2])
@@ -117,7 +125,12 @@ class ApiServer:
 
     def _make_duties(self) -> Loop:
         duties = Duties(
-            self.client("phalanx-apiserver"), self.context.registry, self._clock, ca=self.ca, place=self._place
+            self.client("phalanx-apiserver"),
+            self.context.registry,
+            self._clock,
+            ca=self.ca,
+            place=self._place,
+            roles=self.context.rights is not None,
         )
         return Loop("duties", duties.run, ready=duties.ready.wait)
 
@@ -128,6 +141,7 @@ class ApiServer:
             return Anonymous(), None
         self.token = load_token(data / "token" if data else None)
         ctx.tokens.accept(self.token)
+        ctx.tokens.users.path = data / USERS if data else None
         now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
         identity = load_identity(data / "pki" if data else None, (settings.listen.host,), now)
         self.ca = identity.ca
@@ -137,6 +151,7 @@ class ApiServer:
         settings = self.settings
         app = self._app = App(self.api, auth, limits=self._limits)
         assert self._store is not None
+        app.audit = self._audit
         app.health.checks["store-space"] = self._store.alarm
         app.health.checks["store-integrity"] = self._store.integrity
         app.metrics.measure_store(self._store)
@@ -178,6 +193,8 @@ class ApiServer:
             await self._expiry.stop()
         if self._store is not None:
             await self._store.close()
+        if self._audit is not None:
+            self._audit.close()
 
 
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:

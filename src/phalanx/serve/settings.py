@@ -14,6 +14,8 @@ from phalanx.model.gates import Gates
 from phalanx.serve.clusters import Home, home_of
 
 MEMORY = ":memory:"
+ALWAYS_ALLOW = "AlwaysAllow"
+RBAC = "RBAC"
 DEFAULT_DATA = "data"
 DEFAULT_LISTEN = "127.0.0.1:7443"
 
@@ -50,6 +52,8 @@ class ServerSettings:
     gates: Gates = field(default_factory=Gates)
     name: str = ""  # of a cluster that is not known by its data directory only
     event_ttl: float = 3600.0  # seconds that events are kept after their last change; 0: for ever
+    authorization: str = ALWAYS_ALLOW  # or RBAC
+    audit_log: Path | None = None  # None: no audit log
 
     @classmethod
     def of(
@@ -61,6 +65,8 @@ class ServerSettings:
         feature_gates: str = "",
         name: str = "",
         event_ttl: str = "",
+        authorization_mode: str = "",
+        audit_log: str | None = None,
     ) -> ServerSettings:
         """From the texts of the command line, empty where nothing was said; raises ConfigProblem."""
         home = home_of(name) if name else None
@@ -70,12 +76,24 @@ class ServerSettings:
         address = Listen.parse(listen or (_usual_address(home) if home else DEFAULT_LISTEN))
         if plain_http and not address.loopback:
             raise ConfigProblem("--plain-http", "without TLS and token only a loopback address may be listened on")
+        if plain_http and authorization_mode == RBAC:
+            raise ConfigProblem("--authorization-mode", "RBAC needs to know who asks: leave out --plain-http")
         directory = None if data == MEMORY else Path(data)
         if directory is not None:
             prepare_directory(directory)
         gates = Gates.parse(feature_gates)
         place = Path(kubeconfig) if kubeconfig else None
-        return cls(directory, address, place, plain_http, gates, name, _seconds(event_ttl))
+        return cls(
+            directory,
+            address,
+            place,
+            plain_http,
+            gates,
+            name,
+            _seconds(event_ttl),
+            authorization_mode or ALWAYS_ALLOW,
+            Path(audit_log) if audit_log else None,
+        )
 
     @property
     def home(self) -> Home | None:

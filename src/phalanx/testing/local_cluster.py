@@ -25,7 +25,7 @@ from phalanx.local.api.limits import Limits
 from phalanx.model.gates import Gates
 from phalanx.serve.cluster import Cluster, ClusterSettings
 from phalanx.serve.parts import parts_of
-from phalanx.serve.settings import Listen, ServerSettings
+from phalanx.serve.settings import ALWAYS_ALLOW, Listen, ServerSettings
 from phalanx.testing.movable_time import MovableClock, MovableLoop
 
 Json = dict[str, Any]
@@ -224,11 +224,20 @@ def local_cluster(
     limits: Limits | None = None,
     gates: str = "",
     movable: bool = True,
+    authorization: str = ALWAYS_ALLOW,
+    audit_log: Path | None = None,
     **settings: Any,
 ) -> LocalCluster:
     """Not started yet. movable: its time can be moved on (`advance`), for which it runs on asyncio's own loop."""
     kubeconfig = directory / "kubeconfig"
-    server = ServerSettings(data, Listen("127.0.0.1", 0), kubeconfig, gates=Gates.parse(gates))
+    server = ServerSettings(
+        data,
+        Listen("127.0.0.1", 0),
+        kubeconfig,
+        gates=Gates.parse(gates),
+        authorization=authorization,
+        audit_log=audit_log,
+    )
     chosen = ClusterSettings(server, **settings)
     loop = MovableLoop() if movable else usual_loop()
     clock = MovableClock(loop) if isinstance(loop, MovableLoop) else SystemClock()

@@ -7,6 +7,7 @@ that admission costs next to nothing per pod.
 from __future__ import annotations
 
 from phalanx.local.api.context import Context
+from phalanx.local.api.escalation import GUARDED, check_grant
 from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, invalid, not_found
 from phalanx.local.api.request import User
@@ -38,6 +39,7 @@ class Admission:
         self._namespaces: dict[str, tuple[int, bool]] = {}  # name -> (revision, terminating)
         self.priorities = Priorities(ctx)
         self._addresses = ServiceAddresses(ctx.store)
+        self._rights = ctx.rights
 
     def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
         """Nothing is created where there is no namespace, or one that is going away."""
@@ -88,6 +90,8 @@ class Admission:
                 obj["metadata"]["finalizers"] = [*finalizers, _FINALIZER_OF[key]]
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, obj, creating=True)
+        elif key in GUARDED and self._rights is not None:
+            check_grant(self._rights, user, kind, obj, None, namespace)
 
     def _after_group(self, pod: Json, namespace: str) -> None:
         """A group that is being deleted takes nobody in: who is made now waits for its successor."""
@@ -142,6 +146,8 @@ class Admission:
             self._assign(kind, new, str(old["metadata"].get("namespace") or ""), old)
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, new, creating=False)
+        elif key in GUARDED and self._rights is not None:
+            check_grant(self._rights, user, kind, new, old, str(old["metadata"].get("namespace") or ""))
 
     def delete(self, kind: Kind, name: str) -> None:
         if kind.storage_key == "namespaces" and name in IMMORTAL_NAMESPACES:

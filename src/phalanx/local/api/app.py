@@ -10,17 +10,21 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from phalanx.base.errors import ApiProblem, BadRequest, InternalError, MethodNotAllowed, NotFound
+from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, InternalError, MethodNotAllowed, NotFound
+from phalanx.local.api.audit import Audit, Record
 from phalanx.local.api.auth import is_open
 from phalanx.local.api.discovery import Discovery
 from phalanx.local.api.fairness import Fairness, Flow
 from phalanx.local.api.handler import Api
 from phalanx.local.api.health import Health
+from phalanx.local.api.impersonation import PREFIX as IMPERSONATE
+from phalanx.local.api.impersonation import impersonated
 from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.openapi_routes import openapi_answer, openapi_v2_answer
 from phalanx.local.api.request import Answer, Request, User
+from phalanx.local.api.rights import Attributes, attributes_of, refusal
 from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
 from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
@@ -65,6 +69,8 @@ class App:
         self.fairness = Fairness(self._limits.shares)
         self.metrics.measure_fairness(self.fairness)
         self.address = ""  # host:port that clients use
+        self.audit: Audit | None = None
+        self._rights = api.ctx.rights
 
     @property
     def ready(self) -> bool:
@@ -77,6 +83,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        record = scope["phalanx.audit"] = self.audit.begin(scope) if self.audit is not None else None
         try:
             answer = await self._answer(scope, receive)
         except ApiProblem as problem:
@@ -86,6 +93,8 @@ class App:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             answer = _problem_answer(InternalError("the server failed on this request: see its log"))
+        if self.audit is not None and record is not None and answer.stream is not None:
+            self.audit.write(record, answer.code, "ResponseStarted")
         try:
             if answer.stream is not None and scope["method"] == "HEAD":
                 await _close(answer.stream)
@@ -97,6 +106,8 @@ class App:
         finally:
             if answer.on_sent is not None:
                 answer.on_sent()
+            if self.audit is not None and record is not None and not is_open(scope["path"]):
+                self.audit.write(record, answer.code)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         path: str = scope["path"]
@@ -106,7 +117,19 @@ class App:
         if is_open(path):
             return self._open(path, method, query)
         user = self._auth.user(scope["headers"])
-        agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"").decode("latin-1")
+        agent, acting = "", False
+        for name, value in scope["headers"]:
+            if name == b"user-agent":
+                agent = value.decode("latin-1")
+            elif name.startswith(IMPERSONATE):
+                acting = True
+        record: Record | None = scope.get("phalanx.audit")
+        if record is not None:
+            record.user = user
+        if acting:
+            user = impersonated(user, scope["headers"], partial(self._authorize, record))
+            if record is not None:
+                record.acting = user
         flow = self.fairness.flow(user.name, agent)
         await self.fairness.enter(flow, urgent=path.startswith(LEASES))
         try:
@@ -124,6 +147,11 @@ class App:
         """It is this client's turn."""
         path: str = scope["path"]
         method: str = scope["method"]
+        watched = self._rights is not None or self.audit is not None
+        record: Record | None = scope.get("phalanx.audit")
+        route = parse(path)
+        if watched and route is None:
+            self._authorize(record, user, Attributes(method.lower(), path=path))
         extension = self.extensions.get(path)
         if extension is not None:
             return Answer(body=await extension(method, path, query, await self._body(receive)))
@@ -132,7 +160,6 @@ class App:
             if method != "GET":
                 raise MethodNotAllowed(NOT_ALLOWED)
             return await download()
-        route = parse(path)
         if route is None:
             return self._document(path, method, query, scope["headers"])
         kind, version = resolve(self._api.ctx.registry, route)
@@ -146,6 +173,8 @@ class App:
             query,
             user=user,
         )
+        if watched:
+            self._authorize(record, user, attributes_of(request))
         for name, value in scope["headers"]:
             if name == b"accept":
                 request.accept = value.decode("latin-1")
@@ -166,6 +195,26 @@ class App:
             raise
         self.metrics.count(request, answer.code)
         return answer
+
+    def _authorize(self, record: Record | None, user: User, asked: Attributes) -> None:
+        """Raises Forbidden, in Kubernetes' words."""
+        if record is not None and asked.verb != "impersonate":
+            record.asked = asked
+        if self._rights is None:
+            return
+        decision = self._rights.decide(user, asked)
+        if record is not None:
+            record.decision = decision
+        if decision.allowed:
+            return
+        why = refusal(user, asked) + (f": {decision.reason}" if decision.reason else "")
+        if asked.path:
+            raise Forbidden(f"forbidden: {why}")
+        shown = f' "{asked.name}"' if asked.name else ""
+        resource = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+        raise Forbidden(
+            f"{resource}{shown} is forbidden: {why}", name=asked.name, group=asked.group, kind=asked.resource
+        )
 
     async def _watch(self, request: Request, flow: Flow) -> Answer:
         """Watches last; they are counted and take no seat."""

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.api.rights import Rights
 from phalanx.local.api.tokens import Tokens
 from phalanx.local.store.contract import StoreProtocol
 from phalanx.model.gates import Gates
@@ -21,6 +22,7 @@ class Context:
     clock: Clock = field(default_factory=SystemClock)
     # Names and uids must not repeat, but nobody gains by guessing one: no system call for each.
     rng: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(256)))
+    rights: Rights | None = None  # None: whoever is let in may do everything
     tokens: Tokens = field(init=False)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ class User:
     name: str = "phalanx:admin"
     uid: str = ""
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -1,39 +1,42 @@
-"""Questions about access and identity. The local cluster has one user, who may do everything."""
+"""Questions about access and identity, answered by the same rights and tokens that requests are held against."""
 
 from __future__ import annotations
 
-from phalanx.base.errors import NotFound
+from phalanx.base.errors import BadRequest, NotFound
 from phalanx.local.api.body import read_object
 from phalanx.local.api.change import Changes
 from phalanx.local.api.options import write_options
 from phalanx.local.api.request import Answer, Request, User
+from phalanx.local.api.rights import Attributes, Rights
 from phalanx.local.api.view import encode
 from phalanx.model.kinds import Json
+
+_EVERYTHING = "every user of this server may do everything: it runs with --authorization-mode AlwaysAllow"
 
 
 def review(request: Request, changes: Changes) -> Answer:
     body = read_object(request, write_options(request))
     obj = body.obj
+    spec: Json = obj.get("spec") or {}
+    rights = changes.ctx.rights
     match request.kind.kind:
-        case "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview":
-            obj["status"] = {"allowed": True, "reason": "the local cluster allows its user everything"}
+        case "SelfSubjectAccessReview":
+            obj["status"] = _access(rights, request.user, spec)
+        case "SubjectAccessReview":
+            obj["status"] = _access(rights, _named(spec), spec)
+        case "LocalSubjectAccessReview":
+            inside = (spec.get("resourceAttributes") or {}).get("namespace")
+            if inside != request.namespace:
+                raise BadRequest(
+                    f"spec.resourceAttributes.namespace must be the namespace of the path, {request.namespace}"
+                )
+            obj["status"] = _access(rights, _named(spec), spec)
         case "SelfSubjectRulesReview":
-            everything: Json = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-            obj["status"] = {
-                "resourceRules": [everything],
-                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-                "incomplete": False,
-            }
+            obj["status"] = _rules(rights, request.user, str(spec.get("namespace") or ""))
         case "SelfSubjectReview":
             obj["status"] = {"userInfo": _user(request.user)}
         case "TokenReview":
-            token = str((obj.get("spec") or {}).get("token") or "")
-            found = changes.ctx.tokens.user(token.encode())
-            if found is not None:
-                obj["status"] = {"authenticated": True, "user": _user(found)}
-            else:
-                why = "the token is not one of this server, or no longer good" if token else "no token was given"
-                obj["status"] = {"authenticated": False, "error": why}
+            obj["status"] = _token(changes, spec)
         case _:
             raise NotFound("the server could not find the requested resource")
     metadata = obj.get("metadata") or {}
@@ -42,8 +45,69 @@ def review(request: Request, changes: Changes) -> Answer:
     return Answer(201, encode(obj), warnings=body.warnings)
 
 
+def _named(spec: Json) -> User:
+    if not spec.get("user") and not spec.get("groups"):
+        raise BadRequest("a SubjectAccessReview needs spec.user or spec.groups: about whom is the question?")
+    return User(str(spec.get("user") or ""), str(spec.get("uid") or ""), tuple(spec.get("groups") or ()))
+
+
+def _access(rights: Rights | None, user: User, spec: Json) -> Json:
+    about: Json = spec.get("resourceAttributes") or {}
+    path: Json = spec.get("nonResourceAttributes") or {}
+    if bool(about) == bool(path):
+        raise BadRequest("exactly one of spec.resourceAttributes and spec.nonResourceAttributes must be given")
+    if rights is None:
+        return {"allowed": True, "reason": _EVERYTHING}
+    if path:
+        asked = Attributes(str(path.get("verb") or ""), path=str(path.get("path") or ""))
+    else:
+        names = ("verb", "group", "resource", "subresource", "namespace", "name")
+        asked = Attributes(*(str(about.get(name) or "") for name in names))
+    allowed, reason = rights.decide(user, asked)
+    status: Json = {"allowed": allowed}
+    if reason:
+        status["reason"] = reason
+    return status
+
+
+def _rules(rights: Rights | None, user: User, namespace: str) -> Json:
+    if not namespace:
+        raise BadRequest("no namespace on request: give spec.namespace")
+    if rights is None:
+        rules: list[Json] = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+        rules.append({"verbs": ["*"], "nonResourceURLs": ["*"]})
+    else:
+        rules = rights.rules(user, namespace)
+    fields = ("verbs", "apiGroups", "resources", "resourceNames")
+    return {
+        "resourceRules": [
+            {key: rule[key] for key in fields if rule.get(key)} for rule in rules if rule.get("resources")
+        ],
+        "nonResourceRules": [
+            {"verbs": rule["verbs"], "nonResourceURLs": rule["nonResourceURLs"]}
+            for rule in rules
+            if rule.get("nonResourceURLs")
+        ],
+        "incomplete": False,
+    }
+
+
+def _token(changes: Changes, spec: Json) -> Json:
+    token, audiences = str(spec.get("token") or ""), spec.get("audiences") or []
+    found = changes.ctx.tokens.reviewed(token.encode(), audiences)
+    if found is None:
+        why = "the token is not one of this server, or no longer good" if token else "no token was given"
+        return {"authenticated": False, "error": why}
+    status: Json = {"authenticated": True, "user": _user(found[0])}
+    if audiences:
+        status["audiences"] = found[1]
+    return status
+
+
 def _user(asking: User) -> Json:
     user: Json = {"username": asking.name, "groups": list(asking.groups)}
     if asking.uid:
         user["uid"] = asking.uid
+    if asking.extra:
+        user["extra"] = {key: list(values) for key, values in asking.extra.items()}
     return user

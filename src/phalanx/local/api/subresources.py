@@ -12,7 +12,7 @@ from phalanx.local.api.delete import Deletes
 from phalanx.local.api.eviction import Evictions
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.patch import APPLY_PATCH, Patches, pins, read_patch, transform
-from phalanx.local.api.problems import not_found
+from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
@@ -172,7 +172,9 @@ class Subresources:
         spec["audiences"] = spec.get("audiences") or [AUDIENCE]
         now = self._changes.ctx.clock.now()
         uid = decode(entry.value)["metadata"]["uid"]
-        token = self._changes.ctx.tokens.issue(request.namespace, request.name, uid, spec["audiences"], seconds)
+        bound = self._bound_to(request.namespace, request.name, spec.get("boundObjectRef"))
+        tokens = self._changes.ctx.tokens
+        token = tokens.issue(request.namespace, request.name, uid, spec["audiences"], seconds, bound)
         answer = {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
@@ -181,6 +183,29 @@ class Subresources:
             "status": {"token": token, "expirationTimestamp": rfc3339(now + seconds)},
         }
         return Answer(201, encode(answer), warnings=warnings)
+
+    def _bound_to(self, namespace: str, account: str, ref: Json | None) -> dict[str, dict[str, str]]:
+        """The object that a token shall not outlive. Raises NotFound, Conflict and BadRequest."""
+        if not ref:
+            return {}
+        resource = {"Pod": "pods", "Secret": "secrets", "Node": "nodes"}.get(str(ref.get("kind")))
+        kind = self._changes.ctx.registry.by_storage_key(resource) if resource else None
+        if kind is None:
+            raise BadRequest(
+                f"cannot bind token for serviceaccount to type {ref.get('kind')}: give Pod, Secret or Node"
+            )
+        name = str(ref.get("name") or "")
+        entry = self._changes.store.latest((kind.storage_key, namespace if kind.namespaced else "", name))
+        if entry is None:
+            raise not_found(kind, name)
+        if ref.get("uid") and ref["uid"] != entry.index.uid:
+            why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record"
+            raise conflict(kind, name, f"{why} ({entry.index.uid})")
+        if kind.kind == "Pod" and (decode(entry.value)["spec"].get("serviceAccountName") or "default") != account:
+            raise BadRequest(
+                f'cannot bind token for serviceaccount "{account}" to pod running with different serviceaccount name.'
+            )
+        return {kind.kind.lower(): {"name": name, "uid": entry.index.uid}}
 
 
 def read_body(request: Request, options: WriteOptions | None = None) -> tuple[Json, tuple[str, ...]]:

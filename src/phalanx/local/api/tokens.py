@@ -1,8 +1,7 @@
-"""Who a token speaks for: the administrator, or a service account.
+"""Who a token speaks for: the administrator, a user of the file of users, or a service account.
 
-Tokens of service accounts are signed by this server, good until they expire and only while their account exists. They
-say who is asking. The local cluster has no authorization: whoever is let in may do everything, and a service
-account's token is as good as the administrator's.
+Tokens of service accounts are signed by this server, good until they expire and only while their account exists, and
+the pod or secret that they are bound to. They say who is asking; what he may do is said elsewhere (`rights`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import msgspec
 
 from phalanx.base.clock import Clock
 from phalanx.local.api.request import User
+from phalanx.local.api.users import Users
 from phalanx.local.api.view import encode
 from phalanx.local.store.contract import StoreProtocol
 
@@ -36,6 +37,21 @@ class _Account(msgspec.Struct):
 class _Bound(msgspec.Struct):
     namespace: str = ""
     serviceaccount: _Account = msgspec.field(default_factory=_Account)
+    pod: _Account | None = None
+    secret: _Account | None = None
+    node: _Account | None = None
+
+    def held_by(self) -> list[tuple[str, str, _Account]]:
+        """The objects that the token lives as long as: (resource, namespace, object)."""
+        found = [("serviceaccounts", self.namespace, self.serviceaccount)]
+        for resource, namespace, bound in (
+            ("pods", self.namespace, self.pod),
+            ("secrets", self.namespace, self.secret),
+            ("nodes", "", self.node),
+        ):
+            if bound is not None:
+                found.append((resource, namespace, bound))
+        return found
 
 
 class _Claims(msgspec.Struct, rename={"bound": "kubernetes.io"}):
@@ -60,6 +76,7 @@ _object = msgspec.json.Decoder(_Object).decode
 class Tokens:
     store: StoreProtocol
     clock: Clock
+    users: Users = field(default_factory=Users)
     _admin: bytes = field(default=b"", repr=False)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
@@ -68,7 +85,16 @@ class Tokens:
         self._admin = admin.encode()
         self._key = hmac.digest(self._admin, b"phalanx service account tokens", hashlib.sha256)
 
-    def issue(self, namespace: str, name: str, uid: str, audiences: list[str], seconds: int) -> str:
+    def issue(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        audiences: list[str],
+        seconds: int,
+        bound: dict[str, dict[str, str]] | None = None,
+    ) -> str:
+        """bound: the pod, secret or node that the token shall not outlive, `{"pod": {"name": …, "uid": …}}`."""
         now = int(self.clock.now())
         claims: dict[str, Any] = {
             "iss": AUDIENCE,
@@ -77,32 +103,46 @@ class Tokens:
             "iat": now,
             "nbf": now,
             "exp": now + seconds,
-            "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}},
+            "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}, **(bound or {})},
         }
         text = f"{_text(encode(_HEAD))}.{_text(encode(claims))}"
         return f"{text}.{_text(self._sign(text.encode()))}"
 
     def user(self, token: bytes) -> User | None:
-        """Who the token speaks for; None when it is not ours, or no longer good."""
-        if len(token) > _LONGEST:
+        """Who the token speaks for; None when it is not ours, not for this server, or no longer good."""
+        found = self.reviewed(token, ())
+        return found[0] if found is not None else None
+
+    def reviewed(self, token: bytes, audiences: Sequence[str]) -> tuple[User, list[str]] | None:
+        """The same for a token made for others: who it speaks for, and for which of these audiences it is good."""
+        if not token or len(token) > _LONGEST:
             return None
+        wanted = list(audiences) or [AUDIENCE]
         if self._admin and hmac.compare_digest(token, self._admin):
-            return _ADMIN
+            return (_ADMIN, [AUDIENCE]) if AUDIENCE in wanted else None
         text, _, signature = token.rpartition(b".")
         if not hmac.compare_digest(signature, _text(self._sign(text)).encode()):
-            return None
+            known = self.users.user(token)
+            return (known, [AUDIENCE]) if known is not None and AUDIENCE in wanted else None
         try:
             claims = _claims(_bytes(text.partition(b".")[2]))
         except (msgspec.DecodeError, binascii.Error):
             return None
         account, namespace = claims.bound.serviceaccount, claims.bound.namespace
-        entry = self.store.get(("serviceaccounts", namespace, account.name))
-        if claims.exp <= self.clock.now() or AUDIENCE not in claims.aud:
+        shared = [audience for audience in wanted if audience in claims.aud]
+        if claims.exp <= self.clock.now() or not shared:
             return None
-        if entry is None or _object(entry.value).metadata.uid != account.uid:
-            return None  # the account is gone; another of its name is somebody else
+        for resource, home, held in claims.bound.held_by():
+            entry = self.store.get((resource, home, held.name))
+            if entry is None or _object(entry.value).metadata.uid != held.uid:
+                return None  # it is gone; another of its name is somebody else
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-        return User(f"system:serviceaccount:{namespace}:{account.name}", account.uid, groups)
+        extra: dict[str, tuple[str, ...]] = {}
+        if claims.bound.pod is not None:
+            extra["authentication.kubernetes.io/pod-name"] = (claims.bound.pod.name,)
+            extra["authentication.kubernetes.io/pod-uid"] = (claims.bound.pod.uid,)
+        name = f"system:serviceaccount:{namespace}:{account.name}"
+        return User(name, account.uid, groups, extra), shared
 
     def _sign(self, text: bytes) -> bytes:
         return hmac.digest(self._key, text, hashlib.sha256)

@@ -9,6 +9,7 @@ from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
 from phalanx.local.duties import garbage, protection
 from phalanx.local.duties.bootstrap import bootstrap
+from phalanx.local.duties.bootstrap_roles import bootstrap_roles
 from phalanx.local.duties.feed import Feed
 from phalanx.local.duties.furnishing import Furnishing
 from phalanx.local.duties.garbage import GarbageCollector
@@ -29,10 +30,12 @@ class Duties:
         *,
         ca: bytes | None = None,
         place: Place | None = None,
+        roles: bool = False,
     ) -> None:
-        """ca: the authority of the server's certificate; place: where it listens."""
+        """ca: the authority of the server's certificate; place: where it listens; roles: make the usual ones."""
         self.ready = asyncio.Event()
         self._client = client
+        self._roles = roles
         self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
         self._furnishing = Furnishing(client, self._feed, ca)
         self._own_service = OwnService(client, self._feed, place or Place())
@@ -46,6 +49,8 @@ class Duties:
 
     async def run(self) -> None:
         await bootstrap(self._client)
+        if self._roles:
+            await bootstrap_roles(self._client)
         await self._furnishing.furnish("default")  # who starts a cluster finds it complete
         await self._own_service.furnish()
         parts = [(type(part).__name__, part.run()) for part in self._parts]

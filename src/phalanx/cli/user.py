@@ -1,0 +1,134 @@
+"""`phalanx user`: people and programs beside the administrator of a local cluster, each with a token of his own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.base.errors import ConfigProblem
+
+if TYPE_CHECKING:
+    from phalanx.serve.clusters import Home
+
+
+def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--name", "cluster", default="", metavar="CLUSTER", help="A cluster with a name."),
+        click.option("--data", default="data", show_default=True, metavar="DIR", help="A cluster without a name."),
+    )
+    return reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+@click.group(short_help="Add, list and remove users of a local cluster.")
+def user() -> None:
+    """Users of a local cluster beside its administrator. What they may do is said by roles (--authorization-mode RBAC).
+
+    \b
+    Examples:
+      phalanx user add jane --group developers
+      kubectl create rolebinding jane --clusterrole edit --user jane --namespace team-a
+      KUBECONFIG=data/users/jane.kubeconfig kubectl auth can-i --list -n team-a
+    """
+
+
+@user.command(short_help="Make a user, or a new token for one.")
+@click.argument("name")
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group to be in; may be repeated.")
+@click.option(
+    "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: beside the data]"
+)
+@_which
+def add(name: str, groups: tuple[str, ...], place: str, cluster: str, data: str) -> int:
+    """Make a user with a kubeconfig of his own (mode 600). Who is there already gets a new token and these groups.
+
+    A running cluster takes notice at once.
+
+    \b
+    Examples:
+      phalanx user add jane --group developers
+      phalanx user add ci --name team-a --kubeconfig ./ci.kubeconfig
+    """
+    import yaml
+
+    from phalanx.local.api.files import write_private
+    from phalanx.local.api.users import FILE, add_user
+
+    home, directory = _place(cluster, data)
+    record = home.record()
+    if record is None or not record.kubeconfig or not Path(record.kubeconfig).exists():
+        raise ConfigProblem(
+            home.title, "there is no kubeconfig to start from: start the cluster with --kubeconfig FILE"
+        )
+    config = yaml.safe_load(Path(record.kubeconfig).read_text())
+    token = add_user(directory / FILE, name, groups)
+    cluster_name = config["clusters"][0]["name"]
+    context = f"{name}@{cluster_name}"
+    config["users"] = [{"name": context, "user": {"token": token}}]
+    config["contexts"] = [{"name": context, "context": {"cluster": cluster_name, "user": context}}]
+    config["current-context"] = context
+    target = Path(place) if place else directory / "users" / f"{name}.kubeconfig"
+    try:
+        write_private(target, yaml.safe_dump(config, sort_keys=False).encode())
+    except OSError as problem:
+        raise ConfigProblem("--kubeconfig", f"cannot write {target}: {problem.strerror or problem}") from None
+    click.echo(f"user {name} added: KUBECONFIG={target.absolute()}")
+    return 0
+
+
+@user.command("list", short_help="List the users and their groups.")
+@_which
+def list_users(cluster: str, data: str) -> int:
+    """List the users that were added, with their groups. Tokens are not shown: nobody has them but their users."""
+    from phalanx.local.api.users import FILE, read_users
+
+    found = read_users(_place(cluster, data)[1] / FILE)
+    if not found:
+        click.echo("no users but the administrator; add one with: phalanx user add NAME --group GROUP", err=True)
+        return 0
+    width = max(len("NAME"), *(len(known.name) for known in found))
+    click.echo(f"{'NAME':<{width}}  GROUPS")
+    for known in found:
+        click.echo(f"{known.name:<{width}}  {','.join(known.groups)}")
+    return 0
+
+
+@user.command(short_help="Remove a user: his token is no longer good.")
+@click.argument("name")
+@_which
+def remove(name: str, cluster: str, data: str) -> int:
+    """Remove a user. His token is refused from now on; roles that are bound to his name stay.
+
+    \b
+    Example:
+      phalanx user remove jane
+    """
+    from phalanx.local.api.users import FILE, remove_user
+
+    home, directory = _place(cluster, data)
+    if not remove_user(directory / FILE, name):
+        raise ConfigProblem(home.title, f"there is no user {name}; `phalanx user list` shows who is there")
+    (directory / "users" / f"{name}.kubeconfig").unlink(missing_ok=True)
+    click.echo(f"user {name} removed")
+    return 0
+
+
+def _place(cluster: str, data: str) -> tuple[Home, Path]:
+    """The cluster and its data directory. Raises ConfigProblem."""
+    from phalanx.serve.clusters import home_of
+    from phalanx.serve.settings import MEMORY
+
+    if not cluster and data == MEMORY:
+        raise ConfigProblem("--data", "a cluster in memory keeps no users: start it with --data DIR")
+    home = home_of(cluster, data)
+    record = home.record()
+    if record is None:
+        raise ConfigProblem(
+            home.title, "there is no cluster here; start one with: phalanx up --authorization-mode RBAC"
+        )
+    if record.data == MEMORY:
+        raise ConfigProblem(home.title, "a cluster in memory keeps no users: start it with --data DIR")
+    return home, Path(record.data)

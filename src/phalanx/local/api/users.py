@@ -1,0 +1,110 @@
+"""Users of a local cluster beside the administrator: a file of names, groups and hashes of tokens, mode 600.
+
+`phalanx user` writes it, the server reads it again when it changed. A token stands in its user's kubeconfig only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.local.api.files import write_private
+from phalanx.local.api.request import User
+
+FILE = "users.json"
+_WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.@:]{0,126}[A-Za-z0-9])?")
+
+
+class Known(msgspec.Struct, frozen=True):
+    """One user, as the file has it."""
+
+    name: str
+    groups: list[str]
+    uid: str
+    token_sha256: str
+
+    @property
+    def user(self) -> User:
+        return User(self.name, self.uid, (*self.groups, "system:authenticated"))
+
+
+class _File(msgspec.Struct):
+    users: list[Known] = []
+
+
+def read_users(path: Path) -> list[Known]:
+    """Raises ConfigProblem when there is a file that is not ours."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_File).users
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as problem:
+        raise ConfigProblem(str(path), f"cannot be read as a list of users: {problem}") from None
+
+
+def add_user(path: Path, name: str, groups: tuple[str, ...]) -> str:
+    """A new token for a user, new or known; the old one is no longer good. Raises ConfigProblem."""
+    for word in (name, *groups):
+        if not _WORD.fullmatch(word):
+            raise ConfigProblem(
+                "user", f"{word!r} is no name of a user or group: letters, digits and -_.@: inside, such as team-a"
+            )
+    if name.startswith("system:"):
+        raise ConfigProblem("user", f"{name!r}: names that begin with system: are the cluster's own")
+    token = secrets.token_urlsafe(32)
+    known = read_users(path)
+    uid = next((user.uid for user in known if user.name == name), "") or secrets.token_hex(8)
+    made = Known(name, list(groups), uid, _hash(token.encode()))
+    _write(path, sorted([*(user for user in known if user.name != name), made], key=lambda user: user.name))
+    return token
+
+
+def remove_user(path: Path, name: str) -> bool:
+    """False: there was none of this name."""
+    known = read_users(path)
+    left = [user for user in known if user.name != name]
+    if len(left) == len(known):
+        return False
+    _write(path, left)
+    return True
+
+
+def _write(path: Path, users: list[Known]) -> None:
+    write_private(path, msgspec.json.format(msgspec.json.encode(_File(users)), indent=2))
+
+
+def _hash(token: bytes) -> str:
+    return hashlib.sha256(token).hexdigest()
+
+
+@dataclass(slots=True)
+class Users:
+    """The server's side: who a token belongs to."""
+
+    path: Path | None = None
+    _stamp: tuple[int, int, int] = (0, 0, 0)
+    _by_hash: dict[str, User] = field(default_factory=dict)
+
+    def user(self, token: bytes) -> User | None:
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if stamp != self._stamp:
+            try:
+                known = read_users(self.path)
+            except ConfigProblem:
+                known = []  # nobody is let in by a file that nobody can read
+            self._by_hash = {user.token_sha256: user.user for user in known}
+            self._stamp = stamp
+        return self._by_hash.get(_hash(token))

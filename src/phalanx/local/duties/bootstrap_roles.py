@@ -1,0 +1,154 @@
+"""The roles that every cluster with RBAC has from its first moment, under the names people know.
+
+`admin`, `edit` and `view` aggregate, so that a ClusterRole with the label of one of them adds to it. What is there
+stays as it is: somebody may have changed it on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import AlreadyExists
+
+_GROUP = "rbac.authorization.k8s.io"
+CLUSTER_ROLES = Resource(_GROUP, "v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource(_GROUP, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+_BOOTSTRAPPING = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+_AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
+
+Json = dict[str, Any]
+_READ = ["get", "list", "watch"]
+_WRITE = ["create", "delete", "deletecollection", "patch", "update"]
+
+# What somebody works with inside a namespace: group -> resources, without what gives or holds rights.
+_WORK: dict[str, list[str]] = {
+    "": [
+        "configmaps", "endpoints", "events", "persistentvolumeclaims", "pods", "podtemplates", "replicationcontrollers",
+        "replicationcontrollers/scale", "services",
+    ],
+    "apps": [
+        "daemonsets", "deployments", "deployments/scale", "replicasets", "replicasets/scale", "statefulsets",
+        "statefulsets/scale", "controllerrevisions",
+    ],
+    "autoscaling": ["horizontalpodautoscalers"],
+    "batch": ["cronjobs", "jobs"],
+    "discovery.k8s.io": ["endpointslices"],
+    "events.k8s.io": ["events"],
+    "jobset.x-k8s.io": ["jobsets"],
+    "leaderworkerset.x-k8s.io": ["leaderworkersets", "leaderworkersets/scale"],
+    "networking.k8s.io": ["ingresses", "networkpolicies"],
+    "policy": ["poddisruptionbudgets"],
+    "resource.k8s.io": ["resourceclaims", "resourceclaimtemplates"],
+    "scheduling.k8s.io": ["compositepodgroups", "podgroups", "workloads"],
+}  # fmt: skip
+# Only read by those who may read the rest: the system writes them.
+_SEEN: dict[str, list[str]] = {
+    "": [
+        "bindings", "limitranges", "namespaces", "namespaces/status", "persistentvolumeclaims/status", "pods/log",
+        "pods/status", "replicationcontrollers/status", "resourcequotas", "resourcequotas/status", "serviceaccounts",
+        "services/status",
+    ],
+    "apps": ["daemonsets/status", "deployments/status", "replicasets/status", "statefulsets/status"],
+    "autoscaling": ["horizontalpodautoscalers/status"],
+    "batch": ["cronjobs/status", "jobs/status"],
+    "jobset.x-k8s.io": ["jobsets/status"],
+    "leaderworkerset.x-k8s.io": ["leaderworkersets/status"],
+    "networking.k8s.io": ["ingresses/status"],
+    "policy": ["poddisruptionbudgets/status"],
+    "scheduling.k8s.io": ["compositepodgroups/status", "podgroups/status"],
+}  # fmt: skip
+_MADE_BY_CONTROLLERS = ("endpointslices", "controllerrevisions", "podtemplates", "events")
+
+
+def _rules(table: dict[str, list[str]], verbs: list[str], without: tuple[str, ...] = ()) -> list[Json]:
+    return [
+        {"apiGroups": [group], "resources": [name for name in names if name not in without], "verbs": verbs}
+        for group, names in table.items()
+        if any(name not in without for name in names)
+    ]
+
+
+def _rule(group: str, resources: list[str], verbs: list[str]) -> Json:
+    return {"apiGroups": [group], "resources": resources, "verbs": verbs}
+
+
+def _roles() -> dict[str, Json]:
+    view = _rules(_WORK, _READ) + _rules(_SEEN, _READ)
+    edit = [
+        *_rules(_WORK, _WRITE, _MADE_BY_CONTROLLERS),
+        _rule("", ["secrets", "serviceaccounts"], [*_READ, *_WRITE]),
+        _rule("", ["serviceaccounts/token", "pods/eviction"], ["create"]),
+        _rule("", ["serviceaccounts"], ["impersonate"]),
+    ]
+    admin = [
+        _rule(_GROUP, ["rolebindings", "roles"], [*_READ, *_WRITE]),
+        _rule("authorization.k8s.io", ["localsubjectaccessreviews"], ["create"]),
+    ]
+    discovery = ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/version/", "/"]
+    asking = ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]
+    everything = [_rule("*", ["*"], ["*"]), {"nonResourceURLs": ["*"], "verbs": ["*"]}]
+    return {
+        "cluster-admin": {"rules": everything},
+        "system:discovery": {"rules": [{"nonResourceURLs": discovery, "verbs": ["get", "head"]}]},
+        "system:basic-user": {
+            "rules": [
+                _rule("authorization.k8s.io", asking, ["create"]),
+                _rule("authentication.k8s.io", ["selfsubjectreviews"], ["create"]),
+            ]
+        },
+        "system:auth-delegator": {
+            "rules": [
+                _rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+                _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+            ]
+        },
+        "system:monitoring": {"rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]},
+        "system:aggregate-to-view": {"rules": view, "labels": {f"{_AGGREGATE}view": "true"}},
+        "system:aggregate-to-edit": {"rules": edit, "labels": {f"{_AGGREGATE}edit": "true"}},
+        "system:aggregate-to-admin": {"rules": admin, "labels": {f"{_AGGREGATE}admin": "true"}},
+        "view": {"selects": "view", "labels": {f"{_AGGREGATE}edit": "true"}},
+        "edit": {"selects": "edit", "labels": {f"{_AGGREGATE}admin": "true"}},
+        "admin": {"selects": "admin"},
+    }
+
+
+_BINDINGS = {
+    "cluster-admin": ("cluster-admin", "system:masters"),
+    "system:basic-user": ("system:basic-user", "system:authenticated"),
+    "system:discovery": ("system:discovery", "system:authenticated"),
+    "system:monitoring": ("system:monitoring", "system:monitoring"),
+}
+
+
+async def bootstrap_roles(client: Client) -> None:
+    """Create what is missing."""
+    wanted: list[tuple[Resource, Json]] = []
+    for name, role in _roles().items():
+        metadata = {"name": name, "labels": {**_BOOTSTRAPPING, **role.get("labels", {})}}
+        body: Json = {"apiVersion": f"{_GROUP}/v1", "kind": "ClusterRole", "metadata": metadata}
+        if "selects" in role:
+            selector = {"matchLabels": {f"{_AGGREGATE}{role['selects']}": "true"}}
+            body["aggregationRule"] = {"clusterRoleSelectors": [selector]}
+            body["rules"] = []
+        else:
+            body["rules"] = role["rules"]
+        wanted.append((CLUSTER_ROLES, body))
+    for name, (role_name, group) in _BINDINGS.items():
+        body = {
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name, "labels": _BOOTSTRAPPING},
+            "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": role_name},
+            "subjects": [{"apiGroup": _GROUP, "kind": "Group", "name": group}],
+        }
+        wanted.append((CLUSTER_ROLE_BINDINGS, body))
+    await asyncio.gather(*(_ensure(client, resource, body) for resource, body in wanted))
+
+
+async def _ensure(client: Client, resource: Resource, body: Json) -> None:
+    try:
+        await client.create(resource, body)
+    except AlreadyExists:
+        return
