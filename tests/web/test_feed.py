@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 from dashboard_run import RACK, Watched, create, gang
 
+from phalanx.engine.engine import Engine
+from phalanx.engine.events import PodChanged
+from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES
+from phalanx.web.reading import Reader
 
 
 def placed(name: str, pods: int):
@@ -137,3 +144,40 @@ def test_stopping_the_cluster_ends_open_streams(tmp_path: Path) -> None:
     cluster.stop()  # would wait for the stream otherwise
     with pytest.raises(AssertionError, match="ended"):
         stream.until(lambda change: False)
+
+
+def test_pages_go_on_with_a_scheduler_that_was_made_anew(tmp_path: Path) -> None:
+    cluster = Watched(tmp_path, nodes=2)
+    cluster.start()
+    try:
+        browser = cluster.browser()
+        stream = browser.follow(browser.get("/api/snapshot")["id"])
+
+        async def again() -> None:
+            server = cluster.cluster.server
+            client = server.client("phalanx-scheduler")
+            gates = server.context.gates
+            service = SchedulerService(client, Engine(), gates, server.context.clock, random.Random(0))
+            cluster.dashboard.follow(server, service, Diagnostics(service.engine, client, gates, lambda: True))
+
+        cluster.call(again())
+        stream.until(lambda change: change == {"event": "reset"})
+        assert browser.get("/api/snapshot")["nodes"] == []  # of an engine that has not read the cluster yet
+    finally:
+        cluster.stop()
+
+
+def test_who_waits_is_listed_in_the_order_in_which_it_will_be_tried() -> None:
+    engine = Engine()
+    for number, priority in enumerate((0, 5, 5, 9)):
+        built = pod(f"p{number}").ns("default").created(100 - number).uid(str(number))
+        built.spec["priority"] = priority
+        engine.apply(PodChanged(built.build()))
+    engine.step(200.0, 100)  # there is no node: all are tried and sleep
+    queue = Reader(engine, lambda: 200.0).queue()
+    assert [root["name"] for root in queue["roots"]] == ["p3", "p2", "p1", "p0"]
+    assert (queue["total"], queue["pods"], queue["counts"]) == (4, 4, {"waiting": 4})
+    assert queue["oldest"] == 103.0  # since the first of them asked
+    assert all(
+        "no nodes available" in root["message"] or "nodes are available" in root["message"] for root in queue["roots"]
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
 from dashboard_run import Browser, Watched
 
+from local_cluster import LocalCluster
 from phalanx.base.errors import ConfigProblem, Unauthorized
+from phalanx.cli.main import cli
+from phalanx.web import dashboard
 from phalanx.web.dashboard import Dashboard
 from phalanx.web.login import LINK_SECONDS, MOST_LINKS, SESSION_SECONDS, Login
 
@@ -118,3 +122,31 @@ def test_a_restarted_server_knows_the_pages_that_were_open(tmp_path: Path) -> No
 def test_the_dashboard_never_leaves_the_machine() -> None:
     with pytest.raises(ConfigProblem, match="not a loopback address"):
         Dashboard("0.0.0.0:7480")
+
+
+def test_a_taken_port_is_no_reason_not_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr(dashboard, "DEFAULT", where)
+        cluster = Watched(tmp_path, listen="", nodes=1)
+        cluster.start()
+        try:
+            assert where not in cluster.dashboard.url
+            assert cluster.browser().get("/api/session")["may"] == "ask"
+        finally:
+            cluster.stop()
+        chosen = Watched(tmp_path, listen=where, nodes=1)
+        with pytest.raises(ConfigProblem, match="choose another port"):
+            chosen.start()
+
+
+def test_the_command_prints_another_link(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dashboard", "--kubeconfig", str(watched.kubeconfig)], standalone_mode=False) == 0
+    assert watched.browser(login=False).login(capsys.readouterr().out.strip()) == 200
+
+
+def test_the_command_says_when_there_is_no_dashboard(server: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dashboard", "--kubeconfig", str(server.kubeconfig)], standalone_mode=False) == 2
+    assert "has no dashboard" in capsys.readouterr().err

@@ -34,7 +34,7 @@ class History:
 
     def sample(self) -> Json:
         """Take one, keep it, forget the oldest."""
-        queue = self._reader.queue()
+        queue = self._reader.waiting()
         waits, self._waits = sorted(self._waits), []
         evicted, self._evicted = self._evicted, 0
         taken = {

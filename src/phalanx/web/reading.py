@@ -6,6 +6,7 @@ reach the engine.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -240,27 +241,34 @@ class Reader:
 
     # ---- queue
 
-    def queue(self) -> Json:
-        """Pending roots in the order in which they will be tried."""
-        now, found = self._now(), []
-        pods = 0
-        oldest = 0.0
+    def waiting(self) -> Json:
+        """How many wait, where and since when."""
+        now, total, pods, since = self._now(), 0, 0, None
         counts: dict[str, int] = {}
         for root, place in self._engine.queue.places():
             counts[place.value] = counts.get(place.value, 0) + 1
+            total += 1
             pods += len(root.records)
-            oldest = max(oldest, now - root.asked)
-            expiry = root.expiry if place.value == "backoff" else 0.0
-            found.append((_ORDER.get(place.value, 2), expiry, -root.priority, root.asked, root.order, root))
-        found.sort(key=lambda entry: entry[:5])
-        rows = [self._root(entry[-1]) for entry in found[:MOST_QUEUED]]
-        return {
-            "roots": rows,
-            "total": len(found),
-            "pods": pods,
-            "counts": counts,
-            "oldest": round(max(0.0, oldest), 1),
-        }
+            since = root.asked if since is None or root.asked < since else since
+        oldest = round(max(0.0, now - since), 1) if since is not None else 0.0
+        return {"total": total, "pods": pods, "counts": counts, "oldest": oldest}
+
+    def queue(self) -> Json:
+        """Pending roots in the order in which they will be tried, as far as they are listed one by one."""
+        entries = (
+            (
+                _ORDER.get(place.value, 2),
+                root.expiry if place.value == "backoff" else 0.0,
+                -root.priority,
+                root.asked,
+                root.order,
+                root.key,
+                root,
+            )
+            for root, place in self._engine.queue.places()
+        )
+        first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
+        return {"roots": [self._root(entry[-1]) for entry in first], **self.waiting()}
 
     def _root(self, root: Any) -> Json:
         _, namespace, name = root.key.split("/", 2)
