@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from engine_run import Run, binds, no_victims, not_helpful
+from verdicts import binds, no_victims, not_helpful
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
@@ -14,13 +14,14 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Wake
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, service
 
 
 def with_plugin(plugin, **use):
     uses = (*(PluginUse(name) for name in DEFAULT_PLUGINS), PluginUse("Mine", **use))
     settings = EngineSettings(profiles=(ProfileSettings(plugins=uses),))
-    return Run(Engine(settings, plugins={"Mine": lambda args, handle: plugin}))
+    return Cluster(Engine(settings, plugins={"Mine": lambda args, handle: plugin}))
 
 
 class EvenNodesOnly:
@@ -281,7 +282,7 @@ def test_two_profiles_schedule_their_own_pods_differently():
         tuple(PluginUse(name) for name in DEFAULT_PLUGINS),
         {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}},
     )
-    run = Run(Engine(EngineSettings(profiles=(least, most))))
+    run = Cluster(Engine(EngineSettings(profiles=(least, most))))
     run.see(node("n1").cpu("4"), node("n2").cpu("4"), pod("x").cpu("1").mem("1Gi").node("n1"))
     run.see(pod("a").cpu("1").mem("1Gi").scheduler("most"), pod("b").cpu("1").mem("1Gi").scheduler("least"))
     assert binds(run.step()) == {"a": "n1", "b": "n2"}
@@ -354,7 +355,7 @@ def test_a_nonsensical_gatekeeper_fails_the_pod_not_the_engine():
 def test_a_binder_that_raises_gives_the_room_back():
     uses = (*(PluginUse(name) for name in DEFAULT_PLUGINS if name != "DefaultBinder"), PluginUse("Mine"))
     settings = EngineSettings(profiles=(ProfileSettings(plugins=uses),))
-    run = Run(Engine(settings, plugins={"Mine": lambda args, handle: OddBind()})).see(node("n"), pod("a"))
+    run = Cluster(Engine(settings, plugins={"Mine": lambda args, handle: OddBind()})).see(node("n"), pod("a"))
     run.step()
     assert run.messages("a") == ["plugin Mine: OSError: no wire"] and run.engine.columns.used[3, 0] == 0
 

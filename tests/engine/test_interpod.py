@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from engine_run import Run, binds, no_victims, not_helpful
+from verdicts import binds, no_victims, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
+from phalanx.testing import Cluster
 from phalanx.testing.builders import namespace, node, pod
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
 
 
-def two_zones() -> Run:
-    return Run().see(*(node(f"z{z}-{i}").zone(f"z{z}") for z in range(2) for i in range(2)))
+def two_zones() -> Cluster:
+    return Cluster().see(*(node(f"z{z}-{i}").zone(f"z{z}") for z in range(2) for i in range(2)))
 
 
 def test_pods_that_keep_apart_take_a_node_each_and_the_rest_waits():
@@ -76,7 +77,7 @@ def test_namespaces_are_chosen_by_name_or_by_label():
 
 
 def test_a_rollout_keeps_apart_from_its_own_version_only():
-    run = Run().see(node("n0"), node("n1"))
+    run = Cluster().see(node("n0"), node("n1"))
     for version in ("v1", "v2"):
         run.see(
             *(
@@ -91,10 +92,10 @@ def test_a_rollout_keeps_apart_from_its_own_version_only():
 
 
 def test_a_tenant_gets_nodes_of_its_own_by_mismatch():
-    run = Run().see(node("n0"), node("n1"))
+    run = Cluster().see(node("n0"), node("n1"))
     for tenant in ("red", "blue", "red", "blue"):
         run.see(
-            pod(f"{tenant}-{len(run.objects)}")
+            pod(f"{tenant}-{len(run.pods)}")
             .label("tenant", tenant)
             .anti_affinity(HOST, [("tenant", "Exists", [])], mismatch_label_keys=["tenant"])
         )
@@ -117,7 +118,7 @@ def test_wishes_pull_and_push():
 def test_what_running_pods_wish_counts_too_unless_switched_off():
     for ignore, expected in ((False, "z1-1"), (True, "z0-0")):
         args = {"InterPodAffinity": {"ignorePreferredTermsOfExistingPods": ignore}}
-        run = Run(Engine(EngineSettings(profiles=(ProfileSettings(args=args),))))
+        run = Cluster(Engine(EngineSettings(profiles=(ProfileSettings(args=args),))))
         run.see(*(node(f"z{z}-{i}").zone(f"z{z}") for z in range(2) for i in range(2)))
         run.see(pod("host").node("z1-1").affinity(HOST, {"app": "guest"}, weight=100))
         run.see(pod("p").label("app", "guest"))
@@ -125,7 +126,7 @@ def test_what_running_pods_wish_counts_too_unless_switched_off():
 
 
 def test_a_label_that_changes_on_a_running_pod_frees_others():
-    run = Run().see(node("n0"), pod("a").label("app", "noisy").node("n0"))
+    run = Cluster().see(node("n0"), pod("a").label("app", "noisy").node("n0"))
     run.see(pod("p").anti_affinity(HOST, {"app": "noisy"}))
     assert binds(run.step()) == {}
     run.see(pod("a").label("app", "quiet").node("n0"))

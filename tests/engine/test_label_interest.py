@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from differential import World
-from engine_run import Run, binds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import KEYS, NAMES, calm_nodes, maybe
 from test_differential import b_rename, change, place
+from verdicts import binds
 
 from phalanx.engine.explain import Question, whatif
 from phalanx.engine.state.interest import OTHER, LabelInterest
+from phalanx.testing import Cluster
 from phalanx.testing import builders as b
 
 ZONE = "topology.kubernetes.io/zone"
@@ -21,7 +22,7 @@ HOST = "kubernetes.io/hostname"
 LWS = "leaderworkerset.sigs.k8s.io/"
 
 
-def leader_worker_set(run: Run, name: str, size: int = 8) -> None:
+def leader_worker_set(run: Cluster, name: str, size: int = 8) -> None:
     """One replica, as the controller makes it: Service, StatefulSets of leaders and workers, pods."""
     mine = {f"{LWS}name": name, f"{LWS}group-key": f"key-{name}"}
     run.see(b.service(name).select({f"{LWS}name": name}))
@@ -33,7 +34,7 @@ def leader_worker_set(run: Run, name: str, size: int = 8) -> None:
 
 
 def test_the_workers_of_a_leader_worker_set_share_a_shape() -> None:
-    run = Run().see(*(b.node(f"n{i}").cpu("8") for i in range(4)))
+    run = Cluster().see(*(b.node(f"n{i}").cpu("8") for i in range(4)))
     for name in ("a", "b", "c"):
         leader_worker_set(run, name)
     assert len(run.engine.shapes) == 2 * 3
@@ -41,7 +42,7 @@ def test_the_workers_of_a_leader_worker_set_share_a_shape() -> None:
 
 
 def test_another_set_with_names_of_its_own_disturbs_nobody() -> None:
-    run = Run().see(*(b.node(f"n{i}").cpu("8") for i in range(4)))
+    run = Cluster().see(*(b.node(f"n{i}").cpu("8") for i in range(4)))
     leader_worker_set(run, "a")
     run.step()
     before = run.engine.interest.epoch
@@ -70,7 +71,7 @@ def test_a_service_that_comes_after_its_pods_counts_them() -> None:
 
 def test_every_pod_that_shares_a_shape_is_found_when_its_label_is_mentioned() -> None:
     """Also those that were recognised quickly."""
-    run = Run().see(b.service("a").select({"role": "a"}))
+    run = Cluster().see(b.service("a").select({"role": "a"}))
     shapes, interest = run.engine.shapes, run.engine.interest
     assert shapes.of(b.pod("p0").label("role", "b").build()) is shapes.of(b.pod("p1").label("role", "c").build())
     assert interest.learn({"role": {"c"}})
@@ -116,7 +117,7 @@ def test_a_selector_that_changes_is_followed() -> None:
 
 
 def test_a_waiting_pod_is_looked_at_anew_when_somebody_keeps_away_from_it() -> None:
-    run = Run().see(b.node("n0").cpu("4"), b.service("s").select({"role": "a"}))
+    run = Cluster().see(b.node("n0").cpu("4"), b.service("s").select({"role": "a"}))
     run.see(b.pod("late").cpu("5").label("role", "b"))
     assert not binds(run.step())
     run.see(b.pod("guard").cpu("1").node("n0").anti_affinity(HOST, {"role": "b"}))

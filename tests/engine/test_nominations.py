@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from engine_run import Run, binds, no_victims
+from verdicts import binds, no_victims
 
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 
 
 def waiting(priority=10):
     """One node of 2 cpu; `v` uses 1, and `p` (2 cpu) is nominated there, waiting for `v` to go."""
-    run = Run().see(
+    run = Cluster(evict=False).see(
         node("n").cpu("2"), pod("v").cpu("1").node("n"), pod("p").cpu("2").priority(priority).nominated("n")
     )
     assert binds(run.step()) == {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from engine_run import Run, binds
+from verdicts import binds
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 
 
 def started(*objects, confirm=False):
-    run = Run(confirm=confirm).see(*objects)
+    run = Cluster(confirm=confirm).see(*objects)
     return run, [each for each in run.step() if isinstance(each, d.Bind)]
 
 
@@ -130,19 +131,19 @@ def test_a_pod_made_anew_under_its_old_name_is_another_pod():
 
 
 def test_pods_bound_to_a_node_we_do_not_know_yet_count_when_it_appears():
-    run = Run().see(pod("early").cpu("1").node("n"), node("n").cpu("1"), pod("b").cpu("1"))
+    run = Cluster().see(pod("early").cpu("1").node("n"), node("n").cpu("1"), pod("b").cpu("1"))
     assert binds(run.step()) == {}
 
 
 def test_a_bound_pod_that_shrinks_makes_room():
-    run = Run().see(node("n").cpu("2"), pod("a").cpu("2").node("n"), pod("b").cpu("1"))
+    run = Cluster().see(node("n").cpu("2"), pod("a").cpu("2").node("n"), pod("b").cpu("1"))
     assert binds(run.step()) == {}
     run.see(pod("a").cpu("1").node("n"))
     assert binds(run.step()) == {"b": "n"}
 
 
 def test_a_condition_that_could_not_be_written_is_said_again():
-    run = Run().see(node("n").cpu("1"), pod("a").cpu("2"))
+    run = Cluster().see(node("n").cpu("1"), pod("a").cpu("2"))
     (condition, _) = run.engine.step(run.now)
     run.engine.apply(Outcome(condition.id, TRANSIENT))
     again = run.step(400.0)

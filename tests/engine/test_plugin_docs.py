@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from engine_run import Run, binds, not_helpful
+from verdicts import binds, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -20,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
 def installed(tmp_path, monkeypatch):
     """A package that offers the documented plugin by entry point."""
     text = DOCS.read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    code, _ = re.findall(r"```python\n(.*?)```", text, re.S)
     (entry,) = re.findall(r"```toml\n\[project\.entry-points\.\"(.*?)\"\]\n(.*?)```", text, re.S)
     (tmp_path / "rents.py").write_text(code)
     info = tmp_path / "rents-1.dist-info"
@@ -34,12 +36,23 @@ def installed(tmp_path, monkeypatch):
 
 def test_the_documented_plugin_works_as_documented(installed):
     uses = (*(PluginUse(name) for name in DEFAULT_PLUGINS), PluginUse("MaxRent"))
-    run = Run(Engine(EngineSettings(profiles=(ProfileSettings(plugins=uses, args={"MaxRent": {"default": 50}}),))))
+    run = Cluster(Engine(EngineSettings(profiles=(ProfileSettings(plugins=uses, args={"MaxRent": {"default": 50}}),))))
     run.see(node("a").label("rent", "60"), node("b").label("rent", "90"), node("c").cpu("1"))
     run.see(pod("rich").cpu("2").annotate("example.com/max-rent", "70"), pod("poor").cpu("2"))
     assert binds(run.step()) == {"rich": "a"}
     (sentence,) = re.findall(r"^`(0/3 nodes are available.*)`$", DOCS.read_text(), re.M)
     assert run.messages("poor") == [not_helpful(sentence)]
+
+
+def test_the_documented_tests_pass_as_printed(tmp_path):
+    """Two files, as a reader would make them, and pytest."""
+    plugin, tests = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    (tmp_path / "rents.py").write_text(plugin)
+    (tmp_path / "test_rents.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "test_rents.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
 
 
 def test_the_engine_example_runs_as_written():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import msgspec
-from engine_run import Run
 
 from phalanx.engine import decisions, events
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import Gone, NodeChanged, Outcome, PodChanged, TimePassed
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pdb, pod, pod_group, pv, pvc, service, storage_class, workload
 
 
@@ -39,7 +39,7 @@ def test_every_kind_of_decision_comes_back_equal():
 def history(seed: int) -> list[bytes]:
     """A random stretch of cluster life, as recorded."""
     rng = random.Random(seed)
-    run = Run(Engine())
+    run = Cluster(Engine())
     recorded: list[bytes] = []
     real = run.engine.apply
 
@@ -54,9 +54,9 @@ def history(seed: int) -> list[bytes]:
             run.see(node(f"n{rng.randrange(8)}").cpu(str(rng.randrange(1, 5))).label("z", str(rng.randrange(3))))
         elif dice < 0.75:
             run.see(pod(f"p{number}").cpu(f"{rng.randrange(1, 20) * 100}m").priority(rng.randrange(3)))
-        elif run.objects:
-            name = rng.choice(sorted(run.objects))
-            run.objects.pop(name)
+        elif run.pods:
+            name = rng.choice(sorted(run.pods))
+            run.pods.pop(name)
             run.gone("Pod", name)
         recorded.append(msgspec.json.encode(["step", run.now + number]))
         run.now += number

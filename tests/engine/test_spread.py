@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from engine_run import Run, binds, no_victims, not_helpful
+from verdicts import binds, no_victims, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
+from phalanx.testing import Cluster
 from phalanx.testing.builders import PodBuilder, node, pod, replica_set, service
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
 
 
-def zones(*sizes: int) -> Run:
-    run = Run()
+def zones(*sizes: int) -> Cluster:
+    run = Cluster()
     for z, size in enumerate(sizes):
         for i in range(size):
             run.see(node(f"z{z}-{i}").zone(f"z{z}"))
@@ -38,7 +39,7 @@ def test_pods_are_spread_over_zones_of_different_size():
 
 
 def test_a_full_zone_holds_the_rest_back_and_says_so():
-    run = Run().see(node("z0-0").zone("z0").pods(1), node("z1-0").zone("z1"))
+    run = Cluster().see(node("z0-0").zone("z0").pods(1), node("z1-0").zone("z1"))
     run.see(*(web(f"p{i}").spread(ZONE, {"app": "web"}) for i in range(4)))
     assert by_zone(binds(run.step())) == {"z0": 1, "z1": 2}
     message = "0/2 nodes are available: 1 Too many pods, 1 node(s) didn't match pod topology spread constraints."
@@ -48,7 +49,7 @@ def test_a_full_zone_holds_the_rest_back_and_says_so():
 
 
 def test_a_pod_that_leaves_makes_room_for_the_skew():
-    run = Run().see(node("z0-0").zone("z0").pods(1), node("z1-0").zone("z1"))
+    run = Cluster().see(node("z0-0").zone("z0").pods(1), node("z1-0").zone("z1"))
     run.see(*(web(f"p{i}").spread(ZONE, {"app": "web"}) for i in range(4)))
     where = binds(run.step())
     waiting = next(name for name in ("p0", "p1", "p2", "p3") if name not in where)
@@ -58,7 +59,7 @@ def test_a_pod_that_leaves_makes_room_for_the_skew():
 
 
 def test_nodes_without_the_label_are_no_place():
-    run = Run().see(node("bare"))
+    run = Cluster().see(node("bare"))
     run.see(web("p").spread(ZONE, {"app": "web"}))
     assert binds(run.step()) == {}
     assert run.messages("p") == [
@@ -92,7 +93,7 @@ def test_nodes_the_pod_cannot_use_do_not_count_unless_told_so():
 
 def test_tainted_nodes_count_unless_taints_are_honored():
     for policy, expected in ((None, 1), ("Honor", 3)):
-        run = Run().see(node("z0-0").zone("z0"), node("z1-0").zone("z1").taint("gpu"))
+        run = Cluster().see(node("z0-0").zone("z0"), node("z1-0").zone("z1").taint("gpu"))
         run.see(*(web(f"p{i}").spread(ZONE, {"app": "web"}, node_taints_policy=policy) for i in range(3)))
         assert len(binds(run.step())) == expected
 
@@ -138,7 +139,7 @@ def test_a_profile_can_demand_spreading_of_every_replica_set():
             "defaultConstraints": [{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}],
         }
     }
-    run = Run(Engine(EngineSettings(profiles=(ProfileSettings(args=args),))))
+    run = Cluster(Engine(EngineSettings(profiles=(ProfileSettings(args=args),))))
     run.see(node("z0-0").zone("z0").pods(1), node("z1-0").zone("z1"), replica_set("rs").select({"app": "web"}))
     run.see(*(web(f"p{i}").owner("ReplicaSet", "rs") for i in range(4)))
     assert by_zone(binds(run.step())) == {"z0": 1, "z1": 2}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_run import Run, binds, no_victims, not_helpful
+from verdicts import binds, no_victims, not_helpful
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, Outcome
+from phalanx.testing import Cluster
 from phalanx.testing.builders import (
     csi_driver,
     csi_node,
@@ -23,15 +24,15 @@ HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 
 
-def cluster(nodes: int = 3) -> Run:
-    return Run().see(*(node(f"n{i}").zone(f"z{i}") for i in range(nodes)))
+def cluster(nodes: int = 3) -> Cluster:
+    return Cluster().see(*(node(f"n{i}").zone(f"z{i}") for i in range(nodes)))
 
 
 def writes(decisions: list[d.Decision]) -> list[d.Decision]:
     return [each for each in decisions if isinstance(each, d.BindVolume | d.ProvisionVolume)]
 
 
-def bind_claim(run: Run, claim: Any, volume: Any) -> None:
+def bind_claim(run: Cluster, claim: Any, volume: Any) -> None:
     """What the PersistentVolume controller does in the end."""
     run.see(volume.claimed_by(claim.metadata["name"]), claim.bound(volume.metadata["name"]))
 

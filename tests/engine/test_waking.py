@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from engine_run import Run, binds, not_helpful
+from verdicts import binds, not_helpful
 
 from phalanx.engine.events import TimePassed
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pvc, service
 
 
@@ -20,7 +21,7 @@ def evaluations(monkeypatch):
 
 
 def test_higher_priority_goes_first_then_whoever_asked_first():
-    run = Run().see(
+    run = Cluster().see(
         node("n").cpu("3"),
         pod("young").cpu("1").created(300),
         pod("old").cpu("1").created(100),
@@ -31,7 +32,7 @@ def test_higher_priority_goes_first_then_whoever_asked_first():
 
 
 def test_a_failed_attempt_does_not_lose_its_place():
-    run = Run().see(node("n").cpu("1"), pod("first").cpu("2").created(1))
+    run = Cluster().see(node("n").cpu("1"), pod("first").cpu("2").created(1))
     run.step()
     run.see(pod("second").cpu("2").created(2)).step()
     run.see(node("m").cpu("2"))
@@ -39,14 +40,14 @@ def test_a_failed_attempt_does_not_lose_its_place():
 
 
 def test_equal_pods_that_cannot_fit_are_looked_at_once(evaluations):
-    run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2") for i in range(200)))
+    run = Cluster().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2") for i in range(200)))
     run.step()
     assert len(evaluations) == 1
     assert run.messages("p199") == run.messages("p0") == [not_helpful("0/1 nodes are available: 1 Insufficient cpu.")]
 
 
 def test_waking_a_shape_tries_as_many_pods_as_fit_and_one_more(evaluations):
-    run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").created(i) for i in range(50)))
+    run = Cluster().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").created(i) for i in range(50)))
     run.step()
     evaluations.clear()
     run.see(node("m").cpu("6"))
@@ -67,7 +68,7 @@ def test_waking_a_shape_tries_as_many_pods_as_fit_and_one_more(evaluations):
     ids=["label", "small node", "small pod gone", "another pod", "service", "claim"],
 )
 def test_events_that_cannot_help_do_not_wake(evaluations, change):
-    run = Run().see(node("n").cpu("1"), pod("small").cpu("100m"), pod("big").cpu("2"))
+    run = Cluster().see(node("n").cpu("1"), pod("small").cpu("100m"), pod("big").cpu("2"))
     run.step()
     big = run.engine.pods.records["default/big"].shape.id
     evaluations.clear()
@@ -91,7 +92,7 @@ def test_events_that_cannot_help_do_not_wake(evaluations, change):
     ids=["node", "allocatable", "taint", "cordon", "label", "pod shrinks", "gate", "toleration"],
 )
 def test_events_that_help_wake_at_once(first, waiting, change):
-    run = Run().see(first, waiting)
+    run = Cluster().see(first, waiting)
     assert binds(run.step()) == {}
     change(run)
     assert len(binds(run.step())) == 1
@@ -99,7 +100,7 @@ def test_events_that_help_wake_at_once(first, waiting, change):
 
 def test_two_obstacles_removed_one_after_the_other():
     """The first filter hides the second: taking the taint away must not make the pod deaf to freed room."""
-    run = Run().see(node("n").cpu("1").taint("k", "v"), pod("old").cpu("1").node("n"), pod("p").cpu("1"))
+    run = Cluster().see(node("n").cpu("1").taint("k", "v"), pod("old").cpu("1").node("n"), pod("p").cpu("1"))
     run.step()
     run.see(node("n").cpu("1"))
     assert binds(run.step()) == {}
@@ -108,7 +109,9 @@ def test_two_obstacles_removed_one_after_the_other():
 
 
 def test_a_gated_pod_is_not_tried_and_keeps_its_turn(evaluations):
-    run = Run().see(node("n").cpu("1"), pod("gated").cpu("1").created(1).gate("g"), pod("later").cpu("2").created(2))
+    run = Cluster().see(
+        node("n").cpu("1"), pod("gated").cpu("1").created(1).gate("g"), pod("later").cpu("2").created(2)
+    )
     run.step()
     root = run.engine.queue.roots["pod/default/gated"]
     assert root.gate == ("SchedulingGates", "waiting for scheduling gates: [g]")
@@ -118,7 +121,7 @@ def test_a_gated_pod_is_not_tried_and_keeps_its_turn(evaluations):
 
 
 def test_a_deleted_scout_hands_over_to_its_twin():
-    run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").created(i) for i in range(3)))
+    run = Cluster().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").created(i) for i in range(3)))
     run.step()
     run.see(node("m").cpu("2"))
     run.gone("Pod", "p0")
@@ -126,7 +129,7 @@ def test_a_deleted_scout_hands_over_to_its_twin():
 
 
 def test_writing_the_verdict_to_the_pod_does_not_try_it_again(evaluations):
-    run = Run().see(node("n").cpu("1"), pod("p").cpu("2"))
+    run = Cluster().see(node("n").cpu("1"), pod("p").cpu("2"))
     run.step()
     evaluations.clear()
     run.see(pod("p").cpu("2").condition("PodScheduled", "False", "Unschedulable", run.messages("p")[0]))
@@ -136,12 +139,14 @@ def test_writing_the_verdict_to_the_pod_does_not_try_it_again(evaluations):
 
 def test_a_restart_does_not_repeat_what_the_pod_already_says():
     message = not_helpful("0/1 nodes are available: 1 Insufficient cpu.")
-    run = Run().see(node("n").cpu("1"), pod("p").cpu("2").condition("PodScheduled", "False", "Unschedulable", message))
+    run = Cluster().see(
+        node("n").cpu("1"), pod("p").cpu("2").condition("PodScheduled", "False", "Unschedulable", message)
+    )
     assert run.step() == []
 
 
 def test_a_sleeping_shape_is_looked_at_again_after_a_long_time(evaluations):
-    run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2") for i in range(20)))
+    run = Cluster().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2") for i in range(20)))
     run.step()
     evaluations.clear()
     assert run.engine.next_wake() == run.now + 300.0
@@ -150,7 +155,7 @@ def test_a_sleeping_shape_is_looked_at_again_after_a_long_time(evaluations):
 
 
 def test_a_clock_that_jumps_back_is_ignored():
-    run = Run().see(node("n").cpu("1"), pod("p").cpu("2"))
+    run = Cluster().see(node("n").cpu("1"), pod("p").cpu("2"))
     run.step()
     due = run.engine.next_wake()
     run.engine.apply(TimePassed(1.0))
@@ -158,7 +163,7 @@ def test_a_clock_that_jumps_back_is_ignored():
 
 
 def test_among_many_waiting_shapes_only_those_that_now_fit_are_tried(evaluations):
-    run = Run().see(node("n").cpu("1"), *(pod(f"p{i}").cpu(f"{2000 + i}m") for i in range(300)))
+    run = Cluster().see(node("n").cpu("1"), *(pod(f"p{i}").cpu(f"{2000 + i}m") for i in range(300)))
     run.step()
     evaluations.clear()
     run.see(node("m").cpu("2100m"))
@@ -167,7 +172,7 @@ def test_among_many_waiting_shapes_only_those_that_now_fit_are_tried(evaluations
 
 
 def test_a_gated_pod_says_so():
-    run = Run().see(node("n"), pod("p").gate("g"))
+    run = Cluster().see(node("n"), pod("p").gate("g"))
     made = run.step()
     assert [(each.reason, each.message) for each in made] == [
         ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
@@ -175,7 +180,7 @@ def test_a_gated_pod_says_so():
 
 
 def test_a_pod_that_waits_for_company_wakes_when_we_place_that_company():
-    run = Run().see(node("n"), pod("guest").affinity("kubernetes.io/hostname", {"app": "host"}))
+    run = Cluster().see(node("n"), pod("guest").affinity("kubernetes.io/hostname", {"app": "host"}))
     assert binds(run.step()) == {}
     run.see(pod("host").label("app", "host"))
     assert list(binds(run.step())) == ["host", "guest"]

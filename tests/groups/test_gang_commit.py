@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from group_run import Cluster
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
@@ -13,6 +12,7 @@ from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Out
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.model.groups.keys import BOUND_IN_GROUP
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 
@@ -29,16 +29,16 @@ def test_a_bind_that_fails_is_tried_again_after_a_while_and_the_gang_completes(p
     run = Cluster().see(*three_nodes(), *gang(3))
     run.refuse = {"g-1": problem}
     run.step()
-    assert run.bound.keys() == {"g-0", "g-2"}
+    assert run.placed.keys() == {"g-0", "g-2"}
     assert run.said("g")[0] != "True", "two of three are not a gang"
     binds = sum(isinstance(each, d.Bind) for each in run.log)
     run.step()
     assert sum(isinstance(each, d.Bind) for each in run.log) == binds, "not at once: the API server is in trouble"
     run.refuse = {}
     run.step(1.5)
-    assert run.bound.keys() == {"g-0", "g-1", "g-2"}
+    assert run.placed.keys() == {"g-0", "g-1", "g-2"}
     assert run.said("g") == ("True", "Scheduled", "")
-    assert run.evicted() == []
+    assert run.evicted == []
 
 
 def test_binds_that_go_on_failing_are_tried_less_and_less_often():
@@ -55,21 +55,21 @@ def test_a_gang_that_cannot_be_completed_any_more_is_released_and_tried_again_wh
     run = Cluster().see(*three_nodes(), *gang(3))
     run.refuse = {"g-1": PERMANENT}
     run.step()
-    assert len(run.bound) == 2
-    free = ({"n0", "n1", "n2"} - set(run.bound.values())).pop()
+    assert len(run.placed) == 2
+    free = ({"n0", "n1", "n2"} - set(run.placed.values())).pop()
     run.see(pod("thief").cpu("1").node(free))
     run.refuse = {}
     run.step(1.5)
-    assert sorted(run.evicted()) == ["g-0", "g-2"]
-    assert run.bound.keys() == {"thief"}
+    assert sorted(run.evicted) == ["g-0", "g-2"]
+    assert run.placed.keys() == {"thief"}
     why = next(each for each in run.log if isinstance(each, d.Evict))
     assert why.reason == "GangIncomplete" and "PodGroup g needs 3 members, only 2 could be bound" in why.message
     assert why.event_reason == "GangReleased"
     # The controller makes them anew; then there is room.
     run.see(*(pod(f"g-{i}b").group("g").cpu("1") for i in (0, 2))).step(11)
-    assert run.bound.keys() == {"thief"}
+    assert run.placed.keys() == {"thief"}
     run.gone("Pod", "thief").step(11)
-    assert run.bound.keys() == {"g-0b", "g-1", "g-2b"}
+    assert run.placed.keys() == {"g-0b", "g-1", "g-2b"}
     assert run.said("g") == ("True", "Scheduled", "")
 
 
@@ -78,9 +78,9 @@ def test_members_that_started_are_never_released():
     run.refuse = {"g-1": PERMANENT}
     run.step()
     run.update("g-0", phase="Running", started=True)
-    run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.bound.values())).pop()))
+    run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.placed.values())).pop()))
     run.step(60)
-    assert run.evicted() == []
+    assert run.evicted == []
 
 
 def test_a_gang_that_was_complete_once_is_repaired_not_released():
@@ -88,9 +88,9 @@ def test_a_gang_that_was_complete_once_is_repaired_not_released():
     run.step()
     assert run.said("g")[0] == "True"
     run.gone("Pod", "g-1")
-    run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.bound.values())).pop()))
+    run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.placed.values())).pop()))
     run.see(pod("g-3").group("g").cpu("1")).step(60)
-    assert run.evicted() == [] and "g-3" not in run.bound
+    assert run.evicted == [] and "g-3" not in run.placed
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -103,21 +103,21 @@ def test_a_group_made_again_with_a_larger_minimum_does_not_release_what_ran_befo
     if restart:
         run.restart()
     run.step(60)
-    assert run.evicted() == [] and run.bound.keys() == {"g-0", "g-1"}
+    assert run.evicted == [] and run.placed.keys() == {"g-0", "g-1"}
     run.see(node("n3").cpu("1")).step(60)
-    assert run.bound.keys() == {"g-0", "g-1", "new-0", "new-1"}
+    assert run.placed.keys() == {"g-0", "g-1", "new-0", "new-1"}
 
 
 def test_a_member_deleted_during_the_commit_leaves_no_partial_gang():
     run = Cluster().see(*three_nodes(), *gang(3))
     run.hold = {"g-1"}
     run.step()
-    assert len(run.bound) == 2
+    assert len(run.placed) == 2
     run.gone("Pod", "g-1")
     run.answer_held()
     run.step()
-    assert sorted(run.evicted()) == ["g-0", "g-2"], "nobody is left to complete it"
-    assert run.bound == {}
+    assert sorted(run.evicted) == ["g-0", "g-2"], "nobody is left to complete it"
+    assert run.placed == {}
 
 
 def test_an_answer_that_is_lost_does_not_matter_once_the_pod_is_seen_bound():
@@ -137,7 +137,7 @@ def test_answers_that_come_twice_or_for_pods_that_are_gone_change_nothing():
         run.engine.apply(Outcome(bind.id))
         run.engine.apply(Outcome(bind.id, NOT_FOUND))
     run.step()
-    assert len(run.bound) == 3 and run.evicted() == []
+    assert len(run.placed) == 3 and run.evicted == []
 
 
 def test_an_optional_child_that_failed_is_released_and_the_rest_of_the_tree_stays():
@@ -148,10 +148,10 @@ def test_an_optional_child_that_failed_is_released_and_the_rest_of_the_tree_stay
     run.step()
     assert run.said("job", "CompositePodGroup")[0] == run.said("a")[0] == "True"
     assert run.said("b")[0] != "True"
-    run.see(pod("thief").cpu("1").node(({f"n{i}" for i in range(4)} - set(run.bound.values())).pop()))
+    run.see(pod("thief").cpu("1").node(({f"n{i}" for i in range(4)} - set(run.placed.values())).pop()))
     run.step(1.5)
-    assert run.evicted() == ["b-0"]
-    assert {"a-0", "a-1"} <= run.bound.keys()
+    assert run.evicted == ["b-0"]
+    assert {"a-0", "a-1"} <= run.placed.keys()
 
 
 def test_a_tree_that_cannot_be_completed_is_released_with_its_complete_children():
@@ -161,16 +161,16 @@ def test_a_tree_that_cannot_be_completed_is_released_with_its_complete_children(
     run.refuse = {"b-1": PERMANENT}
     run.step()
     assert run.said("a")[0] != "True", "its parent is not complete"
-    run.see(pod("thief").cpu("1").node(({f"n{i}" for i in range(4)} - set(run.bound.values())).pop()))
+    run.see(pod("thief").cpu("1").node(({f"n{i}" for i in range(4)} - set(run.placed.values())).pop()))
     run.step(1.5)
-    assert sorted(run.evicted()) == ["a-0", "a-1", "b-0"]
+    assert sorted(run.evicted) == ["a-0", "a-1", "b-0"]
 
 
 def test_an_eviction_that_is_refused_is_asked_for_again():
     run = Cluster().see(*three_nodes(), *gang(3))
     run.refuse = {"g-1": PERMANENT}
     run.step()
-    run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.bound.values())).pop()))
+    run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.placed.values())).pop()))
     run.now += 1.5
     asked = []
     for _ in range(2):
@@ -196,17 +196,17 @@ def test_a_crash_between_the_first_and_the_last_bind_is_repaired_by_the_next_pro
     for bind in run.held[:landed]:
         run.bind(bind, answer=False, show=False)
     if not room and landed < 3:
-        taken = set(run.bound.values())
+        taken = set(run.placed.values())
         run.pods["thief"] = pod("thief").cpu("1").node(sorted({"n0", "n1", "n2"} - taken)[0]).build()
     run.hold, run.held = set(), []
     run.restart()
     run.step()
-    ours = {name for name in run.bound if name.startswith("g")}
+    ours = {name for name in run.placed if name.startswith("g")}
     if room or landed == 3:
-        assert ours == {"g-0", "g-1", "g-2"} and run.evicted() == []
+        assert ours == {"g-0", "g-1", "g-2"} and run.evicted == []
         assert run.said("g") == ("True", "Scheduled", "")
     else:
-        assert ours == set() and len(run.evicted()) == landed
+        assert ours == set() and len(run.evicted) == landed
         assert run.said("g")[0] == "False"
 
 
@@ -218,14 +218,14 @@ def test_what_a_new_process_sees_first_does_not_matter(order):
     run.bind(run.held[0], answer=False, show=False)
     run.hold = set()
     run.restart(order=order).step()
-    assert len(run.bound) == 3 and run.evicted() == [] and run.said("g")[0] == "True"
+    assert len(run.placed) == 3 and run.evicted == [] and run.said("g")[0] == "True"
 
 
 def test_pods_that_others_placed_are_left_alone_after_a_restart():
     run = Cluster().see(node("n0").cpu("1"), pod_group("g").gang(2), pod("by-hand").group("g").cpu("1").node("n0"))
     run.restart().step()
     run.see(pod("g-1").group("g").cpu("1")).step(60)
-    assert run.evicted() == [] and run.bound == {"by-hand": "n0"}
+    assert run.evicted == [] and run.placed == {"by-hand": "n0"}
 
 
 @pytest.mark.parametrize("scheduler, evicted", [("default-scheduler", ["g-0"]), ("another", [])])
@@ -234,7 +234,7 @@ def test_a_gang_that_another_scheduler_is_placing_is_left_to_it(scheduler, evict
     mine = pod("g-0").group("g").cpu("1").node("n0").annotate(BOUND_IN_GROUP, "g-uid").scheduler(scheduler)
     run = Cluster().see(node("n0").cpu("1"), pod_group("g").gang(2).uid("g-uid"), mine)
     run.see(pod("g-1").group("g").cpu("1").scheduler(scheduler)).step(60)
-    assert run.evicted() == evicted
+    assert run.evicted == evicted
 
 
 def test_a_true_condition_survives_the_restart_and_is_not_written_again():
@@ -276,14 +276,14 @@ def test_one_refused_reservation_takes_the_whole_gang_back():
     plugin = Reserving()
     run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang(3))
     run.step()
-    assert run.bound == {} and plugin.reserved == []
+    assert run.placed == {} and plugin.reserved == []
     assert "pod default/g-2: no licence left" in run.said("g")[2]
     assert sum(isinstance(each, d.Bind) for each in run.log) == 0
     plugin.refused = set()
     run.step()
-    assert run.bound == {}, "it waits for its backoff"
+    assert run.placed == {}, "it waits for its backoff"
     run.step(1.5)
-    assert len(run.bound) == 3 and len(plugin.reserved) == 3
+    assert len(run.placed) == 3 and len(plugin.reserved) == 3
 
 
 class Permitting:
@@ -304,12 +304,12 @@ def test_permit_is_for_the_group_as_a_whole():
     plugin = Permitting()
     run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang(3))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert "is not ready: quota is being counted" in run.said("g")[2]
     assert not run.engine.cycle.holding, "nobody keeps room while others are not ready"
     plugin.ready = True
     run.step(1.5)
-    assert len(run.bound) == 3
+    assert len(run.placed) == 3
 
 
 class PreBinding:
@@ -328,7 +328,7 @@ def test_a_member_whose_prebind_fails_comes_back_and_the_gang_completes():
     plugin = PreBinding()
     run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang(3))
     run.step()
-    assert len(run.bound) == 2 and run.said("g")[0] != "True"
+    assert len(run.placed) == 2 and run.said("g")[0] != "True"
     plugin.broken = False
     run.step(1.5)
-    assert len(run.bound) == 3 and run.said("g")[0] == "True"
+    assert len(run.placed) == 3 and run.said("g")[0] == "True"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from group_run import Cluster
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
@@ -12,6 +11,7 @@ from phalanx.engine.events import TRANSIENT, NodeChanged, Outcome, PodChanged, P
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.model.gates import Gates
 from phalanx.model.groups import COMPLETED_IN, GROUP_LABEL, RUN, implicit_key
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 
@@ -30,19 +30,19 @@ def nodes(count: int, cpu: str = "1", **labels: str):
 def test_nothing_is_bound_until_the_minimum_exists_and_the_group_says_how_many_are_missing():
     run = Cluster().see(*nodes(5), pod_group("g").gang(3), *members("g", 2))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert run.said("g")[:2] == ("False", "WaitingForMembers")
     assert "PodGroup g has 2 of 3 pods, 1 missing" in run.said("g")[2]
     assert run.told("g-0") == "WaitingForMembers: waiting for minCount pods from a gang to appear in scheduling queue"
     run.see(*members("g", 1, start=2)).step()
-    assert len(run.bound) == 3
+    assert len(run.placed) == 3
     assert run.said("g") == ("True", "Scheduled", "")
 
 
 def test_a_gang_that_does_not_fit_binds_nobody_and_wakes_when_room_appears():
     run = Cluster().see(*nodes(2), pod_group("g").gang(3), *members("g", 3))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     status, reason, message = run.said("g")
     assert (status, reason) == ("False", "Unschedulable")
     assert message.startswith("pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled, 0 remaining")
@@ -51,7 +51,7 @@ def test_a_gang_that_does_not_fit_binds_nobody_and_wakes_when_room_appears():
     run.step(60)
     assert run.attempts("podgroup/default/g") == attempts, "nothing happened: no reason to try again"
     run.see(node("n9").cpu("1")).step()
-    assert len(run.bound) == 3
+    assert len(run.placed) == 3
 
 
 def test_objects_may_come_in_any_order():
@@ -70,7 +70,7 @@ def test_objects_may_come_in_any_order():
             run.see(part.copy())
             run.step()
         assert run.said("job", "CompositePodGroup")[:2] == ("True", "Scheduled")
-        results.add(len(run.bound))
+        results.add(len(run.placed))
     assert results == {3}
 
 
@@ -81,7 +81,7 @@ def test_a_pod_whose_group_or_ancestor_is_missing_says_which():
     run.see(pod_group("g").parent("job")).step()
     assert "waiting for CompositePodGroup job, an ancestor of PodGroup g, to appear" in run.told("p")
     run.see(composite("job")).step()
-    assert run.bound == {"p": "n0"}
+    assert run.placed == {"p": "n0"}
 
 
 def test_deleting_the_group_sends_pending_pods_back_to_waiting():
@@ -91,9 +91,9 @@ def test_deleting_the_group_sends_pending_pods_back_to_waiting():
     assert run.told("g-0") == "WaitingForMembers: waiting for PodGroup g to appear"
     run.see(node("n1").cpu("1"))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     run.see(pod_group("g").gang(2).uid("again")).step()
-    assert len(run.bound) == 2
+    assert len(run.placed) == 2
 
 
 def test_deleting_the_group_while_binds_are_under_way_does_no_harm():
@@ -103,7 +103,7 @@ def test_deleting_the_group_while_binds_are_under_way_does_no_harm():
     run.gone("PodGroup", "g")
     run.step()
     run.answer_held().step()
-    assert len(run.bound) == 2 and run.evicted() == []
+    assert len(run.placed) == 2 and run.evicted == []
     run.see(pod_group("g").gang(2).uid("again")).step()
     assert run.said("g")[:2] == ("True", "Scheduled"), "its members carry the mark of their binds"
 
@@ -111,14 +111,14 @@ def test_deleting_the_group_while_binds_are_under_way_does_no_harm():
 def test_members_beyond_the_minimum_go_to_sleep_and_wake_when_one_fits():
     run = Cluster().see(*nodes(2), pod_group("g").gang(2), *members("g", 4))
     run.step()
-    assert len(run.bound) == 2 and run.said("g") == ("True", "Scheduled", "")
+    assert len(run.placed) == 2 and run.said("g") == ("True", "Scheduled", "")
     assert all(c.status == "True" for c in run.log if isinstance(c, d.SetGroupCondition)), "never False in between"
     left = run.attempts("podgroup/default/g")
     run.step(30)
     assert run.attempts("podgroup/default/g") == left
     assert run.engine.next_wake() is None or run.engine.next_wake() > run.now
     run.see(node("n2").cpu("1")).step()
-    assert len(run.bound) == 3
+    assert len(run.placed) == 3
 
 
 def test_arrivals_of_the_shape_that_failed_do_not_cause_attempts():
@@ -130,7 +130,7 @@ def test_arrivals_of_the_shape_that_failed_do_not_cause_attempts():
     assert run.attempts("podgroup/default/g") == before
     assert run.told("g-14") == run.told("g-0")
     run.see(*members("g", 3, cpu="100m", start=20)).step()
-    assert len(run.bound) >= 3, "small ones make the minimum"
+    assert len(run.placed) >= 3, "small ones make the minimum"
 
 
 def test_equal_gangs_share_one_failure_and_are_woken_one_after_the_other():
@@ -138,23 +138,23 @@ def test_equal_gangs_share_one_failure_and_are_woken_one_after_the_other():
     for g in range(5):
         run.see(pod_group(f"g{g}").gang(2), *members(f"g{g}", 2))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert all("needs 2 pods; room for 1" in run.said(f"g{g}")[2] for g in range(5))
     run.see(node("n1").cpu("1"), node("n2").cpu("2")).step()
-    assert sorted({name[:2] for name in run.bound}) == ["g0", "g1"]
+    assert sorted({name[:2] for name in run.placed}) == ["g0", "g1"]
 
 
 def test_a_smaller_minimum_wakes_the_group_and_a_larger_one_makes_it_wait():
     run = Cluster().see(*nodes(2), pod_group("g").gang(3), *members("g", 3))
     run.step()
     run.see(pod_group("g").gang(2).generation(2)).step()
-    assert len(run.bound) == 2
+    assert len(run.placed) == 2
     run = Cluster().see(pod_group("g").gang(2), *members("g", 2))
     run.step()
     run.see(pod_group("g").gang(4).generation(2)).step()
     assert run.said("g")[1] == "WaitingForMembers"
     run.see(*nodes(4)).step()
-    assert run.bound == {}
+    assert run.placed == {}
 
 
 def of_run(name, pods):
@@ -166,9 +166,9 @@ def test_members_completed_for_good_count_within_their_run_and_failed_ones_do_no
     run.step()
     run.update("g-0", phase="Succeeded").update("g-1", phase="Failed")
     run.see(*of_run("one", members("g", 1, start=3))).step()
-    assert "g-3" not in run.bound, "nobody said that nothing follows the one that succeeded"
+    assert "g-3" not in run.placed, "nobody said that nothing follows the one that succeeded"
     run.annotate("g-0", COMPLETED_IN, "one").step()
-    assert "g-3" in run.bound, "one completed, one runs, one replaces the failed one"
+    assert "g-3" in run.placed, "one completed, one runs, one replaces the failed one"
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -180,15 +180,15 @@ def test_what_an_earlier_run_completed_does_not_stand_for_the_next(marked):
         if marked:
             run.annotate(f"g-{i}", COMPLETED_IN, "one")
     run.see(pod("in-the-way").cpu("1").node("n0"), *of_run("two", members("g", 3, start=3))).step()
-    assert not {"g-3", "g-4", "g-5"} & run.bound.keys()
+    assert not {"g-3", "g-4", "g-5"} & run.placed.keys()
     run.gone("Pod", "in-the-way").step()
-    assert {"g-3", "g-4", "g-5"} <= run.bound.keys()
+    assert {"g-3", "g-4", "g-5"} <= run.placed.keys()
 
 
 def test_a_workload_made_again_does_not_count_what_ran_under_its_predecessor():
     run = Cluster().see(*nodes(2), workload("w").template("g", {"gang": {"minCount": 2}}).uid("first"))
     run.see(*(pod(f"old-{i}").workload("w", "g").cpu("1") for i in range(2))).step()
-    assert len(run.bound) == 2
+    assert len(run.placed) == 2
     key = implicit_key("default", "w", "g", "")
     assert run.engine.groups.conditions.is_true(key)
     run.gone("Workload", "w").see(
@@ -196,15 +196,15 @@ def test_a_workload_made_again_does_not_count_what_ran_under_its_predecessor():
     ).step()
     assert not run.engine.groups.conditions.is_true(key)
     run.see(*(pod(f"new-{i}").workload("w", "g").cpu("1") for i in range(2))).step()
-    assert not {"new-0", "new-1"} & run.bound.keys(), "one would fit beside the two that ran before"
+    assert not {"new-0", "new-1"} & run.placed.keys(), "one would fit beside the two that ran before"
     run.see(node("n10").cpu("1")).step()
-    assert {"new-0", "new-1"} <= run.bound.keys()
+    assert {"new-0", "new-1"} <= run.placed.keys()
 
 
 def test_pods_of_different_priorities_make_a_gang_of_the_lowest_where_the_group_has_none():
     run = Cluster().see(*nodes(3), workload("w").template("g", {"gang": {"minCount": 3}}))
     run.see(*(pod(f"p-{value}").workload("w", "g").cpu("1").priority(value) for value in (1000, 10, 0))).step()
-    assert len(run.bound) == 3
+    assert len(run.placed) == 3
     run = Cluster().see(*nodes(3), *(pod(f"low-{i}").cpu("1").node(f"n{i}").priority(5) for i in range(3)))
     run.see(workload("w").template("g", {"gang": {"minCount": 2}}))
     run.see(*(pod(f"p-{value}").workload("w", "g").cpu("1").priority(value) for value in (1000, 0))).step()
@@ -217,9 +217,9 @@ def test_members_that_are_terminating_are_no_excuse_for_a_partial_gang():
     for i in range(3):
         run.update(f"g-{i}", phase="Running", started=True, ending=True)
     run.see(node("n8").cpu("2"), *members("g", 3, start=3)).step()
-    assert not {"g-3", "g-4", "g-5"} & run.bound.keys(), "two of three would fit beside those that leave"
-    run.finalise().step()
-    assert {"g-3", "g-4", "g-5"} <= run.bound.keys()
+    assert not {"g-3", "g-4", "g-5"} & run.placed.keys(), "two of three would fit beside those that leave"
+    run.finish().step()
+    assert {"g-3", "g-4", "g-5"} <= run.placed.keys()
 
 
 @pytest.mark.parametrize("second", [200, 100])
@@ -233,20 +233,20 @@ def test_a_replacement_goes_before_work_that_asked_earlier(second):
     run.step()
     run.gone("Pod", "g-1")
     run.see(*(each.created(300) for each in members("g", 1, start=2))).step()
-    assert run.bound.keys() == {"g-0", "g-2"}
+    assert run.placed.keys() == {"g-0", "g-2"}
 
 
 def test_a_scheduled_group_grows():
     run = Cluster().see(*nodes(5), pod_group("g").gang(2), *members("g", 2))
     run.step()
     run.see(*members("g", 2, start=2)).step()
-    assert len(run.bound) == 4
+    assert len(run.placed) == 4
 
 
 def test_a_basic_group_takes_what_fits():
     run = Cluster().see(*nodes(2), pod_group("g"), *members("g", 4))
     run.step()
-    assert len(run.bound) == 2 and run.said("g")[:2] == ("True", "Scheduled")
+    assert len(run.placed) == 2 and run.said("g")[:2] == ("True", "Scheduled")
     run = Cluster().see(pod_group("g"), *members("g", 4))
     run.step()
     assert run.said("g")[:2] == ("False", "Unschedulable")
@@ -255,11 +255,11 @@ def test_a_basic_group_takes_what_fits():
 def test_one_gated_member_holds_the_group_and_is_named():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 2), pod("slow").group("g").cpu("1").gate("x"))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert run.told("g-0") == "SchedulingGated: waiting for scheduling gates of default/slow"
     assert run.told("slow") == "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates"
     run.see(pod("slow").group("g").cpu("1")).step()
-    assert len(run.bound) == 3
+    assert len(run.placed) == 3
 
 
 def test_the_condition_names_a_gated_member_once_nobody_is_missing():
@@ -285,11 +285,11 @@ def test_a_pod_moves_between_groups_with_its_label():
     run.step()
     run.see(pod("p2").label(GROUP_LABEL, "b").cpu("1")).step()
     run.see(*nodes(4)).step()
-    assert len(run.bound) == 4
+    assert len(run.placed) == 4
     assert run.said("a")[0] == run.said("b")[0] == "True"
     run.see(pod("alone").label(GROUP_LABEL, "c").cpu("1")).step()
     run.see(node("n9").cpu("1"), pod("alone").cpu("1")).step()
-    assert "alone" in run.bound, "without the label it is a pod like any other"
+    assert "alone" in run.placed, "without the label it is a pod like any other"
 
 
 def test_pods_that_disagree_are_a_scheduler_error_that_heals():
@@ -298,7 +298,7 @@ def test_pods_that_disagree_are_a_scheduler_error_that_heals():
     assert run.said("g")[1] == "SchedulerError"
     assert "same priority as the pod group's priority" in run.told("odd")
     run.gone("Pod", "odd").see(*members("g", 1, start=1)).step()
-    assert len(run.bound) == 2
+    assert len(run.placed) == 2
 
 
 def test_several_profiles_each_schedule_their_groups_and_do_not_share_one():
@@ -311,14 +311,14 @@ def test_several_profiles_each_schedule_their_groups_and_do_not_share_one():
         run.see(*(each.scheduler(name) for each in members(group, 2)))
         run.see(pod(f"m-{name}").group("m").scheduler(name).cpu("1"))
     run.step()
-    assert run.bound.keys() == {"g-0", "g-1", "h-0", "h-1"}
+    assert run.placed.keys() == {"g-0", "g-1", "h-0", "h-1"}
     assert "should have the same .spec.schedulerName" in run.said("m")[2]
 
 
 def test_members_of_another_scheduler_do_not_count():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 1), pod("f").group("g").scheduler("other"))
     run.step()
-    assert run.bound == {} and run.said("g")[1] == "WaitingForMembers"
+    assert run.placed == {} and run.said("g")[1] == "WaitingForMembers"
 
 
 def test_each_replica_of_a_workload_of_kep_4671_is_a_gang_with_the_priority_of_its_pods():
@@ -328,9 +328,9 @@ def test_each_replica_of_a_workload_of_kep_4671_is_a_gang_with_the_priority_of_i
             run.see(pod(f"w-{replica}-{i}").workload("w", "t", replica).cpu("1").priority(5 if replica == "1" else 1))
     run.see(pod("filler").cpu("2").priority(3))
     run.step()
-    assert run.bound.keys() == {"w-1-0", "w-1-1", "filler"}
+    assert run.placed.keys() == {"w-1-0", "w-1-1", "filler"}
     run.see(*[node("n7").cpu("2")]).step()
-    assert len(run.bound) == 5
+    assert len(run.placed) == 5
 
 
 @pytest.mark.parametrize("gate", ["GangScheduling", "TopologyAwareWorkloadScheduling", "CompositePodGroup"])
@@ -340,13 +340,13 @@ def test_features_that_are_switched_off_are_as_if_not_asked_for(gate):
     run.see(node("n0").cpu("1").label("rack", "a"), node("n1").cpu("1").label("rack", "b"))
     if gate == "GangScheduling":
         run.see(pod_group("g").gang(3), *members("g", 2)).step()
-        assert len(run.bound) == 2
+        assert len(run.placed) == 2
     elif gate == "CompositePodGroup":
         run.see(pod_group("g").gang(2).parent("nowhere"), *members("g", 2)).step()
-        assert len(run.bound) == 2
+        assert len(run.placed) == 2
     else:
         run.see(pod_group("g").gang(2).topology("rack"), *members("g", 2)).step()
-        assert len(run.bound) == 2
+        assert len(run.placed) == 2
 
 
 def test_status_updates_of_running_members_cost_nothing():
@@ -413,10 +413,10 @@ def test_members_on_vanished_nodes_keep_the_gang_out_of_other_racks_until_they_a
         pod_group("g").gang(2).topology("rack"), *(pod(f"old-{i}").group("g").cpu("1").node("n0") for i in range(2))
     )
     run.gone("Node", "n0").see(*members("g", 2)).step()
-    assert run.bound.keys() == {"old-0", "old-1"}
+    assert run.placed.keys() == {"old-0", "old-1"}
     assert run.told("g-0") == "SchedulerError: no topology domain found for pod default/old-0: node n0 is gone"
     run.gone("Pod", "old-0").gone("Pod", "old-1").step(60)
-    assert run.bound == {"g-0": "n1", "g-1": "n1"}
+    assert run.placed == {"g-0": "n1", "g-1": "n1"}
 
 
 def test_a_member_on_a_vanished_node_does_not_matter_while_others_say_which_rack_it_was():
@@ -425,4 +425,4 @@ def test_a_member_on_a_vanished_node_does_not_matter_while_others_say_which_rack
         pod_group("g").gang(2).topology("rack"), *(pod(f"old-{i}").group("g").cpu("1").node(f"n{i}") for i in (0, 1))
     )
     run.gone("Node", "n0").see(*members("g", 1)).step()
-    assert run.bound["g-0"] == "n1"
+    assert run.placed["g-0"] == "n1"

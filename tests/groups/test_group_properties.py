@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from group_run import Cluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 CPG = "CompositePodGroup"
@@ -61,7 +61,7 @@ def test_the_order_in_which_objects_arrive_does_not_change_the_result(nodes, tre
     random.Random(seed).shuffle(mixed)
     second = Cluster().see(*(each.copy() for each in nodes), *mixed)
     second.step()
-    assert first.bound == second.bound
+    assert first.placed == second.placed
 
 
 @quick
@@ -79,14 +79,15 @@ def test_a_tree_is_whole_or_absent_in_one_domain_and_never_too_much_for_a_node(n
 
 def check(run: Cluster, *, scheduled_before: bool = False) -> None:
     used: dict[str, float] = {}
-    for name, at in run.bound.items():
+    for name, at in run.placed.items():
         cpu = run.pods[name].spec.containers[0].resources.requests["cpu"]
         used[at] = used.get(at, 0.0) + (float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu))
     for at, amount in used.items():
         assert amount <= float(run.nodes[at].status.allocatable["cpu"])
     forest = run.engine.groups.forest
-    for (kind, name), group in run.groups.items():
-        below = run.bound if kind == CPG else {p: at for p, at in run.bound.items() if p.startswith(f"{name}-")}
+    groups = [(kind, name, group) for kind in ("PodGroup", CPG) for name, group in run.objects[kind].items()]
+    for kind, name, group in groups:
+        below = run.placed if kind == CPG else {p: at for p, at in run.placed.items() if p.startswith(f"{name}-")}
         spec = group.spec
         if spec.scheduling_constraints is not None and spec.scheduling_constraints.topology:
             key = spec.scheduling_constraints.topology[0].key
@@ -104,13 +105,13 @@ def test_what_failed_for_want_of_room_is_placed_as_soon_as_the_room_is_there(nod
     blockers = [pod(f"blocker{i}").cpu(each.status["allocatable"]["cpu"]).node(f"n{i}") for i, each in enumerate(nodes)]
     run = Cluster().see(*(each.copy() for each in nodes), *blockers, *(each.copy() for each in tree))
     run.step()
-    assert all(name.startswith("blocker") for name in run.bound)
+    assert all(name.startswith("blocker") for name in run.placed)
     for i in range(len(blockers)):
         run.gone("Pod", f"blocker{i}").step()
     fresh = Cluster().see(*(each.copy() for each in nodes), *(each.copy() for each in tree))
     fresh.step()
-    if fresh.bound:
-        assert run.bound, "it fits, but nobody woke it"
+    if fresh.placed:
+        assert run.placed, "it fits, but nobody woke it"
         assert run.said("job", CPG)[0] == fresh.said("job", CPG)[0] == "True"
     else:
-        assert not run.bound
+        assert not run.placed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from group_run import Cluster
 
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 
 

@@ -4,11 +4,11 @@ is ever placed against a rule or in part."""
 from __future__ import annotations
 
 import pytest
-from group_run import Cluster
 from tied_members import HOST, ZONE, Case, Gang, Rules, case_of
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
 
@@ -71,7 +71,7 @@ def test_a_search_that_gives_up_says_so_and_one_that_does_not_has_tried_everythi
         for number in range(6):
             run.see(node(f"n{number}").cpu(8 if number else 1).label(ZONE, "ab"[number > 0]))
         run.see(pod_group("g").gang(6), *tied(6)).step()
-        assert run.bound == {}
+        assert run.placed == {}
         return run.said("g")[2]
 
     assert "(search budget of 10 expansions used up, not proved impossible)" in said(10)
@@ -82,14 +82,14 @@ def test_a_search_that_gives_up_says_so_and_one_that_does_not_has_tried_everythi
 def test_room_promised_to_others_is_not_taken_by_tied_members() -> None:
     """The node that they would like better is promised to a pod whose victim is still leaving."""
     run = Cluster()
-    run.graceful = True
+    run.grace = True
     run.see(node("n0").cpu(8).label(ZONE, "a"), pod("old").cpu(2).node("n0"), pod("urgent").cpu(7).priority(10))
     run.step()
-    assert run.evicted() == ["old"] and "urgent" not in run.bound
+    assert run.evicted == ["old"] and "urgent" not in run.placed
     worker = pod("worker").group("g").cpu(1).label("app", "w").affinity(ZONE, {"app": "l"})
     run.see(node("n1").cpu(2).label(ZONE, "a"), pod_group("g").gang(2), worker)
     run.see(pod("leader").group("g").cpu(1).label("app", "l"))
     run.step(1)
-    assert run.bound == {"old": "n0", "worker": "n1", "leader": "n1"}
-    run.finalise().step(1)
-    assert run.bound["urgent"] == "n0"
+    assert run.placed == {"old": "n0", "worker": "n1", "leader": "n1"}
+    run.finish().step(1)
+    assert run.placed["urgent"] == "n0"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from group_run import Cluster
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model.gates import Gates
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 CPG = "CompositePodGroup"
@@ -24,7 +24,7 @@ def rack(name: str, count: int, cpu: str = "1", block: str = ""):
 
 
 def racks_of(run: Cluster, prefix: str) -> set[str]:
-    return {run.nodes[at].metadata.labels["rack"] for name, at in run.bound.items() if name.startswith(prefix)}
+    return {run.nodes[at].metadata.labels["rack"] for name, at in run.placed.items() if name.startswith(prefix)}
 
 
 # ---- conditions on every level
@@ -42,7 +42,7 @@ def test_a_tree_below_its_quorum_names_the_groups_that_lack_members():
     run = Cluster().see(*rack("r", 4), composite("job").gang(2), pod_group("a").gang(2).parent("job"), *members("a", 2))
     run.see(pod_group("b").gang(2).parent("job"), *members("b", 1))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert run.said("job", CPG)[:2] == ("False", "WaitingForMembers")
     assert 'waiting for composite pod group "job" tree to meet quorum' in run.said("job", CPG)[2]
     assert "PodGroup b has 1 of 2 pods, 1 missing" in run.said("b")[2]
@@ -54,8 +54,8 @@ def test_a_child_that_finds_no_room_is_told_and_the_others_run():
     for name in ("a", "b"):
         run.see(pod_group(name).gang(2).parent("job"), *members(name, 2))
     run.step()
-    assert len(run.bound) == 2
-    placed = {name[0] for name in run.bound}.pop()
+    assert len(run.placed) == 2
+    placed = {name[0] for name in run.placed}.pop()
     other = "b" if placed == "a" else "a"
     assert run.said("job", CPG)[0] == run.said(placed)[0] == "True"
     assert run.said(other)[:2] == ("False", "Unschedulable")
@@ -63,7 +63,7 @@ def test_a_child_that_finds_no_room_is_told_and_the_others_run():
     run.step(60)
     assert run.attempts("compositepodgroup/default/job") == sleeping
     run.see(*rack("s", 2)).step()
-    assert len(run.bound) == 4 and run.said(other)[0] == "True"
+    assert len(run.placed) == 4 and run.said(other)[0] == "True"
 
 
 def test_nothing_of_a_tree_is_bound_when_its_root_cannot_be_met():
@@ -71,11 +71,11 @@ def test_nothing_of_a_tree_is_bound_when_its_root_cannot_be_met():
     for name in ("a", "b"):
         run.see(pod_group(name).gang(2).parent("job"), *members(name, 2))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     for kind, name in ((CPG, "job"), ("PodGroup", "a"), ("PodGroup", "b")):
         assert run.said(name, kind)[:2] == ("False", "Unschedulable")
     run.see(*rack("s", 1)).step()
-    assert len(run.bound) == 4
+    assert len(run.placed) == 4
 
 
 def test_extras_of_one_child_never_take_what_a_sibling_needs():
@@ -83,8 +83,8 @@ def test_extras_of_one_child_never_take_what_a_sibling_needs():
     run.see(pod_group("greedy").gang(1).parent("job"), *members("greedy", 4))
     run.see(pod_group("modest").gang(2).parent("job"), *members("modest", 2))
     run.step()
-    assert sum(name.startswith("modest") for name in run.bound) == 2
-    assert len(run.bound) == 4
+    assert sum(name.startswith("modest") for name in run.placed) == 2
+    assert len(run.placed) == 4
 
 
 # ---- broken trees
@@ -101,11 +101,11 @@ def test_extras_of_one_child_never_take_what_a_sibling_needs():
 def test_a_broken_tree_is_invalid_on_every_group_and_heals_when_it_is_repaired(parts, words, repair):
     run = Cluster().see(*rack("r", 2), pod_group("g").gang(2).parent("job"), *members("g", 2), *parts)
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert run.said("g")[:2] == ("False", "Invalid") and words in run.said("g")[2]
     assert run.said("job", CPG)[:2] == ("False", "Invalid")
     run.see(*repair).step()
-    assert len(run.bound) == 2 and run.said("g")[0] == "True"
+    assert len(run.placed) == 2 and run.said("g")[0] == "True"
 
 
 def test_a_tree_of_five_levels_is_invalid():
@@ -113,9 +113,9 @@ def test_a_tree_of_five_levels_is_invalid():
     for level in (2, 3, 4):
         run.see(composite(f"l{level}").parent(f"l{level - 1}"))
     run.see(pod_group("leaf").parent("l4"), *members("leaf", 1)).step()
-    assert run.bound == {} and "not be deeper than 4 levels" in run.said("leaf")[2]
+    assert run.placed == {} and "not be deeper than 4 levels" in run.said("leaf")[2]
     run.see(composite("l4").parent("l2")).step()
-    assert len(run.bound) == 1
+    assert len(run.placed) == 1
 
 
 def test_a_group_may_change_its_parent_while_its_pods_wait():
@@ -124,11 +124,11 @@ def test_a_group_may_change_its_parent_while_its_pods_wait():
     run.step()
     run.see(pod_group("a").gang(1).parent("y"))
     run.see(*rack("r", 2)).step()
-    assert run.bound.keys() == {"a-0"}, "x lacks a child now, y has what it needs"
+    assert run.placed.keys() == {"a-0"}, "x lacks a child now, y has what it needs"
     run.see(pod_group("c").gang(1).parent("x"), *members("c", 1)).step()
-    assert run.bound.keys() == {"a-0"}, "one node is left, x needs two"
+    assert run.placed.keys() == {"a-0"}, "one node is left, x needs two"
     run.see(*rack("s", 2)).step()
-    assert run.bound.keys() == {"a-0", "b-0", "c-0"}
+    assert run.placed.keys() == {"a-0", "b-0", "c-0"}
 
 
 def test_min_group_count_may_change():
@@ -136,9 +136,9 @@ def test_min_group_count_may_change():
     for name in ("a", "b"):
         run.see(pod_group(name).gang(2).parent("job"), *members(name, 2))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     run.see(composite("job").gang(1).generation(2)).step()
-    assert len(run.bound) == 2 and run.said("job", CPG)[0] == "True"
+    assert len(run.placed) == 2 and run.said("job", CPG)[0] == "True"
 
 
 # ---- topology
@@ -155,20 +155,20 @@ def test_growth_and_replacements_stay_where_the_group_runs():
     run.step()
     assert racks_of(run, "g") == {"a"}
     run.see(*members("g", 2, start=2)).step()
-    assert racks_of(run, "g") == {"a"} and len(run.bound) == 3, "rack b has room, but it is another rack"
+    assert racks_of(run, "g") == {"a"} and len(run.placed) == 3, "rack b has room, but it is another rack"
     assert "no further member of PodGroup g fits in rack a, where its running members are" in run.told("g-3")
     run.gone("Pod", "g-0").step()
-    assert racks_of(run, "g") == {"a"} and len(run.bound) == 3
+    assert racks_of(run, "g") == {"a"} and len(run.placed) == 3
 
 
 def test_a_running_member_on_a_node_without_the_label_is_a_scheduler_error_until_the_label_is_back():
     run = Cluster().see(*rack("a", 2), pod_group("g").gang(1).topology("rack"), *members("g", 1))
     run.step()
-    at = run.bound["g-0"]
+    at = run.placed["g-0"]
     run.see(node(at).cpu("1"), *members("g", 1, start=1)).step()
     assert f"node {at} has no label rack" in run.told("g-1")
     run.see(node(at).cpu("1").label("rack", "a")).step(2)
-    assert racks_of(run, "g") == {"a"} and len(run.bound) == 2
+    assert racks_of(run, "g") == {"a"} and len(run.placed) == 2
 
 
 def test_racks_of_the_same_name_in_two_blocks_are_two_racks_below_a_block():
@@ -176,10 +176,10 @@ def test_racks_of_the_same_name_in_two_blocks_are_two_racks_below_a_block():
     east = [node(f"e{i}").cpu("1").label("rack", "r1").label("block", "east") for i in range(2)]
     run = Cluster().see(*west, *east, composite("job").gang(1).topology("block"))
     run.see(pod_group("g").gang(3).topology("rack").parent("job"), *members("g", 3)).step()
-    assert run.bound == {}
+    assert run.placed == {}
     alone = Cluster().see(*west, *east, pod_group("g").gang(3).topology("rack"), *members("g", 3))
     alone.step()
-    assert len(alone.bound) == 3, "without a block above, one name is one rack"
+    assert len(alone.placed) == 3, "without a block above, one name is one rack"
 
 
 def test_the_example_of_kep_6012_needs_a_second_look_at_the_first_group():
@@ -208,7 +208,7 @@ def test_members_with_spreading_and_affinity_rules_still_make_a_gang_or_nothing(
         *(pod(f"g-{i}").group("g").cpu("1").label("app", "x").anti_affinity("rack", {"app": "x"}) for i in range(3))
     )
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert "keeps the pods' affinity, spreading and volume rules" in run.said("g")[2]
     run.see(*rack("c", 1, cpu="4")).step()
     assert racks_of(run, "g") == {"a", "b", "c"}
@@ -217,16 +217,16 @@ def test_members_with_spreading_and_affinity_rules_still_make_a_gang_or_nothing(
 def test_single_below_all_is_invalid_until_it_is_mended():
     run = Cluster().see(*rack("r", 2), composite("root").gang(1).disrupt_all())
     run.see(pod_group("g").gang(1).parent("root"), *members("g", 1)).step()
-    assert run.bound == {}
+    assert run.placed == {}
     for key in (("root", CPG), ("g",)):
         status, reason, message = run.said(*key)
         assert (status, reason) == ("False", "Invalid")
         assert "PodGroup g has disruption mode Single below CompositePodGroup root with mode All" in message
     run.see(composite("root").gang(1).generation(2)).step()
-    assert run.bound.keys() == {"g-0"}
+    assert run.placed.keys() == {"g-0"}
     run = Cluster().see(*rack("r", 2), composite("root").gang(1))
     run.see(pod_group("g").gang(1).parent("root").disrupt_all(), *members("g", 1)).step()
-    assert run.bound.keys() == {"g-0"}, "All below Single is what groups are for"
+    assert run.placed.keys() == {"g-0"}, "All below Single is what groups are for"
 
 
 @pytest.mark.parametrize("pods", [0, 1])
@@ -251,7 +251,7 @@ def test_a_search_that_gives_up_says_so():
     for name, size in (("x", 2), ("y", 2), ("z", 1)):
         run.see(pod_group(name).gang(size).topology("rack").parent("job"), *members(name, size))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert "(search budget of 2 expansions used up, not proved impossible)" in run.said("job", CPG)[2]
 
 
@@ -264,4 +264,4 @@ def test_more_members_of_a_gang_whose_first_ones_have_finished_may_go_to_another
     (other,) = {"a", "b"} - first
     run.see(*(pod(f"full-{i}").cpu("1").node(f"{first.copy().pop()}-{i}") for i in range(2)))
     run.see(pod("g-8").group("g").cpu("1"), pod("g-9").group("g").cpu("500m")).step()
-    assert {run.nodes[run.bound[name]].metadata.labels["rack"] for name in ("g-8", "g-9")} == {other}
+    assert {run.nodes[run.placed[name]].metadata.labels["rack"] for name in ("g-8", "g-9")} == {other}

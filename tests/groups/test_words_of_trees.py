@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from group_run import Cluster
-
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.model.gates import Gates
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 NAMES = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling", "CompositePodGroup")
@@ -36,7 +35,7 @@ def test_a_complete_group_is_told_that_it_waits_for_its_siblings():
     cluster.see(*members("b", 0)).step()
     assert "b has 1 of 2 pods, 1 missing" in cluster.said("b")[2]
     cluster.see(*members("b", 1)).step()
-    assert len(cluster.bound) == 4 and cluster.said("a")[0] == "True"
+    assert len(cluster.placed) == 4 and cluster.said("a")[0] == "True"
 
 
 def test_an_optional_child_is_told_which_of_its_groups_is_missing():
@@ -50,14 +49,14 @@ def test_an_optional_child_is_told_which_of_its_groups_is_missing():
         *members("b", 0),
     )
     cluster.step()
-    assert sorted(cluster.bound) == ["a-0"]
+    assert sorted(cluster.placed) == ["a-0"]
     for kind, name in (("CompositePodGroup", "second"), ("PodGroup", "b")):
         _, reason, message = cluster.said(name, kind)
         assert reason == "WaitingForMembers", name
         assert "CompositePodGroup second has 1 of 2 child groups, 1 missing" in message
     assert "second has 1 of 2 child groups" in cluster.told("b-0")
     cluster.see(pod_group("c").gang(1).parent("second"), *members("c", 0)).step()
-    assert sorted(cluster.bound) == ["a-0", "b-0", "c-0"]
+    assert sorted(cluster.placed) == ["a-0", "b-0", "c-0"]
 
 
 def test_an_optional_child_is_told_how_many_of_its_pods_are_missing():
@@ -68,11 +67,11 @@ def test_an_optional_child_is_told_how_many_of_its_pods_are_missing():
         *members("b", 0),
     )
     cluster.step()
-    assert sorted(cluster.bound) == ["a-0", "a-1"]
+    assert sorted(cluster.placed) == ["a-0", "a-1"]
     assert cluster.said("b")[1] == "WaitingForMembers" and "b has 1 of 2 pods, 1 missing" in cluster.said("b")[2]
     assert "no further member" not in cluster.told("b-0")
     cluster.see(*members("b", 1)).step()
-    assert len(cluster.bound) == 4
+    assert len(cluster.placed) == 4
 
 
 def test_a_composite_speaks_of_its_min_group_count():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from group_run import Cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.engine.placement.worth import Worth, split_resources
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
@@ -78,7 +78,7 @@ def test_a_gang_that_asks_for_no_device_stays_off_the_nodes_that_have_them(alike
         pod("b").group("g").cpu("2" if alike else "1").mem("1Gi"),
     )
     run.step()
-    assert run.bound == {"a": "plain", "b": "plain"}
+    assert run.placed == {"a": "plain", "b": "plain"}
 
 
 def test_a_large_gang_that_asks_for_no_device_stays_off_them_too():
@@ -89,7 +89,7 @@ def test_a_large_gang_that_asks_for_no_device_stays_off_them_too():
         *(pod(f"p{i}").group("g").cpu("1") for i in range(600)),
     )
     run.step()
-    assert len(run.bound) == 600 and all(name.startswith("plain") for name in run.bound.values())
+    assert len(run.placed) == 600 and all(name.startswith("plain") for name in run.placed.values())
 
 
 @pytest.mark.parametrize("shape", ["gang", "mixed gang", "tree"])
@@ -104,4 +104,4 @@ def test_of_equally_tight_racks_the_one_without_devices_is_taken(shape):
         *(pod(f"p{i}").group("g").cpu("1" if shape == "mixed gang" and i == 0 else "2") for i in range(4)),
     )
     run.step()
-    assert len(run.bound) == 4 and all(name.startswith("b") for name in run.bound.values())
+    assert len(run.placed) == 4 and all(name.startswith("b") for name in run.placed.values())

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Gone
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pdb, pod, pod_group
 
 
 def run(**options):
-    return ClusterRun(groups_engine(), **options)
+    return Cluster(**options)
 
 
 def gang(name, count, cpu, priority, minimum=None, **more):

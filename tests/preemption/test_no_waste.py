@@ -6,18 +6,18 @@ import random
 
 import msgspec
 import pytest
-from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine import decisions as d
 from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
 
-class Town(ClusterRun):
+class Town(Cluster):
     """A cluster whose evicted pods come back as new ones, as those of a Job or Deployment do."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(groups_engine(), grace=True)
+        super().__init__(grace=True)
         self.random = random.Random(seed)
         self.priority: dict[str, int] = {}
         self.made = 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
 
 
@@ -32,7 +32,7 @@ def whole(name, members, on, priority=10):
 @pytest.mark.parametrize("first", ["n0", "n1"])
 def test_two_single_pods_fall_before_a_whole_group_of_two(high, first):
     second = "n1" if first == "n0" else "n0"
-    world = ClusterRun(groups_engine()).see(
+    world = Cluster().see(
         node("n0").cpu("2"),
         node("n1").cpu("2"),
         *whole("batch", 2, first),
@@ -44,7 +44,7 @@ def test_two_single_pods_fall_before_a_whole_group_of_two(high, first):
 
 
 def test_two_single_pods_beside_a_whole_group_on_one_node_fall_first():
-    world = ClusterRun(groups_engine()).see(
+    world = Cluster().see(
         node("n0").cpu("4"),
         *whole("batch", 2, "n0"),
         *(pod(f"single{i}").cpu("1").priority(10).node("n0") for i in range(2)),
@@ -57,7 +57,7 @@ def test_two_single_pods_beside_a_whole_group_on_one_node_fall_first():
 @pytest.mark.parametrize("high", PREEMPTORS.values(), ids=PREEMPTORS)
 def test_one_group_hit_is_less_than_two(high):
     """Spare members of gangs: both of one gang, rather than one each of two."""
-    world = ClusterRun(groups_engine()).see(
+    world = Cluster().see(
         *(node(f"n{i}").cpu("2") for i in range(2)),
         node("elsewhere").cpu("3"),
         pod("full").cpu("3").priority(1000).node("elsewhere"),
@@ -76,7 +76,7 @@ def started(name, on, at):
 
 
 def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
-    world = ClusterRun(groups_engine()).see(node("n").cpu("4"), pod("p").cpu("1").priority(1).node("n"))
+    world = Cluster().see(node("n").cpu("4"), pod("p").cpu("1").priority(1).node("n"))
     engine = world.engine
     engine.step(1000.0, 10)
     kept = engine.preemption.catalogue
@@ -91,7 +91,7 @@ def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
 
 @pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
 def test_the_pod_that_started_last_goes_also_when_it_told_so_late(high):
-    world = ClusterRun(groups_engine()).see(
+    world = Cluster().see(
         *(node(f"n{i}").cpu("1") for i in range(3)),
         *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(3)),
         pod("early").cpu("1").priority(50),
@@ -116,7 +116,7 @@ def want_each_other(*members):
 @pytest.mark.parametrize("together", [False, True], ids=["another node", "one node"])
 def test_a_protected_pod_is_spared_where_two_others_will_do(tied, name, together):
     members = [pod(f"g-{i}").cpu("1").group("g").priority(100) for i in range(2)]
-    world = ClusterRun(groups_engine()).see(
+    world = Cluster().see(
         *(node(f"n{i}").cpu("4" if together else "2").label("zone", "z") for i in range(1 if together else 2)),
         pdb("guard").select({"app": "guarded"}).allowed(0),
         pod(name).cpu("2").priority(10).node("n0").label("app", "guarded"),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from cluster_run import ClusterRun, groups_engine
 
 from phalanx.engine import decisions as d
+from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 
 
 def full(nodes=8, **options):
     """Every node filled by a pod of low priority."""
-    return ClusterRun(groups_engine(), **options).see(
+    return Cluster(**options).see(
         *(node(f"n{i}").cpu("1") for i in range(nodes)),
         *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(nodes)),
     )
@@ -90,7 +90,7 @@ def test_a_gang_whose_plan_came_to_nothing_gives_its_nodes_back():
 
 def test_a_node_that_somebody_named_for_a_pod_is_kept_while_its_gang_arrives():
     first = pod("g-0").cpu("1").group("g").priority(100).nominated("n1")
-    world = ClusterRun(groups_engine()).see(*(node(f"n{i}").cpu("1") for i in range(2)))
+    world = Cluster().see(*(node(f"n{i}").cpu("1") for i in range(2)))
     world.see(pod_group("g").gang(2).priority(100), first).step()
     assert world.of(d.Nominate) == []
     world.see(pod("g-1").cpu("1").group("g").priority(100)).step()
@@ -159,7 +159,7 @@ def test_a_member_that_asks_for_less_makes_room():
 
 @pytest.mark.parametrize("high", [gang("g", 1, 1), [pod("g-0").cpu("1").priority(100)]], ids=["gang", "pod"])
 def test_a_group_that_became_less_important_can_be_sent_away(high):
-    world = ClusterRun(groups_engine()).see(
+    world = Cluster().see(
         node("n0").cpu("1"),
         pod_group("batch").gang(1).priority(200).disrupt_all(),
         pod("b0").cpu("1").group("batch").priority(10).node("n0"),

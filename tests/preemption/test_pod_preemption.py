@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from cluster_run import ClusterRun
 
 from phalanx.engine import decisions as d
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod
 
 
 def test_the_lowest_priority_victim_is_evicted_and_the_pod_follows():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n1").cpu("2"),
         node("n2").cpu("2"),
         pod("mid").cpu("2").priority(50).node("n1"),
@@ -23,7 +23,7 @@ def test_the_lowest_priority_victim_is_evicted_and_the_pod_follows():
 
 
 def test_what_victim_and_preemptor_are_told():
-    run = ClusterRun(grace=True).see(
+    run = Cluster(grace=True).see(
         node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), pod("high").cpu("1").priority(9)
     )
     run.step()
@@ -41,7 +41,7 @@ def test_what_victim_and_preemptor_are_told():
 
 @pytest.mark.parametrize("priority", [100, 101])
 def test_equal_or_higher_priority_is_never_evicted(priority):
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n").cpu("1"), pod("other").cpu("1").priority(priority).node("n"), pod("p").cpu("1").priority(100)
     )
     run.step()
@@ -53,7 +53,7 @@ def test_equal_or_higher_priority_is_never_evicted(priority):
 
 
 def test_a_pod_larger_than_any_node_evicts_nobody():
-    run = ClusterRun().see(node("n").cpu("2"), pod("low").cpu("2").node("n"), pod("p").cpu("3").priority(9))
+    run = Cluster().see(node("n").cpu("2"), pod("low").cpu("2").node("n"), pod("p").cpu("3").priority(9))
     run.step()
     assert run.evicted == []
     assert run.message("p").endswith("preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
@@ -61,14 +61,14 @@ def test_a_pod_larger_than_any_node_evicts_nobody():
 
 def test_never_means_never():
     waiting = pod("p").cpu("1").priority(9).preemption_policy("Never")
-    run = ClusterRun().see(node("n").cpu("1"), pod("low").cpu("1").node("n"), waiting)
+    run = Cluster().see(node("n").cpu("1"), pod("low").cpu("1").node("n"), waiting)
     run.step()
     assert run.evicted == []
     assert run.message("p").endswith("preemption: not eligible due to preemptionPolicy=Never.")
 
 
 def test_no_more_is_evicted_than_is_needed():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n").cpu("4"),
         *(pod(f"small{i}").cpu("1").priority(1).node("n") for i in range(2)),
         pod("big").cpu("2").priority(1).node("n"),
@@ -80,7 +80,7 @@ def test_no_more_is_evicted_than_is_needed():
 
 
 def test_budgets_are_kept_where_another_node_will_do():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n1").cpu("1"),
         node("n2").cpu("1"),
         pdb("guard").select({"app": "web"}).allowed(0),
@@ -93,7 +93,7 @@ def test_budgets_are_kept_where_another_node_will_do():
 
 
 def test_budgets_are_broken_when_nothing_else_helps():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n1").cpu("1"),
         pdb("guard").select({"app": "web"}).allowed(0),
         pod("web").cpu("1").priority(1).label("app", "web").node("n1"),
@@ -104,7 +104,7 @@ def test_budgets_are_broken_when_nothing_else_helps():
 
 
 def test_nothing_more_is_evicted_while_victims_are_leaving():
-    run = ClusterRun(grace=True).see(
+    run = Cluster(grace=True).see(
         node("n1").cpu("1"),
         node("n2").cpu("1"),
         pod("a").cpu("1").priority(1).node("n1"),
@@ -120,7 +120,7 @@ def test_nothing_more_is_evicted_while_victims_are_leaving():
 
 
 def test_the_freed_room_is_kept_from_equal_and_lower_priority():
-    run = ClusterRun(grace=True).see(
+    run = Cluster(grace=True).see(
         node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), pod("high").cpu("1").priority(9)
     )
     run.step()
@@ -130,7 +130,7 @@ def test_the_freed_room_is_kept_from_equal_and_lower_priority():
 
 
 def test_room_elsewhere_is_taken_at_once():
-    run = ClusterRun(grace=True).see(
+    run = Cluster(grace=True).see(
         node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), pod("high").cpu("1").priority(9)
     )
     run.step()
@@ -140,7 +140,7 @@ def test_room_elsewhere_is_taken_at_once():
 
 def test_room_that_is_about_to_be_free_needs_no_victim():
     leaving = pod("leaving").cpu("1").priority(50).node("n1").deleting()
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n1").cpu("1"), node("n2").cpu("1"), leaving, pod("low").cpu("1").priority(1).node("n2"),
         pod("high").cpu("1").priority(9),
     )  # fmt: skip
@@ -151,7 +151,7 @@ def test_room_that_is_about_to_be_free_needs_no_victim():
 
 
 def test_several_preemptors_choose_different_nodes():
-    run = ClusterRun(grace=True).see(
+    run = Cluster(grace=True).see(
         *(node(f"n{i}").cpu("1") for i in range(3)),
         *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(3)),
         *(pod(f"high{i}").cpu("1").priority(9) for i in range(3)),
@@ -164,7 +164,7 @@ def test_several_preemptors_choose_different_nodes():
 
 
 def test_a_port_taken_by_lower_priority_is_freed():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n").cpu("4"),
         pod("low").cpu("1").port(80).priority(1).node("n"),
         pod("by").cpu("1").priority(0).node("n"),
@@ -175,7 +175,7 @@ def test_a_port_taken_by_lower_priority_is_freed():
 
 
 def test_anti_affinity_towards_lower_priority_is_resolved():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n").cpu("4"),
         pod("bad").cpu("1").label("app", "bad").priority(1).node("n"),
         pod("good").cpu("1").label("app", "good").priority(1).node("n"),
@@ -186,7 +186,7 @@ def test_anti_affinity_towards_lower_priority_is_resolved():
 
 
 def test_a_refused_eviction_does_not_hold_the_preemptor_for_ever():
-    run = ClusterRun(grace=True).see(
+    run = Cluster(grace=True).see(
         node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), pod("high").cpu("1").priority(9)
     )
     run.perform = lambda decision: None  # type: ignore[method-assign]
@@ -198,7 +198,7 @@ def test_a_refused_eviction_does_not_hold_the_preemptor_for_ever():
 
 
 def test_twins_do_not_repeat_a_futile_search():
-    run = ClusterRun().see(
+    run = Cluster().see(
         node("n").cpu("1"),
         pod("other").cpu("1").priority(50).node("n"),
         *(pod(f"p{i}").cpu("1").priority(9) for i in range(5)),

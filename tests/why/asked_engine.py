@@ -4,52 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.events import CHANGED_BY_KIND, Gone, Outcome
 from phalanx.engine.explain import Why, why
-from phalanx.model.objects import Pod
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node
 
 
-class Asked:
+class Asked(Cluster):
+    """Evicted pods stay until somebody says they are gone."""
+
     def __init__(self, engine: Engine | None = None) -> None:
-        self.engine = engine or Engine()
-        self.now = 1_000_000.0
-        self.pods: dict[str, Pod] = {}
-        self.said: list[d.Decision] = []
-
-    def see(self, *builders: Any) -> Asked:
-        for builder in builders:
-            obj = builder.build() if hasattr(builder, "build") else builder
-            if isinstance(obj, Pod):
-                self.pods[obj.metadata.name] = obj
-            self.engine.apply(CHANGED_BY_KIND[type(obj).__name__](obj))  # type: ignore[call-arg]
-        return self
-
-    def gone(self, kind: str, name: str) -> Asked:
-        self.pods.pop(name, None)
-        self.engine.apply(Gone(kind, name, "" if kind == "Node" else "default"))
-        return self
-
-    def step(self, seconds: float = 0.0, *, evict: bool = False) -> list[d.Decision]:
-        """Until nothing more is decided. Evicted pods stay until somebody says they are gone, unless `evict`."""
-        self.now += seconds
-        made: list[d.Decision] = []
-        while out := self.engine.step(self.now, 1000):
-            made += out
-            for decision in out:
-                self.engine.apply(Outcome(decision.id))
-                if isinstance(decision, d.Bind):
-                    pod = self.pods[decision.name]
-                    spec = msgspec.structs.replace(pod.spec, node_name=decision.node)
-                    self.see(msgspec.structs.replace(pod, spec=spec))
-                elif isinstance(decision, d.Evict) and evict:
-                    self.gone("Pod", decision.name)
-        self.said += made
-        return made
+        super().__init__(engine, evict=False, now=1_000_000.0)
 
     def why(self, kind: str, name: str) -> Why:
         """Asking must leave everything as it was."""
@@ -61,7 +27,7 @@ class Asked:
 
     def condition(self, name: str) -> str:
         """The message last written about an object."""
-        found = [c for c in self.said if isinstance(c, d.SetPodCondition | d.SetGroupCondition) and c.name == name]
+        found = [c for c in self.log if isinstance(c, d.SetPodCondition | d.SetGroupCondition) and c.name == name]
         return found[-1].message
 
 

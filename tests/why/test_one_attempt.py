@@ -130,12 +130,12 @@ def test_room_is_made_only_where_a_plugin_lets_the_group_go() -> None:
     answer = plan(run.engine, "PodGroup", "default", "g")
     run.step()
     answer = plan(run.engine, "PodGroup", "default", "g")
-    assert {each.name for each in run.said if isinstance(each, d.Evict)} == {"low-2", "low-3"}
+    assert {each.name for each in run.log if isinstance(each, d.Evict)} == {"low-2", "low-3"}
     assert answer.result == "underWay"
 
 
 def test_nobody_is_evicted_for_a_group_that_a_plugin_would_refuse_afterwards() -> None:
     run = asked_with(NotFeasible).see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
     run.see(*gang("g", 2, 100)).step()
-    assert not [each for each in run.said if isinstance(each, d.Evict)]
+    assert not [each for each in run.log if isinstance(each, d.Evict)]
     assert plan(run.engine, "PodGroup", "default", "g").result not in ("plan", "fits")

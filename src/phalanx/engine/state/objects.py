@@ -51,7 +51,7 @@ class Objects:
 
     def __init__(self) -> None:
         self._by_type: dict[type[Any], dict[tuple[str, str], Any]] = {cls: {} for cls in KINDS}
-        self.version = 0  # +1 with every change
+        self.version = 0  # +1 with every change that anybody decides by
 
     def get(self, cls: type[T], namespace: str, name: str) -> T | None:
         return cast("T | None", self._by_type[cls].get((namespace, name)))
@@ -66,7 +66,8 @@ class Objects:
         key = (obj.metadata.namespace, obj.metadata.name)
         old = table.get(key)
         table[key] = obj
-        self.version += 1
+        if old is None or not _told(old, obj):
+            self.version += 1
         return old
 
     def remove(self, kind: str, namespace: str, name: str, uid: str = "") -> Any | None:
@@ -81,3 +82,12 @@ class Objects:
         del table[namespace, name]
         self.version += 1
         return old
+
+
+def _told(old: Any, new: Any) -> bool:
+    """Only the status of a group was written, probably by us: no news to plugins."""
+    if not isinstance(new, PodGroup | CompositePodGroup):
+        return False
+    before, after = old.metadata, new.metadata
+    same = before.uid == after.uid and before.annotations == after.annotations and before.labels == after.labels
+    return bool(same and old.spec == new.spec)

@@ -1,0 +1,257 @@
+"""A cluster in memory on a virtual clock: an engine, and around it what an API server would keep and kubelets would do.
+
+    cluster = Cluster().see(node("n").cpu("2"), pod("a").cpu("1"))
+    cluster.step()
+    assert cluster.bound == {"a": "n"}
+
+Objects go in through `see` and `gone`; `step` lets the engine decide and carries its decisions out until it has nothing
+more to say. Nothing here sleeps, listens or is random. After every event and every step the engine checks itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, cast
+
+import msgspec
+import yaml
+
+from phalanx.engine import decisions as d
+from phalanx.engine.engine import Engine
+from phalanx.engine.events import CHANGED_BY_KIND, NOT_FOUND, Event, Gone, Outcome
+from phalanx.engine.framework import Factory
+from phalanx.engine.framework.config import read_config
+from phalanx.model.gates import Gates
+from phalanx.model.objects import Node, Pod
+
+ENDED = "2026-01-01T00:00:00Z"
+ROUNDS = 100  # of deciding and carrying out, after which an engine that still decides never will come to rest
+
+
+class Cluster:
+    def __init__(
+        self,
+        engine: Engine | None = None,
+        *,
+        config: str | None = None,  # KubeSchedulerConfiguration, YAML
+        plugins: Mapping[str, Factory] | None = None,  # name -> factory, beside those that come with the engine
+        gates: Mapping[str, bool] | None = None,
+        confirm: bool = True,  # binds are answered and seen; False: they stay under way
+        evict: bool = True,  # evicted pods go; False: they are there until somebody says they are gone
+        grace: bool = False,  # evicted pods terminate first, until `finish`
+        now: float = 1000.0,
+    ) -> None:
+        self._plugins, self._gates = dict(plugins or {}), Gates(dict(gates or {}))
+        self._config = config
+        self.engine = engine or self._new_engine()
+        self.confirm, self.evict, self.grace = confirm, evict, grace
+        self.now = now  # seconds
+        # Kind -> name -> object, as the API server has it; "ns/name" outside the default namespace.
+        self.objects: dict[str, dict[str, Any]] = {kind: {} for kind in CHANGED_BY_KIND}
+        self.log: list[d.Decision] = []  # everything the engine decided
+        self.bound: dict[str, str] = {}  # pods that the engine bound and that are still there -> node
+        self.refuse: dict[str, str] = {}  # pod -> problem its binds meet
+        self.hold: set[str] = set()  # pods whose binds are not answered before `answer_held`
+        self.held: list[d.Bind] = []
+
+    def _new_engine(self) -> Engine:
+        if self._config is None:
+            return Engine(gates=self._gates, plugins=self._plugins)
+        settings = read_config(yaml.safe_load(self._config), self._plugins).engine()
+        return Engine(settings, gates=self._gates, plugins=self._plugins)
+
+    # ---- what happens in the cluster
+
+    def see(self, *builders: Any) -> Self:
+        """Objects (or builders of them) are there, new or changed."""
+        for builder in builders:
+            obj = builder.build() if hasattr(builder, "build") else builder
+            kind = type(obj).__name__
+            self.objects[kind][_key(obj.metadata.namespace, obj.metadata.name)] = obj
+            self._tell(obj)
+        self.engine.validate()
+        return self
+
+    def _tell(self, obj: Any) -> None:
+        self.engine.apply(cast("Event", CHANGED_BY_KIND[type(obj).__name__](obj)))
+
+    def gone(self, kind: str, name: str) -> Self:
+        """An object is gone; "ns/name" outside the default namespace. It need not have been seen."""
+        known = self.objects.get(kind, {}).pop(name, None)
+        if kind == "Pod":
+            self.bound.pop(name, None)
+        namespace, _, plain = name.rpartition("/")
+        uid = known.metadata.uid if known is not None else ""
+        self.engine.apply(Gone(kind, plain, "" if kind == "Node" else namespace or "default", uid))
+        self.engine.validate()
+        return self
+
+    def update(self, name: str, *, phase: str | None = None, started: bool = False, ending: bool = False) -> Self:
+        """A pod reports: its phase, that it started, that it is being deleted."""
+        pod = self.pods[name]
+        status, meta = pod.status, pod.metadata
+        if phase is not None:
+            status = msgspec.structs.replace(status, phase=phase)
+        if started:
+            status = msgspec.structs.replace(status, start_time=ENDED)
+        if ending:
+            meta = msgspec.structs.replace(meta, deletion_timestamp=ENDED)
+        return self.see(msgspec.structs.replace(pod, status=status, metadata=meta))
+
+    def annotate(self, name: str, key: str, value: str) -> Self:
+        pod = self.pods[name]
+        meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, key: value})
+        return self.see(msgspec.structs.replace(pod, metadata=meta))
+
+    def finish(self, *names: str) -> Self:
+        """These pods, or all that are terminating, are gone now."""
+        for name in names or [n for n, p in self.pods.items() if p.metadata.deletion_timestamp is not None]:
+            self.gone("Pod", name)
+        return self
+
+    def restart(self, engine: Engine | None = None, order: Iterable[int] | None = None) -> Self:
+        """A new scheduler process meets the cluster as the API server has it; `order`: in which objects arrive."""
+        self.engine = engine or self._new_engine()
+        last = {kind: number for number, kind in enumerate(("Workload", "PodGroup", "CompositePodGroup", "Pod"), 1)}
+        kinds = sorted(self.objects, key=lambda kind: last.get(kind, 0))
+        found = [obj for kind in kinds for obj in self.objects[kind].values()]
+        for index in order if order is not None else range(len(found)):
+            self._tell(found[index])
+        return self
+
+    # ---- time
+
+    def step(self, seconds: float = 0.0, limit: int = 10_000) -> list[d.Decision]:
+        """Let time pass, and the engine decide until it has nothing more to say; returns what it decided. `limit`:
+        attempts per round."""
+        self.now += seconds
+        made: list[d.Decision] = []
+        for _ in range(ROUNDS):
+            out = self.engine.step(self.now, limit)
+            self.engine.validate()
+            if not out:
+                return made
+            made += out
+            self.log += out
+            for decision in out:
+                self.perform(decision)
+        raise AssertionError("the engine does not come to rest")
+
+    def perform(self, decision: d.Decision) -> None:
+        """Carry a decision out and report back."""
+        if isinstance(decision, d.Bind):
+            if decision.name in self.hold:
+                self.held.append(decision)
+            elif self.confirm:
+                self.bind(decision)
+            return
+        if isinstance(decision, d.SetGroupCondition):
+            self._condition(decision)
+            return
+        self.engine.apply(Outcome(decision.id))
+        name = _key(decision.namespace, decision.name)
+        pod = self.pods.get(name)
+        if pod is None:
+            return
+        if isinstance(decision, d.Nominate):
+            status = msgspec.structs.replace(pod.status, nominated_node_name=decision.node)
+            self.see(msgspec.structs.replace(pod, status=status))
+        elif isinstance(decision, d.Evict) and self.grace:
+            self.update(name, ending=True)
+        elif isinstance(decision, d.Evict) and self.evict:
+            self.gone("Pod", name)
+
+    def bind(self, decision: d.Bind, *, answer: bool = True, show: bool = True) -> None:
+        """`answer`: the scheduler hears of it; `show`: its informer sees the pod bound."""
+        name = _key(decision.namespace, decision.name)
+        pod = self.pods.get(name)
+        problem = self.refuse.get(decision.name, "") if pod is not None else NOT_FOUND
+        if answer:
+            self.engine.apply(Outcome(decision.id, problem, f"bind says {problem}" if problem else ""))
+        if problem or pod is None:
+            return
+        annotations = {**pod.metadata.annotations, **decision.annotations}
+        meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
+        spec = msgspec.structs.replace(pod.spec, node_name=decision.node)
+        self.pods[name] = msgspec.structs.replace(pod, metadata=meta, spec=spec)
+        self.bound[name] = decision.node
+        if show:
+            self.see(self.pods[name])
+
+    def show_bound(self, name: str, node: str) -> Self:
+        """The informer sees a pod on a node, whoever put it there."""
+        pod = self.pods[name]
+        return self.see(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node)))
+
+    def answer_held(self) -> Self:
+        """Binds that were held are answered now."""
+        held, self.held = self.held, []
+        self.hold = set()
+        for decision in held:
+            self.bind(decision)
+        return self
+
+    def _condition(self, decision: d.SetGroupCondition) -> None:
+        found = self.objects[decision.kind].get(_key(decision.namespace, decision.name))
+        self.engine.apply(Outcome(decision.id, "" if found is not None else NOT_FOUND))
+        if found is None:
+            return
+        said = msgspec.to_builtins(found.status).get("conditions") or []
+        said = [each for each in said if each["type"] != decision.type]
+        fields = ("type", "status", "reason", "message")
+        said.append({name: getattr(decision, name) for name in fields})
+        self.see(msgspec.structs.replace(found, status=msgspec.convert({"conditions": said}, type(found.status))))
+
+    # ---- what people see
+
+    @property
+    def pods(self) -> dict[str, Pod]:
+        return self.objects["Pod"]
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return self.objects["Node"]
+
+    @property
+    def placed(self) -> dict[str, str]:
+        """Every pod on a node, whoever put it there."""
+        return {name: pod.spec.node_name for name, pod in self.pods.items() if pod.spec.node_name}
+
+    @property
+    def evicted(self) -> list[str]:
+        return [each.name for each in self.log if isinstance(each, d.Evict)]
+
+    def of(self, kind: type[Any], name: str | None = None) -> list[Any]:
+        """Decisions of a kind, about one object or all."""
+        return [each for each in self.log if isinstance(each, kind) and name in (None, each.name)]
+
+    def messages(self, pod: str) -> list[str]:
+        """What a pod was told, in order."""
+        return [each.message for each in self.of(d.SetPodCondition, pod)]
+
+    def message(self, pod: str) -> str:
+        return str(self.messages(pod)[-1])
+
+    def told(self, pod: str) -> str:
+        """ "reason: message" of what a pod was told last; "" if nothing."""
+        found = self.of(d.SetPodCondition, pod)
+        return f"{found[-1].reason}: {found[-1].message}" if found else ""
+
+    def said(self, name: str, kind: str = "PodGroup") -> tuple[str, str, str]:
+        """(status, reason, message) of a group's first condition."""
+        conditions = self.objects[kind][name].status.conditions or ()
+        return next(((c.status, c.reason, c.message) for c in conditions), ("", "", ""))
+
+    def nominated(self) -> dict[str, str]:
+        """Pods that were promised a node."""
+        found = {each.name: each.node for each in self.of(d.Nominate)}
+        return {name: node for name, node in found.items() if node}
+
+    def attempts(self, root: str) -> int:
+        """How often a root ("pod/ns/name", "podgroup/ns/name") that waits has been tried."""
+        found = self.engine.queue.roots.get(root)
+        return found.attempts if found is not None else 0
+
+
+def _key(namespace: str, name: str) -> str:
+    return name if namespace in ("", "default") else f"{namespace}/{name}"
