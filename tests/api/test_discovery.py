@@ -151,7 +151,10 @@ def test_stored_resources_tell_a_hash_of_their_storage_version(server: LocalClus
 
 
 def test_a_review_has_no_table(server: LocalCluster) -> None:
-    path, body = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {}}
+    path, body = (
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        {"spec": {"resourceAttributes": {"verb": "get"}}},
+    )
     table = "application/json;as=Table;v=v1;g=meta.k8s.io"
     assert server.ask("POST", path, body, accept=table).code == 406
     assert server.ask("POST", path, body, accept=f"{table},application/json").code == 201

@@ -270,12 +270,29 @@ def test_a_service_account_gets_a_token(world: World) -> None:
     ("path", "spec"),
     [
         ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"resourceAttributes": {"verb": "get"}}),
-        ("/apis/authorization.k8s.io/v1/subjectaccessreviews", {"user": "me"}),
-        ("/apis/authorization.k8s.io/v1/namespaces/ns/localsubjectaccessreviews", {"user": "me"}),
+        (
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+            {"user": "me", "nonResourceAttributes": {"path": "/x", "verb": "get"}},
+        ),
+        (
+            "/apis/authorization.k8s.io/v1/namespaces/ns/localsubjectaccessreviews",
+            {"user": "me", "resourceAttributes": {"namespace": "ns", "verb": "get"}},
+        ),
     ],
 )
 def test_the_local_user_may_do_everything(world: World, path: str, spec: Any) -> None:
     assert world.create(path, {"spec": spec})["status"]["allowed"] is True
+
+
+def test_a_question_without_its_parts_is_refused(world: World) -> None:
+    base = "/apis/authorization.k8s.io/v1"
+    with pytest.raises(Invalid, match="exactly one of nonResourceAttributes or resourceAttributes must be specified"):
+        world.create(f"{base}/selfsubjectaccessreviews", {"spec": {}})
+    with pytest.raises(Invalid, match="at least one of user or group must be specified"):
+        world.create(f"{base}/subjectaccessreviews", {"spec": {"resourceAttributes": {"verb": "get"}}})
+    other = {"user": "me", "resourceAttributes": {"namespace": "other"}}
+    with pytest.raises(Invalid, match="must match metadata.namespace"):
+        world.create(f"{base}/namespaces/ns/localsubjectaccessreviews", {"spec": other})
 
 
 def test_who_am_i(world: World) -> None:

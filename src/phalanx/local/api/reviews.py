@@ -6,10 +6,12 @@ from phalanx.base.errors import BadRequest, NotFound
 from phalanx.local.api.body import read_object
 from phalanx.local.api.change import Changes
 from phalanx.local.api.options import write_options
+from phalanx.local.api.problems import invalid
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.rights import Attributes, Rights
 from phalanx.local.api.view import encode
-from phalanx.model.kinds import Json
+from phalanx.model.fieldpath import invalid as invalid_value
+from phalanx.model.kinds import FieldError, Json
 
 _EVERYTHING = "every user of this server may do everything: it runs with --authorization-mode AlwaysAllow"
 
@@ -21,15 +23,17 @@ def review(request: Request, changes: Changes) -> Answer:
     rights = changes.ctx.rights
     match request.kind.kind:
         case "SelfSubjectAccessReview":
+            _complain(request, _about(spec))
             obj["status"] = _access(rights, request.user, spec)
         case "SubjectAccessReview":
+            _complain(request, [*_about(spec), *_whom(spec)])
             obj["status"] = _access(rights, _named(spec), spec)
         case "LocalSubjectAccessReview":
-            inside = (spec.get("resourceAttributes") or {}).get("namespace")
-            if inside != request.namespace:
-                raise BadRequest(
-                    f"spec.resourceAttributes.namespace must be the namespace of the path, {request.namespace}"
-                )
+            inside = (spec.get("resourceAttributes") or {}).get("namespace") or ""
+            errors = [*_about(spec), *_whom(spec)]
+            if inside != request.namespace and not errors:
+                errors = [invalid_value("spec.resourceAttributes.namespace", inside, "must match metadata.namespace")]
+            _complain(request, errors)
             obj["status"] = _access(rights, _named(spec), spec)
         case "SelfSubjectRulesReview":
             obj["status"] = _rules(rights, request.user, str(spec.get("namespace") or ""))
@@ -45,17 +49,31 @@ def review(request: Request, changes: Changes) -> Answer:
     return Answer(201, encode(obj), warnings=body.warnings)
 
 
+def _complain(request: Request, errors: list[FieldError]) -> None:
+    if errors:
+        raise invalid(request.kind, "", errors)
+
+
+def _about(spec: Json) -> list[FieldError]:
+    if (spec.get("resourceAttributes") is None) != (spec.get("nonResourceAttributes") is None):
+        return []
+    why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+    return [invalid_value("spec.resourceAttributes", spec.get("resourceAttributes"), why)]
+
+
+def _whom(spec: Json) -> list[FieldError]:
+    if spec.get("user") or spec.get("groups"):
+        return []
+    return [invalid_value("spec.user", "", "at least one of user or group must be specified")]
+
+
 def _named(spec: Json) -> User:
-    if not spec.get("user") and not spec.get("groups"):
-        raise BadRequest("a SubjectAccessReview needs spec.user or spec.groups: about whom is the question?")
     return User(str(spec.get("user") or ""), str(spec.get("uid") or ""), tuple(spec.get("groups") or ()))
 
 
 def _access(rights: Rights | None, user: User, spec: Json) -> Json:
     about: Json = spec.get("resourceAttributes") or {}
     path: Json = spec.get("nonResourceAttributes") or {}
-    if bool(about) == bool(path):
-        raise BadRequest("exactly one of spec.resourceAttributes and spec.nonResourceAttributes must be given")
     if rights is None:
         return {"allowed": True, "reason": _EVERYTHING}
     if path:
