@@ -105,7 +105,11 @@ class JobGroups:
         known = self._groups.pod_groups.get(job["metadata"]["namespace"], link)
         if known is None and not is_new(job, pods) and not any(group_of(pod) == link for pod in pods):
             return NOT_GROUPED
-        await self._groups.ensure(job, grouping, NAME, announce=True)
+        try:
+            await self._groups.ensure(job, grouping, NAME, announce=True)
+        except Refused:  # another Job of this template was quicker by a moment
+            grouping = delegated(job, parent, shared=True)
+            await self._groups.ensure(job, grouping, NAME, announce=True)
         return self._joined(job, grouping)
 
     def _joined(self, job: Json, grouping: Grouping) -> Membership:
