@@ -16,7 +16,7 @@ def placed(pods: list[Json], name: str) -> list[str]:
 def test_the_demo_shows_what_it_promises() -> None:
     async def scenario() -> None:
         async with world(nodes=demo.NODES, topology=demo.TOPOLOGY, speed=1) as cluster:
-            created = await demo.apply_demo(cluster.client, training_seconds=3600, evaluation_seconds=3600)
+            created = await demo.apply_demo(cluster.client)
             assert created == ["jobset/training", "leaderworkerset/inference", "job/evaluation"]
             assert await demo.apply_demo(cluster.client) == [], "a second time changes nothing"
 
@@ -35,7 +35,7 @@ def test_the_demo_shows_what_it_promises() -> None:
             assert len({racks[node] for node in placed(pods, "training")}) == 1
             for pod in pods:
                 if pod["metadata"]["name"].startswith("training"):
-                    end = {"metadata": {"annotations": {demo.RUN_SECONDS: "0"}}}
+                    end = {"metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": "0"}}}
                     await cluster.patch("Pod", pod["metadata"]["name"], end)
             await cluster.until("JobSet", "training", when=lambda o: condition(o, "Completed").get("status") == "True")
             await cluster.eventually("Pod", lambda pods: len(placed(pods, "evaluation")) == 24)

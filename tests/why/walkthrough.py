@@ -1,8 +1,9 @@
 """Plays a walk-through: the `console` blocks of a document, typed into one shell, against the cluster it starts.
 
 A line that starts with `$ ` is a command; a here-document belongs to it. What follows, up to the next command, is what
-the command prints. `<WORD>` stands for something that differs from run to run, a line `...` for any lines; runs of
-blanks count as one. The command that starts the cluster is in the one `sh` block and runs beside the others.
+the command prints. `<WORD>` stands for something that differs from run to run (`<PODS>` for several, with commas), a
+line `...` for any lines; runs of blanks count as one. The command that starts the cluster is in the one `sh` block and
+runs beside the others.
 
     python tests/why/walkthrough.py docs/walkthrough-kep-4671.md    # prints what really comes out
 """
@@ -68,7 +69,10 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 
 def _same(expected: str, printed: str) -> bool:
     pieces = re.split(r"(<[A-Z]+>)", " ".join(expected.split()))
-    pattern = "".join(r"\S+" if re.fullmatch(r"<[A-Z]+>", piece) else re.escape(piece) for piece in pieces)
+    wild = {"<PODS>": r"\S+(?:, \S+)*"}
+    pattern = "".join(
+        wild.get(piece, r"\S+") if re.fullmatch(r"<[A-Z]+>", piece) else re.escape(piece) for piece in pieces
+    )
     return re.fullmatch(pattern, " ".join(printed.split())) is not None
 
 
@@ -109,17 +113,23 @@ class Shell:
         self._bash.communicate()
 
 
-def play(document: Path, *, show: bool = False) -> list[str]:
-    """Everything that differs from what the document says."""
+def play(document: Path, *, start: str = "", until: str = "", show: bool = False) -> list[str]:
+    """Everything that differs from what the document says. `start` is for documents that start with `make up`,
+    `until` what the cluster prints before the first command makes sense."""
     walk = parse(document.read_text())
+    walk.start = start or walk.start
     problems = []
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "examples").symlink_to(Path(__file__).parents[2] / "examples")
         shell = Shell(Path(folder))
         cluster = shell.background(walk.start)
         try:
             assert cluster.stdout is not None
             line = cluster.stdout.readline()
             assert line.startswith("ready"), line + cluster.stdout.read()
+            while until and until not in line:
+                line = cluster.stdout.readline()
+                assert line, f"the cluster ended before it said {until!r}"
             for step in walk.steps:
                 code, printed = shell.run(step.command)
                 while printed and not printed[-1]:

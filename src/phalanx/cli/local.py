@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import click
 
@@ -48,9 +50,7 @@ def start_cluster(
         if dashboard is not None:
             line += f"\ndashboard {dashboard.link()}"
         if demo and kubeconfig is not None:
-            line += (
-                f"\n\nIn another terminal:\n  export KUBECONFIG={kubeconfig}\n  kubectl get podgroups,pods -o wide\n"
-            )
+            line += f"\n\n{_guide(kubeconfig)}\n"
         return line
 
     def say(text: str) -> None:
@@ -76,3 +76,14 @@ def start_cluster(
 
     with home.held() if home is not None else nullcontext() as announce:
         return run(cluster, ready, say, show_demo if demo else None, serving=True)
+
+
+def _guide(kubeconfig: Path) -> str:
+    """What to type in another terminal, for somebody who sees this for the first time."""
+    from phalanx.serve.demo import GUIDE
+
+    bin_ = Path(sys.executable).parent
+    path = "" if shutil.which("phalanx") else f'  export PATH="{bin_}:$PATH"\n'
+    width = max(len(command) for _, command in GUIDE)
+    lines = "\n".join(f"  {command:<{width}}  # {why}" for why, command in GUIDE)
+    return f"In another terminal, in this directory:\n{path}  export KUBECONFIG={kubeconfig}\n{lines}"

@@ -1,9 +1,9 @@
-"""The demo of `make up`: three workloads on 32 nodes that show gangs forming, waiting and taking their turn.
+"""The demo of `make up`: three workloads on 32 nodes that show gangs that run, and one that waits for good.
 
-* `training`: a JobSet of eight whole nodes that must share one rack; it runs for a minute.
+* `training`: a JobSet of eight whole nodes that must share one rack; it runs until it is deleted.
 * `inference`: a LeaderWorkerSet of two replicas, each a gang of a leader and three workers.
 * `evaluation`: a Job of 24 whole nodes. With `training` running only 20 are free, so it waits as a whole, holding
-  nothing, and starts when the training is done.
+  nothing, until somebody makes room: `GUIDE` tells how.
 """
 
 from __future__ import annotations
@@ -24,22 +24,27 @@ NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
 RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"
-RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
 
 
-def workloads(training_seconds: int = 60, evaluation_seconds: int = 30) -> list[tuple[Resource, Json]]:
+# What to type next, in the order in which it makes sense.
+GUIDE = (
+    ("the gangs; evaluation waits as a whole and holds nothing", "kubectl get podgroups"),
+    ("why it waits, and what would help", "phalanx why job/evaluation"),
+    ("make room: all 24 pods start at once", "kubectl delete jobset training"),
+    ("whom an urgent gang would send away, before it happens", "phalanx whatif -f examples/urgent.yaml"),
+    ("let it come: only what it needs makes way", "kubectl apply -f examples/urgent.yaml"),
+)
+
+
+def workloads() -> list[tuple[Resource, Json]]:
     """In the order in which they should be created."""
-    return [
-        (r.JOB_SETS, _training(training_seconds)),
-        (r.LEADER_WORKER_SETS, _inference()),
-        (r.JOBS, _evaluation(evaluation_seconds)),
-    ]
+    return [(r.JOB_SETS, _training()), (r.LEADER_WORKER_SETS, _inference()), (r.JOBS, _evaluation())]
 
 
-async def apply_demo(client: Client, namespace: str = "default", **seconds: int) -> list[str]:
+async def apply_demo(client: Client, namespace: str = "default") -> list[str]:
     """Create what does not exist yet; the names of what was created, as kubectl says them."""
     created: list[str] = []
-    for resource, body in workloads(**seconds):
+    for resource, body in workloads():
         if resource is r.JOBS and created:
             await _placed(client, namespace, ("training-", "inference-"), 16)  # the Job is to come too late
         try:
@@ -72,16 +77,13 @@ async def remove_demo(client: Client, namespace: str = "default") -> None:
         await client.delete(resource, body["metadata"]["name"], namespace, propagation="Background")
 
 
-def _pod(name: str, gpus: int, *, seconds: int = 0, restart: str = "Always") -> Json:
+def _pod(name: str, gpus: int, *, restart: str = "Always") -> Json:
     container = {"name": name, "image": f"example/{name}:1", "resources": {"limits": {GPU: str(gpus)}}}
-    template: Json = {"spec": {"restartPolicy": restart, "containers": [container]}}
-    if seconds:
-        template["metadata"] = {"annotations": {RUN_SECONDS: str(seconds)}}
-    return template
+    return {"spec": {"restartPolicy": restart, "containers": [container]}}
 
 
-def _training(seconds: int) -> Json:
-    job = {"parallelism": 8, "completions": 8, "template": _pod("trainer", 8, seconds=seconds, restart="Never")}
+def _training() -> Json:
+    job = {"parallelism": 8, "completions": 8, "template": _pod("trainer", 8, restart="Never")}
     return {
         "apiVersion": r.JOB_SETS.api_version,
         "kind": r.JOB_SETS.kind,
@@ -109,7 +111,7 @@ def _inference() -> Json:
     }
 
 
-def _evaluation(seconds: int) -> Json:
+def _evaluation() -> Json:
     return {
         "apiVersion": r.JOBS.api_version,
         "kind": r.JOBS.kind,
@@ -119,6 +121,6 @@ def _evaluation(seconds: int) -> Json:
             "completions": 24,
             "completionMode": "Indexed",
             "scheduling": {"schedulingPolicy": {"gang": {}}},
-            "template": _pod("evaluator", 8, seconds=seconds, restart="Never"),
+            "template": _pod("evaluator", 8, restart="Never"),
         },
     }

@@ -32,14 +32,17 @@ class Manifests:
     def __init__(self, gates: Gates, priority_classes: Iterable[Json]) -> None:
         self._gates = gates
         self._registry = builtin.registry(gates)
-        self._classes = {entry["metadata"]["name"]: entry for entry in priority_classes}
-        self._default = next((entry for entry in self._classes.values() if entry.get("globalDefault")), None)
+        self._classes: dict[str, Json] = {}
+        self._default: Json | None = None
+        self._know(priority_classes)
         self.question = Question()
         self.notes: list[str] = []
 
     def read(self, documents: Sequence[Json], namespace: str) -> None:
         """Raises BadRequest with the name of the document that is wrong."""
-        whole = [self._complete(document, namespace) for document in _flat(documents)]
+        flat = list(_flat(documents))
+        self._know(doc for doc in flat if isinstance(doc, dict) and doc.get("kind") == "PriorityClass")
+        whole = [self._complete(document, namespace) for document in flat]
         everything = [doc for _, doc in whole]
         for kind, doc in whole:
             try:
@@ -56,6 +59,11 @@ class Manifests:
                 raise BadRequest(f"{_title(doc)}: a field is missing or has the wrong type ({problem!r})") from None
         if len(self.question.pods) > MOST_PODS:
             raise BadRequest(f"{len(self.question.pods)} pods in one question; at most {MOST_PODS} are looked at")
+
+    def _know(self, classes: Iterable[Json]) -> None:
+        """Priority classes of the cluster, and those that the same file would make."""
+        self._classes |= {(entry.get("metadata") or {}).get("name") or "": entry for entry in classes}
+        self._default = next((entry for entry in self._classes.values() if entry.get("globalDefault")), None)
 
     # ---- one document
 
@@ -119,6 +127,8 @@ class Manifests:
                 question.composites.append(msgspec.convert(doc, objects.CompositePodGroup))
             case ("scheduling.k8s.io", "Workload"):
                 question.workloads.append(msgspec.convert(doc, objects.Workload))
+            case ("scheduling.k8s.io", "PriorityClass"):
+                pass  # known already: what names it needs its value
             case _:
                 self.notes.append(f"{_title(doc)}: has no pods; left out")
 
