@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv up test lint bench simulate linearize docs test-clients lock audit sbom clean
+.PHONY: venv up test coverage lint bench simulate linearize docs test-clients lock audit sbom clean
 
 venv: $(STAMP)
 
@@ -25,8 +25,13 @@ test-clients: venv
 
 lint: venv
 	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check --quiet src tests bench
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+
+# What the tests reach, printed by file; the report of the whole suite takes a few minutes.
+coverage: venv
+	$(BIN)/pytest -n 2 --cov=phalanx --cov-report=term:skip-covered $(TEST_ARGS)
 
 bench: venv
 	$(BIN)/phalanx bench $(SUITE)

@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from group_run import Cluster
 
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
 TO_COME = "scheduling.phalanx.dev/pods-to-come"
@@ -43,28 +43,28 @@ def test_the_second_leader_keeps_out_of_the_block_that_the_first_one_needs() -> 
     run = Cluster().see(*blocks(4))
     for name in ("a", "b"):
         run.see(replica(name, 2, "4", topology="block"), leader(name, "2")).step()
-    homes = {name: run.bound[f"{name}-0"][:2] for name in ("a", "b")}
+    homes = {name: run.placed[f"{name}-0"][:2] for name in ("a", "b")}
     assert homes["a"] != homes["b"], "ten of sixteen cores are the first one's"
     for name in ("a", "b"):
         run.see(*workers(name, 2, "4")).step()
-        assert {run.bound[f"{name}-{i}"][:2] for i in range(3)} == {homes[name]}
+        assert {run.placed[f"{name}-{i}"][:2] for i in range(3)} == {homes[name]}
 
 
 def test_where_no_block_holds_the_whole_no_leader_starts_and_it_is_told_why() -> None:
     run = Cluster().see(*blocks(2)).see(replica("a", 4, "4", topology="block"), leader("a", "2"))
     run.step()
-    assert run.bound == {}
+    assert run.placed == {}
     assert "no room for all 5 pods that it will have in one domain of block" in run.said("a")[2]
     run.see(*(node(f"m{i}").cpu("16").label("block", "large") for i in range(2))).step(60)
-    assert run.bound["a-0"].startswith("m")
+    assert run.placed["a-0"].startswith("m")
 
 
 def test_workers_with_a_selector_of_their_own_decide_too() -> None:
     run = Cluster().see(*blocks(2), node("gpu").cpu("8").label("block", "b1").label("gpu", "yes"))
     run.see(replica("a", 2, "4", topology="block", selector={"gpu": "yes"}), leader("a", "2")).step()
-    assert run.bound["a-0"] in ("n10", "n11"), "in the block of the only node its workers may go to, and not on it"
+    assert run.placed["a-0"] in ("n10", "n11"), "in the block of the only node its workers may go to, and not on it"
     run.see(*workers("a", 2, "4", gpu="yes")).step()
-    assert run.bound["a-1"] == run.bound["a-2"] == "gpu"
+    assert run.placed["a-1"] == run.placed["a-2"] == "gpu"
 
 
 def test_two_that_each_fill_a_zone_never_wait_for_each_other() -> None:
@@ -72,18 +72,18 @@ def test_two_that_each_fill_a_zone_never_wait_for_each_other() -> None:
     for name in ("a", "b", "c"):
         run.see(replica(name, 3, "4", topology="block"), leader(name, "4"))
     run.step()
-    started = {pod.partition("-")[0] for pod in run.bound}
+    started = {pod.partition("-")[0] for pod in run.placed}
     assert len(started) == 2
     for name in sorted(started):
         run.see(*workers(name, 3, "4")).step()
-    assert len(run.bound) == 8, "both are complete; the third has not begun"
+    assert len(run.placed) == 8, "both are complete; the third has not begun"
 
 
 def test_the_whole_is_made_room_for() -> None:
     run = Cluster().see(*(node(f"n{i}").cpu("4") for i in range(3)))
     run.see(*(pod(f"low-{i}").cpu("4").node(f"n{i}") for i in range(3)))
     run.see(replica("a", 2, "4", priority=10), leader("a", "4", priority=10)).step()
-    assert sorted(run.evicted()) == ["low-0", "low-1", "low-2"], "for all three, though only one exists"
+    assert sorted(run.evicted) == ["low-0", "low-1", "low-2"], "for all three, though only one exists"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -102,13 +102,13 @@ def test_no_leader_is_ever_left_without_its_workers(seed: int) -> None:
     made: set[str] = set()
     for _ in range(12):
         run.step(20)
-        ready = [name for name in shapes if f"{name}-0" in run.bound and name not in made]
+        ready = [name for name in shapes if f"{name}-0" in run.placed and name not in made]
         for name in rng.sample(ready, k=min(len(ready), rng.randint(1, 2))):
             made.add(name)
             run.see(*workers(name, shapes[name][0], str(shapes[name][2])))
     for name, (count, _, _) in shapes.items():
         members = [f"{name}-{i}" for i in range(count + 1)]
-        bound = [member for member in members if member in run.bound]
+        bound = [member for member in members if member in run.placed]
         assert len(bound) in (0, count + 1), f"{name} has {bound} of {members}"
         if topology and bound:
-            assert len({run.bound[member][:2] for member in bound}) == 1
+            assert len({run.placed[member][:2] for member in bound}) == 1
