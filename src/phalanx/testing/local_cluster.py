@@ -46,10 +46,10 @@ class Reply:
 class LocalCluster:
     """`kubeconfig` is for clients and kubectl, `url` and `token` for everything else."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, cluster: Cluster, kubeconfig: Path, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.cluster = cluster
         self.kubeconfig = kubeconfig
-        self._loop = loop
+        self._loop = loop or usual_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def start(self) -> None:
