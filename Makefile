@@ -23,6 +23,11 @@ test-clients: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients]'
 	$(BIN)/pytest -n 0 tests/clients $(TEST_ARGS)
 
+# Stories of workloads that change, on virtual time: SEQUENCES of every kind from SEED on.
+.PHONY: lives
+lives: venv
+	LIVES_SEQUENCES=$(or $(SEQUENCES),200) LIVES_SEED=$(or $(SEED),1000) $(BIN)/pytest -n 2 --timeout 0 tests/lives/test_lives.py
+
 lint: venv
 	$(BIN)/ruff check src tests bench
 	$(BIN)/ruff format --check --quiet src tests bench

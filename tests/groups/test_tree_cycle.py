@@ -244,6 +244,15 @@ def test_a_child_of_a_missing_parent_says_what_it_waits_for(pods):
         assert run.said("g")[1] == "WaitingForParent", "nobody needs it: nothing new to say"
 
 
+def test_a_parent_that_a_gate_ignores_is_told():
+    run = Cluster(Engine(gates=Gates({"CompositePodGroup": False})))
+    run.see(*rack("r", 2), pod_group("g").gang(1).parent("root"), *members("g", 1)).step()
+    assert run.bound.keys() == {"g-0"}
+    told = [e for e in run.log if isinstance(e, d.RecordEvent) and e.reason == "ParentIgnored"]
+    assert len(told) == 1
+    assert "parentCompositePodGroupName root is ignored" in told[0].message
+
+
 def test_a_search_that_gives_up_says_so():
     run = Cluster(Engine(EngineSettings(search_budget=1)))
     run.see(*rack("a1", 3, block="A"), *rack("a2", 2, block="A"), *rack("b1", 3, block="B"), *rack("b2", 2, block="B"))

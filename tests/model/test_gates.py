@@ -29,6 +29,7 @@ def test_gates_are_set_by_text() -> None:
         ("GenericWorkload=maybe", ["maybe", "GenericWorkload"]),
         ("TopologyAwareWorkloadScheduling=false", ["CompositePodGroup", "TopologyAwareWorkloadScheduling"]),
         ("GenericWorkload=false", ["GangScheduling", "GenericWorkload"]),
+        ("WorkloadBasicPolicyDesiredCount=true", ["WorkloadBasicPolicyDesiredCount", "leave it off"]),
         ("MutableMinGroupCount=true,CompositePodGroup=false", ["MutableMinGroupCount", "CompositePodGroup"]),
     ],
 )

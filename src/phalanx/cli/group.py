@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from phalanx.cli.documents import Unreadable, read_documents
+from phalanx.model.annotations import unknown
 
 Json = dict[str, Any]
 _BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # whoever writes these needs nothing generated
@@ -42,6 +43,8 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
             click.echo(f"error: {_title(document)}: {problem}", err=True)
             failures += 1
             continue
+        for text in unknown(document["metadata"].get("annotations")):
+            click.echo(f"note: {_title(document)}: {text}", err=True)
         if found is not None:
             results.append((document, found))
     if not results and not failures and not _BY_HAND & {document["kind"] for document in documents}:

@@ -48,12 +48,13 @@ class SetPodCondition(_Decision, frozen=True, tag="SetPodCondition"):
 
 
 class SetGroupCondition(_Decision, frozen=True, tag="SetGroupCondition"):
-    kind: str = "PodGroup"  # or CompositePodGroup
+    kind: str = "PodGroup"  # or CompositePodGroup, Workload
     type: str = ""
     status: str = "False"
     reason: str = ""
     message: str = ""
     observed_generation: int = 0
+    counts: dict[str, int] | None = None  # further numbers in the status, by field
 
 
 class RecordEvent(_Decision, frozen=True, tag="RecordEvent"):

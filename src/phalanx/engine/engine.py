@@ -188,6 +188,7 @@ class Engine(Scheduler):
                 if record.shape_epoch != self.interest.epoch:
                     self._reshape(record)
             cycle.attempt(root)
+        self.groups.workloads.tell()
         out, self._out = self._out, []
         return out
 

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 PODS = Resource("", "v1", "pods", "Pod")
 GROUPS = {
     "PodGroup": Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
+    "Workload": Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"),
     "CompositePodGroup": Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),
 }
 REMEMBERED = 100_000
@@ -40,6 +41,7 @@ class _Wish:
     uid: str
     conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
     nominated: str | None = None  # None: leave as it is
+    counts: dict[str, int] = field(default_factory=dict)
     ids: list[int] = field(default_factory=list)
 
 
@@ -71,6 +73,8 @@ class StatusWriter:
             "reason": decision.reason,
             "message": decision.message,
         }
+        if isinstance(decision, d.SetGroupCondition) and decision.counts:
+            wish.counts |= decision.counts
         if decision.observed_generation:
             condition["observedGeneration"] = decision.observed_generation
         wish.conditions[decision.type] = self._dated(decision.uid, condition)
@@ -132,7 +136,7 @@ class StatusWriter:
                 self._report(Outcome(id_, problem, message))
 
     async def _write(self, wish: _Wish) -> None:
-        status: dict[str, Any] = {}
+        status: dict[str, Any] = dict(wish.counts)
         if wish.conditions:
             status["conditions"] = list(wish.conditions.values())
         if wish.nominated is not None:
@@ -163,6 +167,7 @@ class StatusWriter:
             status = obj.setdefault("status", {})
             kept = [c for c in status.get("conditions") or () if c["type"] not in wish.conditions]
             status["conditions"] = kept + list(wish.conditions.values())
+            status.update(wish.counts)
             try:
                 await self._client.update(wish.resource, wish.name, obj, wish.namespace, subresource="status")
                 return

@@ -159,7 +159,7 @@ def _scheduling() -> Iterator[Kind]:
     workload = tables.record("scheduling/v1beta1.Workload")
     pod_group = tables.record("scheduling/v1beta1.PodGroup")
     gate = "GenericWorkload"
-    yield _kind("Workload", version="v1beta1", **group, versions=(
+    yield _kind("Workload", version="v1beta1", **group, subresources=_STATUS, versions=(
         Version("v1beta1", workload, gate),
         Version("v1alpha3", workload, gate),
         Version("v1alpha1", tables.record("scheduling/v1alpha1.Workload"), gate),

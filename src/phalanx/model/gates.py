@@ -11,6 +11,9 @@ What a gate that is off means to the API:
   dropped.
 * ``CompositePodGroup``: the kind is not served; composite templates and parent names are dropped.
 * ``WorkloadWithJob``: ``Job.spec.scheduling`` is dropped.
+* ``JobSetGang`` (KEP-1068), ``PodGroupPerReplica`` (KEP-407): JobSets, LeaderWorkerSets get no groups.
+* ``WorkloadSchedulingCycle`` (KEP-4671): nothing. Groups are always tried as one, which is what it asks for.
+* ``WorkloadBasicPolicyDesiredCount`` (KEP-4671): known, not built; switching it on is refused.
 * ``MutableMinGroupCount`` *on*: ``minGroupCount`` of a CompositePodGroup may change (KEP-6012 Beta; 1.37 forbids it).
 """
 
@@ -30,6 +33,23 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "DRAWorkloadResourceClaims": (False, ("GenericWorkload",)),
     "WorkloadWithJob": (True, ("GenericWorkload",)),
     "MutableMinGroupCount": (False, ("CompositePodGroup",)),
+    # These need GenericWorkload too, and mean nothing without it: whoever switches that off need not name them.
+    "JobSetGang": (True, ()),
+    "PodGroupPerReplica": (True, ()),
+    "WorkloadSchedulingCycle": (True, ()),
+    "WorkloadBasicPolicyDesiredCount": (False, ()),
+}
+NOT_BUILT = frozenset({"WorkloadBasicPolicyDesiredCount"})
+# Fields of `spec` that are dropped from new objects while a gate is off.
+DROPPED = {
+    "parentCompositePodGroupName": "CompositePodGroup",
+    "compositePodGroupTemplates": "CompositePodGroup",
+    "schedulingConstraints": "TopologyAwareWorkloadScheduling",
+    "schedulingGroup": "GenericWorkload",
+    "workloadRef": "GenericWorkload",
+    "resourceClaims": "DRAWorkloadResourceClaims",
+    "preemptionPolicy": "PodGroupPreemptionPolicy",
+    "scheduling": "WorkloadWithJob",
 }
 
 _FLAG = "--feature-gates"
@@ -75,6 +95,8 @@ class Gates:
         for name, (_, needs) in KNOWN.items():
             if not self._on[name]:
                 continue
+            if name in NOT_BUILT:
+                raise ConfigProblem(_FLAG, f"{name} is a gate of Kubernetes that is not built here; leave it off")
             for needed in needs:
                 if not self._on[needed]:
                     raise ConfigProblem(

@@ -19,6 +19,7 @@ from phalanx.controllers.volumes.ephemeral import EphemeralVolumesController
 from phalanx.controllers.volumes.protection import ClaimProtection
 from phalanx.controllers.workloads.kind import Local
 from phalanx.controllers.workloads.registry import KINDS
+from phalanx.controllers.workloads.spelling import tell_unknown_annotations
 from phalanx.model.gates import Gates
 
 
@@ -40,6 +41,7 @@ class ControllersService:
             NodeLifecycleController(self._caches, clock),
             LeavingPods(self._caches, clock, self.events),
         ]
+        tell_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
 
     def failures(self) -> dict[str, int]:
         """Reconciles that raised something, by controller."""

@@ -18,6 +18,7 @@ from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
 from phalanx.engine.explain import Question
 from phalanx.model import builtin, objects
+from phalanx.model.annotations import unknown
 from phalanx.model.decode import conform
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind
@@ -46,6 +47,7 @@ class Manifests:
         everything = [doc for _, doc in whole]
         for kind, doc in whole:
             try:
+                self.notes += [f"{_title(doc)}: {text}" for text in unknown(doc["metadata"].get("annotations"))]
                 workload = kind_of(doc)
                 if workload is not None:
                     self._workload(workload, doc, everything)
@@ -82,8 +84,7 @@ class Manifests:
             return None, doc
         served = kind.version(version)
         title = _title(doc)
-        unknown = conform(doc, served.schema)
-        self.notes += [f"{title}: {text}" for text in unknown]
+        self.notes += [f"{title}: {text}" for text in conform(doc, served.schema)]
         meta = doc["metadata"]
         if kind.namespaced:
             meta.setdefault("namespace", namespace)

@@ -61,6 +61,21 @@ class GroupConditions:
             observed_generation=spec.generation,
         )
 
+    def parent_ignored(self, key: GroupKey, uid: str, parent: str) -> None:
+        """Its tree falls apart into single groups while the gate is off."""
+        self._emit(
+            d.RecordEvent,
+            namespace=key.namespace,
+            name=key.name,
+            uid=uid,
+            kind=key.kind,
+            type="Warning",
+            reason="ParentIgnored",
+            action="Scheduling",
+            message=f"parentCompositePodGroupName {parent} is ignored, {key} is scheduled for itself: the feature gate"
+            " CompositePodGroup is off",
+        )
+
     def forget(self, key: GroupKey) -> None:
         self.targets.pop(key, None)
         self._said.pop(key, None)

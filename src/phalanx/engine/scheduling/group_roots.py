@@ -14,6 +14,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.scheduling.admission import GANG, INVALID, Admission
 from phalanx.engine.scheduling.answers import Tree
 from phalanx.engine.scheduling.commits import Commits
@@ -59,6 +60,7 @@ class Groups:
         self.conditions = conditions
         self.commits = commits
         self.preemption = preemption
+        self.workloads = WorkloadStatuses(self.forest, cycle.emit)
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self._home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
@@ -185,6 +187,9 @@ class Groups:
         namespace, name = meta.namespace, meta.name
         forest = self.forest
         if kind == WORKLOAD:
+            self.workloads.seen((namespace, name), new)
+            if old is not None and new is not None and _same(old, new):
+                return  # its status was written, probably by us
             heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
             # Without it its implicit groups have no head any more.
             below = dict.fromkeys(forest.of_workload(namespace, name))
@@ -206,6 +211,9 @@ class Groups:
             else:
                 heads = forest.put_pod_group(new) if kind == POD_GROUP else forest.put_composite(new)
                 self.conditions.seen(key, new)
+                parent = new.spec.parent_composite_pod_group_name
+                if parent and not forest.parents_count and (old is None or old.metadata.uid != meta.uid):
+                    self.conditions.parent_ignored(key, meta.uid, parent)
                 if old is not None and _same(old, new):
                     return  # its status was written, probably by us
             if new is None or old is None or old.metadata.uid != new.metadata.uid:
@@ -231,7 +239,10 @@ class Groups:
         """A write about a group, or an eviction, was answered."""
         if not event.problem:
             return
-        if isinstance(decision, d.SetGroupCondition):
+        if isinstance(decision, d.SetGroupCondition) and decision.kind == WORKLOAD:
+            if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
+                self.workloads.unsaid((decision.namespace, decision.name))
+        elif isinstance(decision, d.SetGroupCondition):
             if event.problem != e.NOT_FOUND:
                 self.conditions.unsaid(GroupKey(decision.kind, decision.namespace, decision.name))
         elif isinstance(decision, d.Evict):

@@ -29,7 +29,9 @@ from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
+from phalanx.model.annotations import unknown
 from phalanx.model.fieldpath import invalid as invalid_value
+from phalanx.model.gates import DROPPED
 from phalanx.model.kinds import FieldError, Json, Kind, Version
 from phalanx.model.rules import meta
 from phalanx.model.zeros import fill
@@ -58,8 +60,20 @@ class Changes:
     async def create(self, request: Request) -> Answer:
         options = write_options(request)
         body = read_object(request, options)
+        asked = gated_fields(body.obj)
         obj, entry = await self.create_object(request, options, body.obj)
-        return self.answer(request, obj, entry, 201, body.warnings + self.custom.warnings(request.kind, obj))
+        warnings = body.warnings + self.custom.warnings(request.kind, obj) + self.dropped(asked, obj)
+        warnings += tuple(unknown(obj["metadata"].get("annotations")))
+        return self.answer(request, obj, entry, 201, warnings)
+
+    def dropped(self, asked: list[str], obj: Json) -> tuple[str, ...]:
+        """What a gate that is off has taken from a new object: silently it would be another object."""
+        kept = obj.get("spec") or {}
+        return tuple(
+            f"spec.{name} is not stored: it needs the feature gate {DROPPED[name]}, which is off"
+            for name in asked
+            if name not in kept and not self.ctx.gates(DROPPED[name])
+        )
 
     async def create_object(
         self, request: Request, options: WriteOptions, obj: Json, *, applied: bool = False
@@ -395,3 +409,9 @@ def released(new: Json, old: Json) -> bool:
         return False
     spec: Any = new.get("spec")
     return not (new.get("kind") == "Namespace" and isinstance(spec, dict) and spec.get("finalizers"))
+
+
+def gated_fields(obj: Json) -> list[str]:
+    """Fields of `spec` that a feature gate may take away."""
+    spec = obj.get("spec")
+    return [name for name in DROPPED if name in spec] if isinstance(spec, dict) else []

@@ -8,7 +8,7 @@ from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, UnsupportedMediaType
 from phalanx.local.api.apply import Applier
 from phalanx.local.api.body import check_place, check_type, parse_body, shape
-from phalanx.local.api.change import Changes
+from phalanx.local.api.change import Changes, gated_fields
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.patch_json import json_patch
 from phalanx.local.api.patch_merge import merge_patch
@@ -91,8 +91,9 @@ class Patches:
                 raise not_found(kind, request.name)
             made = self._applier.apply(kind, None, config, options.manager, now, force=options.force)
             view = _in_version(request, made)
+            asked = gated_fields(view)
             stored, new_entry = await changes.create_object(request, options, view, applied=True)
-            return changes.answer(request, stored, new_entry, 201, warnings)
+            return changes.answer(request, stored, new_entry, 201, (*warnings, *changes.dropped(asked, stored)))
 
         def mutate(current: Json) -> Json:
             latest = changes.latest(request)

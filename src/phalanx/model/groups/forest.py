@@ -65,6 +65,7 @@ class GroupForest:
         self._of_workload: dict[tuple[str, str], dict[GroupKey, None]] = {}  # groups that refer to a Workload
         self._leaf_of: dict[PodKey, GroupKey] = {}
         self._assumed: dict[PodKey, str] = {}
+        self._changed: dict[GroupKey, None] = {}  # leaves whose members or rules changed since `take_changed`
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -129,6 +130,11 @@ class GroupForest:
 
     # ---- questions -------------------------------------------------------------------------------------------
 
+    @property
+    def parents_count(self) -> bool:
+        """Whether groups have parents at all (gate CompositePodGroup)."""
+        return self._composites
+
     def group(self, key: GroupKey) -> Group | None:
         """The group, if its object (or its Workload's template) is there."""
         found = self._groups.get(key)
@@ -137,6 +143,16 @@ class GroupForest:
     def named(self, key: GroupKey) -> Group | None:
         """The group, also while only its pods or children have named it."""
         return self._groups.get(key)
+
+    def take_changed(self) -> dict[GroupKey, None]:
+        """Leaves that count otherwise than when this was last asked."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def leaf_templates(self, namespace: str, name: str) -> list[str]:
+        """Names of the templates of a Workload that pods are in groups of."""
+        found = self._workloads.get((namespace, name))
+        return list(found[1].leaves) if found is not None else []
 
     def of_workload(self, namespace: str, name: str) -> list[GroupKey]:
         """Groups made from a Workload, its implicit ones included."""
@@ -267,6 +283,8 @@ class GroupForest:
         group.source = source
         if old == spec:
             return before
+        if not group.composite:
+            self._changed[key] = None
         was_ready, was_bad = group.ready, group.bad
         parent_before = old.parent if old is not None else None
         parent_after = spec.parent if spec is not None else None
@@ -491,6 +509,7 @@ class GroupForest:
     def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         state = member.state
         group.counts[state] += sign
+        self._changed[group.key] = None
         if state is MemberState.PENDING:
             if member.pod.spec.scheduling_gates:
                 if sign > 0:

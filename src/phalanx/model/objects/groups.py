@@ -126,8 +126,13 @@ class WorkloadSpec(Struct, frozen=True):
     composite_pod_group_templates: list[CompositePodGroupTemplate] | None = None
 
 
+class WorkloadStatus(Struct, frozen=True):
+    conditions: list[Condition] | None = None
+
+
 class Workload(Struct, frozen=True):
     """The storage form (v1beta1). A v1alpha1 Workload is the same object seen through its own version."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()

@@ -58,6 +58,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "leases.coordination.k8s.io": cluster.LEASE,
     "poddisruptionbudgets.policy": cluster.PDB,
     "priorityclasses.scheduling.k8s.io": groups.PRIORITY_CLASS,
+    "workloads.scheduling.k8s.io": groups.WORKLOAD,
     "podgroups.scheduling.k8s.io": groups.POD_GROUP,
     "compositepodgroups.scheduling.k8s.io": groups.COMPOSITE_POD_GROUP,
     "customresourcedefinitions.apiextensions.k8s.io": cluster.DATED,

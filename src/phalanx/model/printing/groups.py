@@ -1,6 +1,8 @@
-"""The columns of groups: PodGroup, CompositePodGroup, PriorityClass. A Workload shows only its name and age."""
+"""The columns of groups: Workload, PodGroup, CompositePodGroup, PriorityClass."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from phalanx.model.kinds import Column, Json
 from phalanx.model.printing.cells import AGE, NAME, column, condition, spec, text
@@ -28,6 +30,29 @@ def _status(obj: Json, now: float) -> str:
 _POLICY = column("Policy", _policy, description="Basic or Gang.")
 _WORKLOAD = column("Workload", text("spec.workloadRef.workloadName"), description="The Workload it was made from.")
 
+
+def _workload(obj: Json, now: float) -> str:
+    scheduled = condition(obj, "Scheduled")
+    if scheduled is None:
+        return ""
+    return "Scheduled" if scheduled.get("status") == "True" else scheduled.get("reason") or "NotScheduled"
+
+
+def _of(part: str, whole: str) -> Callable[[Json, float], str]:
+    def cell(obj: Json, now: float) -> str:
+        status: Json = obj.get("status") or {}
+        return f"{status.get(part, 0)}/{status[whole]}" if whole in status else ""
+
+    return cell
+
+
+WORKLOAD: tuple[Column, ...] = (
+    NAME,
+    column("Status", _workload, description="Whether every group of it has its minimum on nodes."),
+    column("Groups", _of("scheduledGroups", "groups"), description="Groups with their minimum, of all."),
+    column("Pods", _of("scheduledPods", "pods"), description="Pods with a node, of all."),
+    AGE,
+)
 POD_GROUP: tuple[Column, ...] = (
     NAME,
     _POLICY,

@@ -184,18 +184,22 @@ def rules(gates: Gates) -> Rules:
     """Everything about Workload."""
 
     def prepare_create(obj: Json) -> None:
-        obj.pop("status", None)  # Workload has none
+        meta.clear_status(obj)
         _drop_tree(gates, obj.setdefault("spec", {}), {})
         if isinstance(obj, Viewed) and obj.view == "v1alpha1":
             workload_v1alpha1.mark(obj)
 
     def prepare_update(new: Json, old: Json) -> None:
-        new.pop("status", None)
+        meta.keep_status(new, old)
         workload_v1alpha1.keep_mark(new, old)
         if isinstance(new, Viewed) and new.view == "v1alpha1":
             workload_v1alpha1.keep_hidden(new, old)
             return  # its groups are as stored, or validation will refuse them
         _drop_tree(gates, new.setdefault("spec", {}), old.get("spec") or {})
+
+    def validate_status(new: Json, old: Json) -> list[FieldError]:
+        found = (new.get("status") or {}).get("conditions")
+        return meta.on_update(new, old) + meta.conditions(found, "status.conditions")
 
     def validate_create(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
@@ -224,6 +228,8 @@ def rules(gates: Gates) -> Rules:
         prepare_update=prepare_update,
         validate_create=validate_create,
         validate_update=validate_update,
+        prepare_status=meta.keep_all_but_status,
+        validate_status=validate_status,
         from_storage={"v1alpha1": workload_v1alpha1.from_storage},
         to_storage={"v1alpha1": workload_v1alpha1.to_storage},
     )

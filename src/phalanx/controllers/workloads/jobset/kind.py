@@ -52,7 +52,8 @@ def _asks(jobset: Json) -> bool:
 def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.jobset.controller import JobSetController
 
-    return [JobSetController(local.caches, local.clock, local.events, local.groups)]
+    groups = local.groups if local.gates("JobSetGang") else None
+    return [JobSetController(local.caches, local.clock, local.events, groups)]
 
 
 JOB_SET = WorkloadKind(

@@ -108,7 +108,11 @@ class LeaderWorkerSetController(Controller):
             if grouped:
                 scheduling = of_groups(look.leaders, look.outdated)
             elif grouping.asked(lws):
-                scheduling = ("False", "APINotAvailable", "Groups need the feature gate GenericWorkload")
+                scheduling = (
+                    "False",
+                    "APINotAvailable",
+                    "Groups need the feature gates GenericWorkload and PodGroupPerReplica",
+                )
             elif condition(lws, SCHEDULING_READY):
                 scheduling = ("False", "NotAsked", "Groups are not asked for; replicas that have one keep it")
             if go_on:

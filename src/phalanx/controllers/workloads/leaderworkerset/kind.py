@@ -90,7 +90,8 @@ def _replica(part: str) -> tuple[int, str]:
 def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.leaderworkerset.controller import LeaderWorkerSetController
 
-    controller = LeaderWorkerSetController(local.caches, local.clock, local.events, local.groups)
+    groups = local.groups if local.gates("PodGroupPerReplica") else None
+    controller = LeaderWorkerSetController(local.caches, local.clock, local.events, groups)
     local.admission.insert(0, controller.admit)
     return [controller]
 

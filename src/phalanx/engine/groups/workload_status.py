@@ -1,0 +1,129 @@
+"""The status of a Workload: what became of all groups made from it, as numbers that change with a group, not sums anew.
+
+Kubernetes has no such status; without it nobody could wait for a Workload whose groups are no objects (KEP-4671).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.model.groups import GroupForest, GroupKey
+from phalanx.model.objects import Workload
+
+WHOLE = "Scheduled"
+Place = tuple[str, str]  # (namespace, name) of a Workload
+Said = tuple[str, str, str]  # status, reason, message
+# How a leaf counts: its Workload, its template, and numbers by field of the status.
+Part = tuple[Place, str, tuple[tuple[str, int], ...]]
+
+
+class WorkloadStatuses:
+    def __init__(self, forest: GroupForest, emit: Emit) -> None:
+        self._forest, self._emit = forest, emit
+        self._parts: dict[GroupKey, Part] = {}
+        self._sums: dict[Place, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
+        self._said: dict[Place, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> what was said
+        self._touched: dict[Place, None] = {}
+
+    def seen(self, place: Place, workload: Workload | None) -> None:
+        """A Workload came, changed or is gone (None)."""
+        self._touched[place] = None
+        if workload is None:
+            self._said.pop(place, None)
+            return
+        uid = workload.metadata.uid
+        known = self._said.get(place)
+        if known is None or known[0] != uid:
+            written = {c.type: (c.status, c.reason, c.message) for c in workload.status.conditions or ()}
+            self._said[place] = (uid, written)
+
+    def unsaid(self, place: Place) -> None:
+        """A write failed: say it again when there is reason to."""
+        known = self._said.get(place)
+        if known is not None:
+            known[1].clear()
+
+    def tell(self) -> None:
+        """Once per step: whatever happened in it is one change."""
+        for leaf in self._forest.take_changed():
+            self._count(leaf)
+        touched, self._touched = self._touched, {}
+        for place in touched:
+            self._say(place)
+
+    def _count(self, leaf: GroupKey) -> None:
+        group = self._forest.group(leaf)
+        new: Part | None = None
+        if group is not None and group.spec is not None and group.spec.workload is not None:
+            known, placed = group.known, group.placed
+            numbers = {
+                "groups": 1,
+                "scheduledGroups": int(placed >= group.spec.minimum),
+                "pods": known,
+                "scheduledPods": placed,
+            }
+            place = (leaf.namespace, group.spec.workload)
+            new = (place, group.spec.template or "", tuple(numbers.items()))
+        old = self._parts.get(leaf)
+        if old == new:
+            return
+        for part, sign in ((old, -1), (new, +1)):
+            if part is not None:
+                place, template, counted = part
+                sums = self._sums.setdefault(place, {}).setdefault(template, Counter())
+                for name, number in counted:
+                    sums[name] += sign * number
+                if not sums["groups"]:
+                    del self._sums[place][template]
+                self._touched[place] = None
+        if new is None:
+            del self._parts[leaf]
+        else:
+            self._parts[leaf] = new
+
+    def _say(self, place: Place) -> None:
+        sums = self._sums.get(place, {})
+        if not sums:
+            self._sums.pop(place, None)
+        known = self._said.get(place)
+        if known is None:
+            return  # groups that name a Workload nobody made
+        uid, said = known
+        total: Counter[str] = Counter()
+        for numbers in sums.values():
+            total.update(numbers)
+        templates = self._forest.leaf_templates(*place)
+        empty = [name for name in templates if name not in sums]
+        told = {f"{name}/{WHOLE}": _verdict(sums[name], []) for name in templates if name in sums}
+        told[WHOLE] = _verdict(total, empty)
+        if not sums and not said:
+            return  # nobody has used it yet
+        counts = {name: total[name] for name in ("groups", "scheduledGroups", "pods", "scheduledPods")}
+        for type_, verdict in told.items():
+            if said.get(type_) != verdict:
+                said[type_] = verdict
+                self._emit(
+                    d.SetGroupCondition,
+                    namespace=place[0],
+                    name=place[1],
+                    uid=uid,
+                    kind="Workload",
+                    type=type_,
+                    status=verdict[0],
+                    reason=verdict[1],
+                    message=verdict[2],
+                    counts=counts,
+                )
+
+
+def _verdict(numbers: Counter[str], empty: list[str]) -> Said:
+    groups, scheduled = numbers["groups"], numbers["scheduledGroups"]
+    placed = f"{numbers['scheduledPods']} of {numbers['pods']} pods have a node"
+    text = f"{scheduled} of {groups} groups have their minimum; {placed}"
+    if empty:
+        return "False", "WaitingForGroups", f"{text}; no group of {', '.join(empty)} yet"
+    if groups and scheduled == groups:
+        return "True", "Scheduled", text
+    return "False", "WaitingForMembers" if not groups else "NotScheduled", text

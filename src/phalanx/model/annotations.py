@@ -1,0 +1,45 @@
+"""The annotations and labels under our own prefix. A key that is not among them was meant to be one, and is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+PREFIX = "scheduling.phalanx.dev/"
+_LEVELS = ("", "replicated-job-", "subgroup-")  # levels of a workload that lie between its objects
+_WISHES = ("gang", "topology", "disruption", "min-count", "min-groups", "preferred-topology")
+_WRITTEN_BY_PEOPLE = (
+    *(level + wish for level in _LEVELS for wish in _WISHES),
+    "api",
+    "group-tree",
+    "min-resources",
+    "pod-group",
+    "provider",
+    "schedule-timeout-seconds",
+    "scheduler-name",
+)
+_WRITTEN_BY_US = (
+    "adopted",
+    "after-group",
+    "bound-in-group",
+    "completed-in-run",
+    "made-as",
+    "pods-to-come",
+    "run",
+    "v1beta1-fields",
+)
+KNOWN = frozenset(PREFIX + name for name in (*_WRITTEN_BY_PEOPLE, *_WRITTEN_BY_US))
+
+
+def unknown(annotations: Mapping[str, object] | None) -> list[str]:
+    """A sentence for each key that means nothing, with the one its author may have meant."""
+    return [
+        f"annotation {key} means nothing to Phalanx{_hint(key)}"
+        for key in annotations or ()
+        if key.startswith(PREFIX) and key not in KNOWN
+    ]
+
+
+def _hint(key: str) -> str:
+    near = get_close_matches(key.removeprefix(PREFIX), _WRITTEN_BY_PEOPLE, n=1)
+    return f"; did you mean {PREFIX}{near[0]}?" if near else ""

@@ -1,0 +1,36 @@
+"""Whatever happens to a workload: nothing restarts, strands, doubles or goes silent because something changed.
+
+`make lives SEQUENCES=…` runs more stories of every kind.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from life import EVENTS, Broken, live, shortest
+
+from phalanx.model.groups import forest
+
+SEQUENCES = int(os.environ.get("LIVES_SEQUENCES", "2"))
+FIRST = int(os.environ.get("LIVES_SEED", "0"))
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_whatever_happens_to_a_workload_it_lives_on(kind: str) -> None:
+    broken = [story for seed in range(FIRST, FIRST + SEQUENCES) if (story := shortest(kind, seed)) is not None]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_model_sees_a_gang_that_starts_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = forest.spec_of_object
+
+    def every_minimum_is_one(obj: Any) -> Any:
+        return replace(right(obj), minimum=1)
+
+    live("Job", 6, [])
+    monkeypatch.setattr(forest, "spec_of_object", every_minimum_is_one)
+    with pytest.raises(Broken, match="needs 4 pods and has 3 on nodes"):
+        live("Job", 6, [])
