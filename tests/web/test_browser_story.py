@@ -17,6 +17,12 @@ from phalanx.serve.demo import workloads
 
 RACK = "topology.phalanx.dev/rack"
 EXAMPLES = Path(__file__).parents[2] / "examples"
+DROP = """(text) => {
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([text], "dropped.yaml"));
+    const dropped = new DragEvent("drop", {dataTransfer, bubbles: true, cancelable: true});
+    document.getElementById("manifest").dispatchEvent(dropped);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +178,10 @@ def tries_another_manifest(page: Any, up: Up) -> None:
     slider.fill("6")
     page.locator(".outlook .card[data-fits='1']").wait_for()
     shot(page, "whatif")
+    page.locator(".whatif input[type=file]").set_input_files(str(EXAMPLES / "job-gang.yaml"))
+    page.locator(".outlook .card[data-fits='1']", has_text="job-gang").wait_for()
+    page.evaluate(DROP, (EXAMPLES / "podgroup-topology.yaml").read_text().replace("podgroup-topology", "dropped"))
+    page.locator(".outlook .card[data-fits='1']", has_text="dropped").wait_for()
     page.get_by_label("Manifest").fill("a: [1")
     page.get_by_role("button", name="Try it").click()
     page.locator(".problem").get_by_text("error parsing YAML").wait_for()

@@ -92,7 +92,8 @@ export function groupsView(app) {
           h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/why/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
           h("td", {}, member.node ? h("a", { href: `#/node/${member.node}` }, member.node) : "–"),
           h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))),
-      events?.length ? h("h3", {}, "Events") : "",
+      events?.length || known.problem ? h("h3", {}, "Events") : "",
+      known.problem ? h("p", { class: "muted" }, known.problem) : "",
       h("ul", { class: "events" }, (events ?? []).slice(0, 20).map((event) => h("li", { "data-type": event.type },
         h("b", {}, event.reason), event.count > 1 ? ` ×${event.count}` : "", h("span", { class: "muted" }, ` ${age((Date.now() - Date.parse(event.time)) / 1000)} ago`), h("div", {}, event.message)))));
   }
@@ -109,7 +110,9 @@ export function groupsView(app) {
     details.set(key, known);
     const take = async (part, answer) => {
       try {
-        known[part] = (await answer)[part];
+        const found = await answer;
+        known[part] = found[part];
+        if (part === "events") known.problem = found.problem;
       } catch {
         known[part] ??= []; // it is gone, or may not be read
       }
