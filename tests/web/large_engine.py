@@ -107,6 +107,9 @@ class Standing:
     def link(self) -> str:
         return f"{self.url}#login={self.login.link()}"
 
+    def publish(self, change: dict[str, object]) -> None:
+        asyncio.run_coroutine_threadsafe(self.feed._publish(change), self._loop).result(10)
+
     def stop(self) -> None:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)

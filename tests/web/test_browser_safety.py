@@ -11,6 +11,8 @@ from browser_run import SHOTS, accessible, chromium, shot, watched_page
 from dashboard_run import Watched, create, gang
 from large_engine import NODES, PODS, Standing, large_engine
 
+from phalanx.web.login import SESSION_SECONDS
+
 MOST_BYTES = 30 << 20
 FOCUSED = """() => {
     const at = document.activeElement;
@@ -67,6 +69,12 @@ def test_names_and_messages_are_text_and_logins_that_end_say_so(small: Watched, 
         page.locator("#view .problem").wait_for()
         assert page.locator("#view img").count() == 0
         assert page.title() == "Phalanx"
+        # A login that ends while the page is open is told at once.
+        login = small.dashboard._login
+        real, login._now = login._now, lambda: real() + 2 * SESSION_SECONDS
+        small.call(small.dashboard._feed._publish({}))
+        dialog.get_by_text("expired").wait_for()
+        login._now = real
         # The same link again, in a page that is not logged in.
         page.context.clear_cookies()
         page.goto("about:blank")

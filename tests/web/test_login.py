@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
 from dashboard_run import Browser, Watched
+from large_engine import Standing, large_engine
 
 from local_cluster import LocalCluster
 from phalanx.base.errors import ConfigProblem, Unauthorized
@@ -53,6 +55,24 @@ def test_links_and_logins_expire_and_say_so() -> None:
     now[0] = 1000 + SESSION_SECONDS + 1
     with pytest.raises(Unauthorized, match="login has expired"):
         login.may(cookie)
+
+
+def test_a_login_that_ends_ends_the_pages_it_opened() -> None:
+    standing = Standing(large_engine(nodes=64, pods=8))
+    try:
+        browser = Browser(standing.url)
+        assert browser.login(standing.link()) == 200
+        stream = browser.follow(browser.get("/api/snapshot")["id"])
+        standing.publish({"sample": {"t": 1}})
+        assert stream.until(lambda change: "sample" in change)
+        standing.login._now = lambda: time.time() + SESSION_SECONDS + 60
+        standing.publish({"sample": {"t": 2}})
+        with pytest.raises(AssertionError, match="ended"):
+            stream.until(lambda change: False)
+        code, told = browser.ask("GET", "/api/snapshot")
+        assert code == 401 and "expired" in told["message"]
+    finally:
+        standing.stop()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from phalanx.base.errors import Unauthorized
 
 LINK_SECONDS = 24 * 3600.0
-SESSION_SECONDS = 12 * 3600.0
+SESSION_SECONDS = 7 * 24 * 3600.0  # a page on a second screen; loopback only
 MOST_LINKS = 32  # unused links at one time; the oldest goes first
 ASK = "ask"  # may also ask what-if
 LOOK = "look"

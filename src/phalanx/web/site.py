@@ -134,9 +134,10 @@ class Site:
         follow = self._feed.follow(after)
         try:
             async for text in follow:
+                self._may(request)  # a login that ended ends what it opened; the page then says so
                 async with asyncio.timeout(30):  # a page that reads nothing for so long is not looked at
                     await response.write(text)
-        except (TimeoutError, ConnectionResetError):
+        except (TimeoutError, ConnectionResetError, Unauthorized):
             pass
         finally:
             await follow.aclose()  # type: ignore[attr-defined]
