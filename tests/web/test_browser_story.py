@@ -77,7 +77,7 @@ def logs_in(page: Any, up: Up) -> None:
 
 
 def sees_gangs_arrive(page: Any, up: Up) -> None:
-    (_, training), (_, inference), (_, evaluation) = workloads(training_seconds=3600, evaluation_seconds=3600)
+    (_, training), (_, inference), (_, evaluation) = workloads()
     up.kube.create(training)
     up.kube.create(inference)
     held = (
