@@ -220,10 +220,10 @@ class Catalogue:
                     if isinstance(unit.key, str):
                         hit.add(leaf)
         return Cost(
-            budgets=beyond((count, budgets.allowed[b]) for b, count in hits.items()),
+            budgets=beyond((count, budgets.allowed[b]) for b, count in hits.items()) if hits else 0,
             priority=max(unit.priority for unit in units),
             pods=sum(len(unit.pods) for unit in units),
-            gangs=broken(gone, self._running, {leaf: self.minimum(leaf) for leaf in gone}),
+            gangs=broken(gone, self._running, {leaf: self.minimum(leaf) for leaf in gone}) if gone else 0,
             workloads=len(hit),
             work=-sum(unit.started for unit in units),
         )
@@ -235,7 +235,7 @@ class Catalogue:
             for record in unit.pods.values():
                 for b in self.budgets.of(record):
                     hits[b] = hits.get(b, 0) + 1
-        over = beyond((count, self.budgets.allowed[b]) for b, count in hits.items())
+        over = beyond((count, self.budgets.allowed[b]) for b, count in hits.items()) if hits else 0
         workload = self.workload(unit) is not None
         return hurt(over, sum(hits.values()), unit.priority, len(unit.pods), workload, -unit.started, str(unit.key))
 

@@ -6,8 +6,10 @@ they add up, or only have a highest, so the search prices them unit by unit), an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +33,12 @@ class Cost:
 
     def key(self, order: Sequence[str] = ORDER) -> tuple[float, ...]:
         """The comparator: the lesser key hurts less."""
-        return tuple(getattr(self, name) for name in order)
+        return _parts(tuple(order))(self)
+
+
+@cache
+def _parts(order: tuple[str, ...]) -> Callable[[Cost], tuple[float, ...]]:
+    return attrgetter(*order)
 
 
 def hurt(
