@@ -45,8 +45,11 @@ simulate: venv
 	$(BIN)/python -m phalanx.testing.simulation --seed $(or $(SEED),1) --steps $(or $(STEPS),100000) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS))
 
+# The pages made from the code, then the site: site/index.html, without network; a broken link fails.
 docs: venv
 	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 
 # Pins what the image installs; after a change of the dependencies in pyproject.toml.
 lock: venv
@@ -63,7 +66,7 @@ sbom: venv
 	@$(BIN)/python tools/sbom.py
 
 clean:
-	rm -rf $(VENV) data dist build
+	rm -rf $(VENV) data dist build site
 
 # Concurrent histories of the store and the API handlers, with crashes, each checked for an order that explains it.
 linearize: venv

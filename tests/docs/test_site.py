@@ -1,0 +1,57 @@
+"""The documentation is a site that can be built and read without network, and none of its links is broken."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+LOADED = re.compile(rb"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?(https?:)?//[^"'\s>]+""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="pip install -e '.[docs]' brings mkdocs-material")
+    to = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(to)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return to
+
+
+def test_the_site_builds_and_no_link_in_it_is_broken(site: Path) -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert {path.stem for path in site.glob("*.html")} >= pages
+    assert (site / "search" / "search_index.json").stat().st_size > 10_000
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    for page in site.glob("*.html"):
+        assert LOADED.search(page.read_bytes()) is None, (
+            f"{page.name} needs the network: {LOADED.search(page.read_bytes())}"
+        )
+
+
+def test_every_page_is_on_one_of_the_four_paths() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    paths = {
+        name: [page for entry in pages for page in entry.values()] for one in nav[1:] for name, pages in one.items()
+    }
+    assert list(paths) == ["Try it", "Use it on a cluster", "Extend it", "Understand it"]
+    listed = [page for pages in paths.values() for page in pages]
+    assert len(listed) == len(set(listed)), "a page is listed twice"
+    assert {*listed, "index.md"} == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "examples/README.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    links = [link for link in LINK.findall(page.read_text()) if not link.startswith(("http:", "https:", "#"))]
+    missing = [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+    assert not missing, f"{name} links to what is not there: {missing}"
