@@ -18,12 +18,12 @@ from phalanx.engine.engine import Engine
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.reading import Reader
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.web.feed import Feed
 from phalanx.web.history import History
 from phalanx.web.login import Login
 from phalanx.web.questions import Questions
-from phalanx.web.reading import Reader
 from phalanx.web.site import Site
 
 NODES, PODS, RACKS, BLOCKS = 5_000, 50_000, 64, 8

@@ -12,10 +12,10 @@ from dashboard_run import RACK, Watched, create, gang
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PodChanged
 from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.reading import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES
-from phalanx.web.reading import Reader
 
 
 def placed(name: str, pods: int):

@@ -26,8 +26,7 @@ from phalanx.serve.diagnostics import BASE, kind_of
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_OPTIONS: tuple[Decorator, ...] = (
-    click.option("-n", "--namespace", default="", metavar="NS", help="[default: the kubeconfig's, else default]"),
+_PLACE: tuple[Decorator, ...] = (
     click.option(
         "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
     ),
@@ -38,8 +37,17 @@ _OPTIONS: tuple[Decorator, ...] = (
         metavar="URL",
         help="Health address of a scheduler of its own: http://127.0.0.1:10259",
     ),
+)
+_OPTIONS: tuple[Decorator, ...] = (
+    click.option("-n", "--namespace", default="", metavar="NS", help="[default: the kubeconfig's, else default]"),
+    *_PLACE,
     click.option("-o", "--output", default="text", show_default=True, type=click.Choice(["text", "json"])),
 )
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the scheduler is."""
+    return reduce(lambda inner, option: option(inner), reversed(_PLACE), command)
 
 
 def asking_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,8 +149,8 @@ def run(work: Coroutine[Any, Any, int]) -> int:
 class Paint:
     """Colours only for people at a terminal who did not say NO_COLOR."""
 
-    def __init__(self) -> None:
-        self._on = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    def __init__(self, on: bool | None = None) -> None:
+        self._on = sys.stdout.isatty() and not os.environ.get("NO_COLOR") if on is None else on
 
     def __call__(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._on else text

@@ -1,4 +1,4 @@
-"""The scheduler answers questions: GET why and plan, POST whatif, below /phalanx/v1.
+"""The scheduler answers questions: GET why, plan and state, POST whatif, below /phalanx/v1.
 
 Behind the API server of a local cluster, and on an address of a scheduler of its own. Only reads the engine; who may
 ask is decided before a question gets here. Thinking happens aside: deciding never waits for a question.
@@ -6,6 +6,7 @@ ask is decided before a question gets here. Thinking happens aside: deciding nev
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,9 +19,10 @@ from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.model.gates import Gates
 from phalanx.serve.aside import Aside
 from phalanx.serve.manifests import Manifests
+from phalanx.serve.reading import Reader
 
 BASE = "/phalanx/v1"
-PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan")
+PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state")
 MOST_BYTES = 8 << 20
 
 _PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
@@ -43,8 +45,16 @@ class _Asked(msgspec.Struct):
 
 
 class Diagnostics:
-    def __init__(self, engine: Engine, client: Client, gates: Gates, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        client: Client,
+        gates: Gates,
+        ready: Callable[[], bool],
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._engine = engine
+        self._reader = Reader(engine, now)
         self._client = client
         self._gates = gates
         self._aside = Aside()
@@ -62,6 +72,8 @@ class Diagnostics:
             raise ServiceUnavailable(text, retry_after=1)
         if what == "whatif":
             return await self._whatif(query, body)
+        if what == "state":
+            return await self._aside.answer(lambda: msgspec.json.encode(self._reader.state()))
         kind, namespace, name = _named(query)
         relax = query.get("relax", "true") != "false"
 

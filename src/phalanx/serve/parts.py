@@ -62,7 +62,11 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
             record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
         )
         diagnostics = Diagnostics(
-            service.engine, server.client("phalanx-scheduler"), settings.server.gates, lambda: service.synced
+            service.engine,
+            server.client("phalanx-scheduler"),
+            settings.server.gates,
+            lambda: service.synced,
+            server.context.clock.now,
         )
         server.measure("scheduler", SchedulerMetrics(service).text)
         for path in PATHS:

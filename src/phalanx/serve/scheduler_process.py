@@ -169,7 +169,7 @@ class SchedulerProcess:
 
     def _questions(self, connection: Connection, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
         diagnostics = self.diagnostics = Diagnostics(
-            service.engine, client, self._settings.gates, lambda: service.synced
+            service.engine, client, self._settings.gates, lambda: service.synced, self._clock.now
         )
         guarded = Guarded(diagnostics, connection)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)

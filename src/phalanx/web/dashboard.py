@@ -16,13 +16,13 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Loop
 from phalanx.serve.diagnostics import BASE, Diagnostics
+from phalanx.serve.reading import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import Listen
 from phalanx.web.feed import Feed
 from phalanx.web.history import History
 from phalanx.web.login import Login
 from phalanx.web.questions import MOST_TEXT, Questions
-from phalanx.web.reading import Reader
 from phalanx.web.site import Site
 
 LINK = f"{BASE}/dashboard"  # behind the API server's token: a fresh login link

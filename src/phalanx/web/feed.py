@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
+from phalanx.serve.reading import Layout, NodeRow, Reader
 from phalanx.web.history import EVERY, History
-from phalanx.web.reading import Layout, NodeRow, Reader
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.engine import decisions as d
-from phalanx.web.reading import Reader
+from phalanx.serve.reading import Reader
 
 Json = dict[str, Any]
 

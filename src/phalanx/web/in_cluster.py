@@ -18,12 +18,12 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden
 from phalanx.serve.diagnostics import BASE, Diagnostics
 from phalanx.serve.guarded import Guarded
+from phalanx.serve.reading import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.web.feed import Feed
 from phalanx.web.history import History
 from phalanx.web.login import ASK, LOOK, Login
 from phalanx.web.questions import Questions
-from phalanx.web.reading import Reader
 from phalanx.web.site import Site
 
 PREFIX = "/dashboard"

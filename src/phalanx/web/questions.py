@@ -11,8 +11,8 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.serve.diagnostics import BASE, Diagnostics
+from phalanx.serve.reading import Reader
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
-from phalanx.web.reading import Reader
 
 Json = dict[str, Any]
 Query = Mapping[str, str]

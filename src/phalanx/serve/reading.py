@@ -1,4 +1,4 @@
-"""What the page shows of an engine, as plain values. The only file of this package that looks inside an engine.
+"""What the dashboard and `phalanx top` show of an engine, as plain values. They look inside an engine nowhere else.
 
 Names, numbers and sentences only: pods' containers, environment and volumes never leave this file, and Secrets never
 reach the engine.
@@ -28,6 +28,7 @@ _HIDDEN = ("ephemeral-storage",)
 _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
 MOST_QUEUED = 500  # roots listed one by one; counts are always complete
 MOST_MEMBERS = 2000  # pods of a group listed one by one
+MOST_GROUPS = 1000  # in a screen of text, those that wait first
 
 NodeRow = tuple[
     Any, ...
@@ -317,6 +318,51 @@ class Reader:
             room = float(free.sum())
             torn[name] = round(float(free[busy[alive]].sum()) / room, 4) if room else 0.0
         return {"use": use, "torn": torn}
+
+    def domains(self, layout: Layout) -> list[Json]:
+        """What is there and what is free in every domain of the innermost topology key; without one, on every node."""
+        columns = self._engine.columns
+        ids = [columns.resources[name] for name in layout.resources]
+        rows: dict[tuple[str, ...], list[int]] = {}
+        for row in columns.row_of.values():
+            node = columns.nodes[row]
+            assert node is not None
+            at = tuple(node.metadata.labels.get(key, "") for key in layout.keys) or (node.metadata.name,)
+            rows.setdefault(at, []).append(row)
+        busy = columns.used[columns.resources["pods"]] > 0
+        alloc = columns.alloc[ids]  # (R, N) in the unit of each resource
+        room = (alloc - columns.used[ids]).clip(min=0)
+        found = []
+        for at, inside in sorted(rows.items(), key=lambda entry: [_natural(part) for part in entry[0]]):
+            usable = [row for row in inside if not self._closed(row)]
+            has = alloc[:, inside].sum(axis=1).round().astype(int).tolist()
+            free = room[:, usable].sum(axis=1).round().astype(int)
+            found.append({"path": list(at), "nodes": len(inside), "closed": len(inside) - len(usable),
+                          "empty": int((~busy[usable]).sum()), "has": has, "free": free.tolist()})  # fmt: skip
+        return found
+
+    def _closed(self, row: int) -> bool:
+        """Cordoned or away: its free room is nobody's."""
+        node = self._engine.columns.nodes[row]
+        assert node is not None
+        return bool(node.spec.unschedulable) or any(taint.key in _AWAY for taint in node.spec.taints or ())
+
+    def state(self) -> Json:
+        """Everything that fits one screen of text: who waits, the groups, and the free room by domain."""
+        layout = self.layout()
+        groups = self.groups()
+        first = heapq.nsmallest(MOST_GROUPS, groups.items(), key=lambda entry: (not entry[1]["pending"], entry[0]))
+        return {
+            "now": round(self._now(), 1),
+            "nodes": len(self._engine.columns.row_of),
+            "keys": layout.keys,
+            "resources": layout.resources,
+            "use": self.sums(layout)["use"],
+            "queue": self.queue(),
+            "groups": dict(first),
+            "groupCount": len(groups),
+            "domains": self.domains(layout),
+        }
 
     # ---- where victims are
 

@@ -1,0 +1,322 @@
+"""What `phalanx top` draws: state and keys in, lines of a given width and height out. Asks nobody, writes nothing."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.text import Text
+
+from phalanx.cli.words import age, amount, plural, short
+
+Json = dict[str, Any]
+VIEWS = ("Queue", "Groups", "Racks")
+PLACES = {"active": "next", "attempt": "tried", "backoff": "retry", "waiting": "asleep", "gated": "held"}
+COLOURS = {"asleep": "yellow", "retry": "yellow", "held": "cyan", "next": "green", "tried": "green",
+           "Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}  # fmt: skip
+HELP = "tab view · ↑↓ move · / search · enter why · p plan · q quit"
+HELP_DETAIL = "↑↓ scroll · q back"
+MOST_REASON = 4  # lines of the chosen row's reason
+MOST_RESOURCES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table. `ask`: KIND/NAMESPACE/NAME to ask why about, or "" where there is nothing to ask."""
+
+    cells: tuple[str, ...]
+    more: str = ""
+    ask: str = ""
+    style: str = ""
+
+
+@dataclass(slots=True)
+class Screen:
+    """Which view, which row, what is searched for, and the answer that is open, if one is."""
+
+    where: str = ""  # the server, for the title
+    state: Json = field(default_factory=dict)
+    view: int = 0
+    search: str = ""
+    typing: bool = False
+    trouble: str = ""  # why the picture is old
+    detail: list[str] | None = None
+    title: str = ""
+    _chosen: dict[int, int] = field(default_factory=dict)
+    _top: dict[int, int] = field(default_factory=dict)
+    _scrolled: int = 0
+    _page: int = 10
+
+    # ---- keys
+
+    def press(self, key: str) -> str:
+        """What is to be done beyond drawing: "quit", "why KEY", "plan KEY" or ""."""
+        if self.detail is not None:
+            return self._scroll(key)
+        if self.typing:
+            return self._type(key)
+        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": self._page, "pageup": -self._page,
+                 "home": -(1 << 30), "g": -(1 << 30), "end": 1 << 30, "G": 1 << 30}  # fmt: skip
+        if key in steps:
+            last = len(self.rows()) - 1
+            self._chosen[self.view] = max(0, min(last, self._chosen.get(self.view, 0) + steps[key]))
+        elif key in ("tab", "right", "l", "backtab", "left", "h"):
+            self.view = (self.view + (1 if key in ("tab", "right", "l") else -1)) % len(VIEWS)
+        elif key in "123":
+            self.view = int(key) - 1
+        elif key == "/":
+            self.typing, self.search = True, ""
+        elif key == "escape":
+            self.search = ""
+        elif key in ("enter", "p"):
+            row = self.chosen()
+            return f"{'plan' if key == 'p' else 'why'} {row.ask}" if row is not None and row.ask else ""
+        elif key == "q":
+            return "quit"
+        return ""
+
+    def _type(self, key: str) -> str:
+        if key == "enter":
+            self.typing = False
+        elif key == "escape":
+            self.typing, self.search = False, ""
+        elif key == "backspace":
+            self.search = self.search[:-1]
+        elif len(key) == 1:
+            self.search += key
+        self._chosen[self.view] = 0
+        return ""
+
+    def _scroll(self, key: str) -> str:
+        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": self._page, " ": self._page, "pageup": -self._page,
+                 "home": -(1 << 30), "g": -(1 << 30), "end": 1 << 30, "G": 1 << 30}  # fmt: skip
+        if key in steps:
+            self._scrolled = max(0, self._scrolled + steps[key])
+        elif key in ("q", "escape", "left", "h", "enter", "backspace"):
+            self.detail = None
+        return ""
+
+    def open(self, title: str, text: str) -> None:
+        self.title, self.detail, self._scrolled = title, text.splitlines(), 0
+
+    # ---- rows
+
+    def rows(self, view: int | None = None) -> list[Row]:
+        """Of a view, as far as they match what is searched for."""
+        if not self.state:
+            return []
+        view = self.view if view is None else view
+        found = (self._queue, self._groups, self._racks)[view]()
+        wanted = self.search.lower()
+        return [row for row in found if wanted in " ".join((*row.cells, row.more)).lower()] if wanted else found
+
+    def chosen(self) -> Row | None:
+        rows = self.rows()
+        return rows[min(self._chosen.get(self.view, 0), len(rows) - 1)] if rows else None
+
+    def _queue(self) -> list[Row]:
+        rows = []
+        roots = self.state["queue"]["roots"]
+        several = len({root["namespace"] for root in roots}) > 1
+        for number, root in enumerate(roots, 1):
+            place = PLACES.get(root["place"], root["place"])
+            kind = "pod " if root["key"].startswith("pod/") else ""
+            cells = (
+                str(number),
+                f"{kind}{root['namespace']}/{root['name']}" if several else f"{kind}{root['name']}",
+                str(root["pods"]),
+                str(root["priority"]),
+                age(self.state["now"] - root["asked"]),
+                place,
+                _gist(root["message"]),
+            )
+            rows.append(Row(cells, root["message"] or "not tried yet", root["key"], COLOURS.get(place, "")))
+        return rows
+
+    def _groups(self) -> list[Row]:
+        groups: dict[str, Json] = self.state["groups"]
+        below: dict[str, list[str]] = {}
+        for key, group in groups.items():
+            parent = group["parent"] if group["parent"] in groups else ""
+            below.setdefault(parent, []).append(key)
+        rows: list[Row] = []
+        several = len({key.split("/")[1] for key in groups}) > 1
+
+        def add(key: str, depth: int) -> None:
+            group = groups[key]
+            kind, _, name = key.partition("/")
+            what = "groups" if kind == "compositepodgroup" else "pods"
+            policy = f"gang {group['min']}" if group["gang"] else "basic"
+            placed = f"{group['placed']} of {max(group['known'], group['min'] if group['gang'] else 0)} {what}"
+            reason = group["reason"] or ("Scheduled" if group["placed"] and not group["pending"] else "")
+            topology = f"one {short(group['topology'])}" if group["topology"] else ""
+            more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "nobody waits"
+            shown = name if several else name.partition("/")[2]
+            cells = ("  " * depth + shown, policy, placed, str(group["pending"]), topology, reason)
+            rows.append(Row(cells, f"{kind} {name}: {more}", key, COLOURS.get(reason, "")))
+            for child in below.get(key, ()):
+                add(child, depth + 1)
+
+        for key in sorted(below.get("", ()), key=lambda key: (not groups[key]["pending"], key)):
+            add(key, 0)
+        return rows
+
+    def _racks(self) -> list[Row]:
+        resources, keys = self.state["resources"], self.state["keys"]
+        rows = []
+        for domain in self.state["domains"]:
+            shares = [
+                f"{amount(name, free)} of {amount(name, has)}"
+                for name, free, has in zip(resources, domain["free"], domain["has"], strict=True)
+            ]
+            used = 1 - domain["free"][0] / domain["has"][0] if domain["has"] and domain["has"][0] else 0.0
+            closed = f", {plural(domain['closed'], 'node')} closed" if domain["closed"] else ""
+            select = f" -l {keys[-1]}={domain['path'][-1]}" if keys else f" {domain['path'][-1]}"
+            cells = (
+                "/".join(part or "-" for part in domain["path"]),
+                str(domain["nodes"]),
+                str(domain["empty"]),
+                _bar(used),
+                *shares[:MOST_RESOURCES],
+            )
+            more = f"{used:.0%} in use{closed}; see kubectl get node{'s' if keys else ''}{select}"
+            rows.append(Row(cells, more, "", "green" if used < 0.5 else "yellow" if used < 0.95 else "red"))
+        return rows
+
+    def _heads(self) -> tuple[str, ...]:
+        if self.view == 0:
+            return ("#", "ROOT", "PODS", "PRIO", "WAITS", "STATE", "REASON")
+        if self.view == 1:
+            return ("GROUP", "POLICY", "PLACED", "PENDING", "TOPOLOGY", "STATUS")
+        level = " > ".join(short(key) for key in self.state.get("keys", ())) or "node"
+        free = [f"{short(name).upper()} FREE" for name in self.state.get("resources", ())[:MOST_RESOURCES]]
+        return (level.upper(), "NODES", "EMPTY", "USE", *free)
+
+    # ---- drawing
+
+    def draw(self, width: int, height: int | None) -> Text:
+        """Exactly `height` lines; None: as many as there are, for paper."""
+        lines = self._title(width)
+        if self.detail is not None:
+            lines += self._answer(width, height - len(lines) if height is not None else None)
+        else:
+            lines += self._table(width, height - len(lines) if height is not None else None)
+        if height is not None:
+            lines = lines[:height]
+        drawn = Text(no_wrap=True, overflow="ellipsis", end="")
+        for number, line in enumerate(lines):
+            line.truncate(width, overflow="ellipsis")
+            drawn.append_text(line)
+            drawn.append("\n" if number < len(lines) - 1 else "")
+        return drawn
+
+    def _title(self, width: int) -> list[Text]:
+        title = Text("phalanx top", style="bold")
+        if self.state:
+            waiting = self.state["queue"]
+            use = ", ".join(f"{short(name)} {part:.0%}" for name, part in list(self.state["use"].items())[:2])
+            parts = [plural(self.state["nodes"], "node") + (f" ({use} used)" if use else "")]
+            if waiting["total"]:
+                parts.append(f"{waiting['total']} waiting ({plural(waiting['pods'], 'pod')}), {age(waiting['oldest'])}")
+            else:
+                parts.append("nobody waits")
+            title.append("  " + " · ".join([self.where, *parts] if width >= 100 else parts), style="not bold")
+        lines = [title]
+        if self.trouble:
+            lines.append(Text(self.trouble, style="red"))
+        return lines
+
+    def _tabs(self) -> Text:
+        tabs = Text()
+        counts = (
+            (self.state["queue"]["total"], self.state["groupCount"], len(self.state["domains"])) if self.state else ()
+        )
+        for number, name in enumerate(VIEWS):
+            name = short(self.state["keys"][-1]).capitalize() + "s" if number == 2 and self.state.get("keys") else name
+            name = "Nodes" if number == 2 and self.state and not self.state["keys"] else name
+            label = f" {name} {counts[number] if counts else ''} "
+            tabs.append(label, style="reverse bold" if number == self.view else "")
+            tabs.append(" ")
+        if self.search or self.typing:
+            tabs.append(f" /{self.search}{'_' if self.typing else ''}", style="bold")
+        return tabs
+
+    def _table(self, width: int, room: int | None) -> list[Text]:
+        rows = self.rows()
+        chosen = min(self._chosen.get(self.view, 0), max(0, len(rows) - 1))
+        reason = textwrap.wrap(rows[chosen].more, max(20, width - 2))[:MOST_REASON] if rows and room is not None else []
+        lines = [self._tabs()]
+        if not rows:
+            lines.append(Text(self._nothing(), style="dim"))
+            fit, first = 0, 0
+        else:
+            widths = self._widths(rows, width)
+            lines.append(Text(_line(self._heads(), widths), style="dim"))
+            fit = len(rows) if room is None else max(1, room - 3 - len(reason))
+            first = self._top.get(self.view, 0)
+            first = max(0, min(first, chosen, len(rows) - fit), chosen - fit + 1)
+            self._top[self.view], self._page = first, fit
+            for number in range(first, min(len(rows), first + fit)):
+                row = rows[number]
+                style = f"{row.style} reverse" if number == chosen and room is not None else row.style
+                lines.append(Text(_line(row.cells, widths), style=style.strip()))
+                if room is None and self.view == 0:
+                    lines += [Text(f"     {part}") for part in textwrap.wrap(row.more, max(20, width - 5))]
+        if room is None:
+            return lines
+        lines += [Text("")] * (room - len(lines) - 1 - len(reason))
+        lines += [Text(f" {line}") for line in reason]
+        left = f" {first + fit} of {len(rows)}" if rows and fit < len(rows) else ""
+        lines.append(Text(("type to search · enter keeps it · esc ends" if self.typing else HELP) + left, style="dim"))
+        return lines
+
+    def _nothing(self) -> str:
+        if self.search:
+            return f"nothing matches {self.search!r}; esc shows everything"
+        return ("nothing waits", "there are no groups; try: kubectl apply -f examples/podgroup-topology.yaml",
+                "there are no nodes; start some with: phalanx nodes --nodes 10")[self.view]  # fmt: skip
+
+    def _widths(self, rows: list[Row], width: int) -> list[int]:
+        """As wide as what is in a column; names give way first, the last column has the rest."""
+        heads = self._heads()
+        widths = [max(len(heads[n]), *(len(row.cells[n]) for row in rows)) for n in range(len(heads))]
+        name = 1 if self.view == 0 else 0
+        if self.view == 0:
+            widths[-1] = 20
+        over = sum(widths) + 2 * (len(widths) - 1) - width
+        widths[name] = max(12, widths[name] - max(0, over))
+        if self.view == 0:
+            widths[-1] = max(8, width - sum(widths[:-1]) - 2 * (len(widths) - 1))
+        return widths
+
+    def _answer(self, width: int, room: int | None) -> list[Text]:
+        wrapped: list[str] = []
+        for line in self.detail or ():
+            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            wrapped += textwrap.wrap(line, max(20, width), subsequent_indent=indent) or [""]
+        if room is None:
+            return [Text(line) for line in wrapped]
+        fit = max(1, room - 2)
+        self._page, self._scrolled = fit, max(0, min(self._scrolled, len(wrapped) - fit))
+        lines = [Text(self.title, style="reverse bold")]
+        lines += [Text(line) for line in wrapped[self._scrolled : self._scrolled + fit]]
+        lines += [Text("")] * (room - len(lines) - 1)
+        left = f" {min(len(wrapped), self._scrolled + fit)} of {len(wrapped)} lines" if len(wrapped) > fit else ""
+        return [*lines, Text(HELP_DETAIL + left, style="dim")]
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    cut = [cell if len(cell) <= size else cell[: size - 1] + "…" for cell, size in zip(cells, widths, strict=True)]
+    return "  ".join(f"{cell:<{size}}" for cell, size in zip(cut, widths, strict=True)).rstrip()
+
+
+def _gist(message: str) -> str:
+    """Where a long sentence says what is missing: "needs 24 pods; room for 20"."""
+    at = message.find("needs ")
+    return message[at:] if at >= 0 else message
+
+
+def _bar(used: float, cells: int = 8) -> str:
+    full = round(used * cells)
+    return "█" * full + "░" * (cells - full)

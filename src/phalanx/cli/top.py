@@ -1,0 +1,132 @@
+"""`phalanx top`: queue, groups and racks of a cluster in a terminal, for people on ssh. Only asks; changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+
+import click
+import msgspec
+from rich.console import Console
+
+from phalanx.base.errors import ApiProblem
+from phalanx.cli.asking import Asker, NobodyAnswers, Paint, connection_of, place_options, run
+from phalanx.cli.screen import Screen
+from phalanx.engine.explain.values import PlanAnswer, Report
+
+NEXT = "start a cluster with `phalanx up`, name one with --kubeconfig, or a scheduler of its own with --scheduler URL"
+
+
+@click.command(short_help="Show queue, groups and racks in the terminal.")
+@place_options
+@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.2), metavar="SECONDS",
+              help="How often to look again.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print all views once and end: for scripts.")
+def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool) -> int:
+    """Show who waits and why, the groups, and the free room by rack; it looks again every two seconds.
+
+    \b
+    Keys:
+      tab, 1 2 3      queue, groups, racks
+      arrows, j k     move; page up and down, g and G to the ends
+      /               search; enter keeps what was found, escape shows everything
+      enter, p        why the chosen one waits; what would be evicted for it
+      q               back, or quit
+
+    \b
+    Examples:
+      phalanx top
+      phalanx top --kubeconfig data/kubeconfig
+      phalanx top --once | head -20
+    """
+    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("this is not a terminal; for a script use: phalanx top --once")
+    return run(_top(kubeconfig, context, scheduler, every, once))
+
+
+async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool) -> int:
+    connection = connection_of(kubeconfig, context)
+    screen = Screen(scheduler or connection.server)
+    async with Asker(connection, scheduler) as asker:
+        try:
+            screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
+        except NobodyAnswers as nobody:
+            raise NobodyAnswers(f"no scheduler answers: {nobody}; {NEXT}") from None
+        if once:
+            console = Console(width=max(80, shutil.get_terminal_size((120, 24)).columns), highlight=False)
+            for screen.view in range(3):
+                console.print(screen.draw(console.width, None))
+                console.print("")
+            return 0
+        return await _live(asker, screen, every)
+
+
+async def _live(asker: Asker, screen: Screen, every: float) -> int:
+    from phalanx.cli.keys import Keys
+
+    loop, here = asyncio.get_running_loop(), asyncio.current_task()
+    assert here is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, here.cancel)
+    looking: asyncio.Task[None] | None = None
+    try:
+        with Keys() as keys:
+            loop.add_signal_handler(signal.SIGWINCH, lambda: _draw(screen))
+            looking = asyncio.create_task(_look(asker, screen, every))
+            while True:
+                _draw(screen)
+                todo = screen.press(await keys.next())
+                if todo == "quit":
+                    return 0
+                if todo:
+                    await _open(asker, screen, *todo.split(" ", 1))
+    except asyncio.CancelledError:
+        return 130
+    finally:
+        if looking is not None:
+            looking.cancel()
+
+
+async def _look(asker: Asker, screen: Screen, every: float) -> None:
+    while True:
+        await asyncio.sleep(every)
+        try:
+            screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
+            screen.trouble = ""
+        except (ApiProblem, NobodyAnswers) as problem:
+            screen.trouble = f"no answer, trying again: {problem}"
+        _draw(screen)
+
+
+async def _open(asker: Asker, screen: Screen, what: str, key: str) -> None:
+    """The answer of why or plan, to be read and scrolled through."""
+    kind, namespace, name = key.split("/", 2)
+    try:
+        body = await asker.ask("GET", what, {"kind": kind, "namespace": namespace, "name": name})
+    except (ApiProblem, NobodyAnswers) as problem:
+        text = str(problem)
+    else:
+        from phalanx.cli import plan, why
+
+        plain = Paint(on=False)
+        if what == "why":
+            items = msgspec.json.decode(body, type=Report).items
+            text = "\n\n".join(why.render(item, plain) for item in items) or "no pod refers to it yet"
+        else:
+            text = plan.render(msgspec.json.decode(body, type=PlanAnswer))
+    screen.open(f" phalanx {what} {kind}/{name} -n {namespace} ", text)
+
+
+def _draw(screen: Screen) -> None:
+    size = shutil.get_terminal_size((80, 24))
+    console = Console(width=size.columns, height=size.lines, highlight=False, force_terminal=True)
+    with console.capture() as drawn:
+        console.print(screen.draw(size.columns, size.lines), end="")
+    lines = drawn.get().split("\n")
+    out = "\x1b[H" + "\x1b[K\n".join(lines) + "\x1b[K\x1b[J"
+    with contextlib.suppress(BlockingIOError, OSError):  # a terminal that is gone is told by its signal
+        os.write(sys.stdout.fileno(), out.encode())

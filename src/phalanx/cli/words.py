@@ -1,0 +1,33 @@
+"""Times and amounts as people say them."""
+
+from __future__ import annotations
+
+_BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+
+
+def age(seconds: float) -> str:
+    """One number and its unit, as kubectl prints ages: 45s, 12m, 5h, 3d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(max(0.0, seconds))}s"
+
+
+def amount(resource: str, value: float) -> str:
+    """An amount as the engine counts it (thousandths of a CPU, bytes, pieces) in the unit people use."""
+    if resource == "cpu":
+        return f"{value / 1000:.1f}".removesuffix(".0")
+    if resource == "memory" or resource.startswith("hugepages-") or resource.endswith("storage"):
+        for size, unit in _BINARY:
+            if value >= size:
+                return f"{value / size:.{0 if value >= 10 * size else 1}f}".removesuffix(".0") + unit
+    return f"{value:.0f}"
+
+
+def short(key: str) -> str:
+    """nvidia.com/gpu -> gpu, topology.kubernetes.io/zone -> zone."""
+    return key.rpartition("/")[2]
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
