@@ -392,7 +392,7 @@ class GroupWorld:
                 continue  # one of its twins is being tried
             if self.engine.evictions.of(root.key) is not None:
                 continue  # it waits for the last of those who make room
-            group = groups.forest.group(groups._group_of[root.key])
+            group = groups.forest.group(groups.members.group_of[root.key])
             assert group is not None
             try:
                 built = build(self.engine.cluster, group, groups.waiting_pods, 5000, root.priority)

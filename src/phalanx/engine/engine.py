@@ -73,7 +73,7 @@ class Engine(Scheduler):
             self.cluster.now = now
 
     def _pod_changed(self, pod: Pod) -> None:
-        self.groups.saw(pod)
+        self.groups.members.saw(pod)
         self.pods.changed(pod)
 
     def _node_changed(self, node: Node) -> None:
@@ -81,7 +81,7 @@ class Engine(Scheduler):
         row = self.columns.row_of.get(name, -1)
         if row < 0:
             row = self.columns.set_node(node)
-            self.pods.node_appeared(name, row)
+            self.life.node_appeared(name, row)
             self.queue.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
             return
         old = self.columns.nodes[row]
@@ -95,7 +95,7 @@ class Engine(Scheduler):
             self.columns.nodes[row] = node  # a heartbeat
             return
         self.columns.set_node(node)
-        self.pods.crowded.add(row)
+        self.life.crowded.add(row)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
 
     def _node_gone(self, name: str, uid: str) -> None:
@@ -105,8 +105,8 @@ class Engine(Scheduler):
         node = self.columns.nodes[row]
         if uid and node is not None and node.metadata.uid and node.metadata.uid != uid:
             return
-        self.pods.node_vanished(name, self.columns.remove_node(name))
-        self.pods.crowded.discard(row)
+        self.life.node_vanished(name, self.columns.remove_node(name))
+        self.life.crowded.discard(row)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
 
     def _object_changed(self, obj: Any) -> None:
@@ -115,7 +115,7 @@ class Engine(Scheduler):
     def _gone(self, event: e.Gone) -> None:
         if event.kind == "Pod":
             self.pods.gone(event.namespace, event.name, event.uid)
-            self.groups.lost(event.namespace, event.name)
+            self.groups.members.lost(event.namespace, event.name)
         elif event.kind == "Node":
             self._node_gone(event.name, event.uid)
         else:
@@ -130,7 +130,7 @@ class Engine(Scheduler):
             except BaseException as problem:
                 self._fault(plugin, problem)
         self.preemption.observe(kind, old, new)
-        self.groups.observe(kind, old, new)
+        self.groups.members.observe(kind, old, new)
         wake = _WAKE_OF_KIND.get(kind)
         if wake is not None:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
@@ -142,7 +142,7 @@ class Engine(Scheduler):
         decision = self._awaited.pop(event.decision, None)
         if decision is None:
             return  # answered before, or of a kind nobody waits for
-        self.groups.outcome(decision, event)
+        self.groups.members.outcome(decision, event)
         if isinstance(decision, d.Evict):
             self.evictions.answered(decision.id, event.problem)
         for plugin in self._listeners:
@@ -164,22 +164,22 @@ class Engine(Scheduler):
 
     def _bind_answered(self, record: PodRecord, event: e.Outcome) -> None:
         if not event.problem:
-            self.cycle.bound(record)
+            self.binding.confirmed(record)
         elif not record.assumed:
             record.bind = 0  # the informer has shown it bound: the answer was lost, not the write
         else:
-            self.pods.requeue(record, message=event.message if event.problem == e.PERMANENT else "")
+            self.binding.failed(record, event.message if event.problem == e.PERMANENT else "")
 
     # ---- out
 
     def step(self, now: float, limit: int = 100) -> list[Decision]:
         """Attempt up to `limit` roots; returns everything decided since the last step."""
         self._time(now)
-        cycle, queue = self.cycle, self.queue
+        queue = self.queue
         queue.flush(self.cluster.now)
         self.groups.settle()
-        if cycle.holding:
-            cycle.poll()
+        if self.life.holding:
+            self.binding.poll()
         for _ in range(limit):
             root = queue.pop()
             if root is None:
@@ -187,8 +187,8 @@ class Engine(Scheduler):
             for record in root.records.values():
                 if record.shape_epoch != self.interest.epoch:
                     self._reshape(record)
-            cycle.attempt(root)
-        self.groups.workloads.tell()
+            (self.pod_cycle if root.kind == "Pod" else self.groups).attempt(root)
+        self.groups.members.workloads.tell()
         out, self._out = self._out, []
         return out
 
@@ -207,7 +207,7 @@ class Engine(Scheduler):
         """When `step` should be called again if no event comes; a time not after `now` means at once."""
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
-        times = [held.deadline for held in self.cycle.holding.values()]
+        times = [held.deadline for held in self.life.holding.values()]
         due = self.queue.next_time()
         if due is not None:
             times.append(due)

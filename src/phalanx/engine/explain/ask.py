@@ -29,7 +29,7 @@ from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.placement.sentences import amount_word
 from phalanx.engine.scheduling.answers import Placed, Refused, Tree
-from phalanx.engine.scheduling.group_roots import root_key
+from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
@@ -113,7 +113,7 @@ class _Asked:
 
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
-        held = self._engine.cycle.holding.get(record.key)
+        held = self._engine.life.holding.get(record.key)
         more = f", waiting for {held.stage} plugins" if held is not None else ""
         return Why(
             kind="Pod",

@@ -60,7 +60,7 @@ def _level(groups: Groups, group: Group, depth: int) -> Level:
 def _domains(groups: Groups, leaves: list[Group], key: str | None) -> list[str]:
     if key is None:
         return []
-    columns = groups.cycle.columns
+    columns = groups.cluster.columns
     found: dict[str, None] = {}
     for leaf in leaves:
         for member in leaf.members.values():

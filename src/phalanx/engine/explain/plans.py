@@ -16,7 +16,8 @@ from phalanx.engine.preemption import Answer as Planned
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter
-from phalanx.engine.scheduling.group_roots import Groups, root_key
+from phalanx.engine.scheduling.group_roots import Groups
+from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
 

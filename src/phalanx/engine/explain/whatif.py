@@ -21,7 +21,7 @@ from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.plugins.pod_index import PodIndex
 from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refused, Tree
-from phalanx.engine.scheduling.group_roots import root_key
+from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.groups import WORKLOAD, Group, GroupKey, MemberState, PodKey, group_of, pod_key

@@ -32,6 +32,7 @@ class ClusterState:
         self.evaluations = Evaluations(self.columns, self.objects)
         self.shapes.on_evict.append(self.evaluations.forget)
         self.nominations = Nominations()
+        self.records: dict[str, PodRecord] = {}  # every pod that is pending with us or has a node, by key
         self.profiles: dict[str, Profile] = {}  # by scheduler name
         # Without it nothing enters the forest: pods that name a group are scheduled as if they named none.
         self.grouping = gates("GenericWorkload") and gates("GangScheduling")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.groups import words
 from phalanx.engine.groups.admission import Held, hold_of
 from phalanx.engine.groups.words import WAITING
-from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE
-from phalanx.engine.scheduling.pods import GATED_MESSAGE
+from phalanx.engine.scheduling.group_lives import GroupLives, GroupState
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.pods import GATED_MESSAGE, Pods
+from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
-
-if TYPE_CHECKING:
-    from phalanx.engine.scheduling.group_roots import Groups
 
 GANG = "GangScheduling"  # the plugin kube-scheduler would name
 PARENTLESS = "WaitingForParent"
@@ -34,14 +33,17 @@ Newcomers = dict[str, PodRecord]
 
 
 class Admission:
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self._cycle = groups.cycle
-        self._queue = groups.queue
+    def __init__(self, members: Members, queue: Queue, pods: Pods, status: PodStatus, lives: GroupLives) -> None:
+        self._members = members
+        self._forest = members.forest
+        self._queue = queue
+        self._pods = pods
+        self._status = status
+        self._lives = lives
 
     def wait_for_objects(self, root: Root, leaf: GroupKey, newcomers: Newcomers | None) -> None:
         """No root group is known for these pods."""
-        forest = self._groups.forest
+        forest = self._forest
         invalid = forest.invalid(leaf)
         if invalid is not None:
             self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
@@ -51,12 +53,12 @@ class Admission:
 
     def without_parent(self, key: GroupKey) -> None:
         """Tell every group that is there, from this one up and down, which ancestor is not."""
-        forest = self._groups.forest
+        forest = self._forest
         missing = forest.resolve(key).missing
         if missing is None or missing == key:
             return
         for group in (*forest.tree(key), *forest.above(key)):
-            self._groups.say(group.key, PARENTLESS, forest.resolve(group.key).message)
+            self._members.say(group.key, PARENTLESS, forest.resolve(group.key).message)
 
     def admit(self, root: Root, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
         """Into the active queue if nothing speaks against it; False: the tree itself is not ready.
@@ -64,7 +66,7 @@ class Admission:
         newcomers: pending pods that were not there when it was last admitted; None: look at everybody. helps: what
         happened can make a root that failed fit (a pod more of the shape that failed cannot).
         """
-        forest, key = self._groups.forest, group.key
+        forest, key = self._forest, group.key
         before = (root.priority, root.asked)
         root.priority = forest.priority(key)  # also of a held root: people ask what it would do
         if not self._in_order(root, group, newcomers):
@@ -76,13 +78,17 @@ class Admission:
         if place is Place.WAITING and not helps and self._like_the_others(root, newcomers):
             return True
         if place is Place.ACTIVE and newcomers is not None and before == (root.priority, root.asked):
-            self._groups.pods.admit(root, newcomers.values())
+            self._pods.admit(root, newcomers.values())
         else:
-            self._groups.pods.admit(root)
+            self._pods.admit(root)
+        if root.place is Place.GATED:
+            self._lives.to(root.key, GroupState.HELD, root.gate[1])
+        elif self._lives.of(root.key) not in (GroupState.EVICTING, GroupState.COMMITTING):
+            self._lives.to(root.key, GroupState.QUEUED)
         return True
 
     def _in_order(self, root: Root, group: Group, newcomers: Newcomers | None) -> bool:
-        hold = hold_of(self._groups.forest, group.key)
+        hold = hold_of(self._forest, group.key)
         if hold is None:
             return True
         if hold.by is Held.MEMBERS:
@@ -93,7 +99,7 @@ class Admission:
 
     def _like_the_others(self, root: Root, newcomers: Newcomers | None) -> bool:
         """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""
-        refusal = self._groups.failure(root.key)
+        refusal = self._members.failures.get(root.key)
         if refusal is None or root.kind == "CompositePodGroup" or len(refusal.texts) != 1:
             return False
         shape, text = next(iter(refusal.texts.items()))
@@ -101,13 +107,13 @@ class Admission:
         if any(record.shape is not shape for record in newcomers.values()):
             return False
         for record in newcomers.values():
-            self._cycle.say(record, UNSCHEDULABLE, text)
+            self._status.say(record, UNSCHEDULABLE, text)
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
         """Replacements come before new work: a gang that has members on nodes but too few of them asks since it
         exists. Timestamps are whole seconds: it also goes before what was made in the same one."""
-        for leaf in self._groups.forest.leaves(group.key):
+        for leaf in self._forest.leaves(group.key):
             if leaf.spec is not None and 0 < leaf.placed < leaf.spec.minimum:
                 try:
                     return parse_rfc3339(leaf.spec.created) - 0.5
@@ -119,14 +125,14 @@ class Admission:
         # The pods' text carries no count: it would change for every pod whenever one more arrives.
         leaves: set[GroupKey] | None = None
         if root.place is Place.GATED and newcomers is not None:
-            of = self._groups.forest.leaf_of
+            of = self._forest.leaf_of
             leaves = {leaf for r in newcomers.values() if (leaf := of(PodKey(r.namespace, r.name))) is not None}
         text = self.short_of_members(key, leaves).message.partition(":")[0]
         self._hold(root, newcomers, (), "", WAITING, text)
 
     def short_of_members(self, key: GroupKey, leaves: set[GroupKey] | None = None) -> Quorum:
         """Tell the root that waits for members, and every group below it that does; `leaves`: only those of them."""
-        forest = self._groups.forest
+        forest = self._forest
         quorum = forest.quorum(key, None if leaves is None else 4)
         told = (
             quorum.shortages
@@ -135,17 +141,17 @@ class Admission:
         )
         for shortage in told:
             if shortage.group != key:
-                self._groups.say(shortage.group, WAITING, words.lacking([shortage]))
+                self._members.say(shortage.group, WAITING, words.lacking([shortage]))
         short = {shortage.group for shortage in told}
         for each in forest.tree(key) if leaves is None else self._with_ancestors(leaves):
-            said = self._groups.conditions.said(each.key)
+            said = self._members.conditions.said(each.key)
             if each.ready and each.key not in short and said is not None and said[1] == WAITING:
-                self._groups.say(each.key, WAITING, quorum.message)  # complete since it was told what it lacks
-        self._groups.say(key, WAITING, quorum.message)
+                self._members.say(each.key, WAITING, quorum.message)  # complete since it was told what it lacks
+        self._members.say(key, WAITING, quorum.message)
         return quorum
 
     def _with_ancestors(self, leaves: Iterable[GroupKey]) -> Iterable[Group]:
-        forest = self._groups.forest
+        forest = self._forest
         found: dict[GroupKey, Group] = {}
         for leaf in leaves:
             at = forest.group(leaf)
@@ -164,21 +170,22 @@ class Admission:
         message: str,
     ) -> None:
         for key in groups:
-            self._groups.say(key, group_reason, message)
+            self._members.say(key, group_reason, message)
         records: Iterable[PodRecord] = root.records.values()
         if root.place is Place.GATED and root.gate == (GANG, message) and newcomers is not None:
             records = newcomers.values()  # the others know
         else:
             self._queue.gate(root, GANG, message)
+        self._lives.to(root.key, GroupState.HELD, message)
         quiet = pod_reason in (WAITING, GATED)
-        self._groups.no_plan(root)
+        self._members.no_plan(root)
         for record in records:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):
                 # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod
                 # that was never tried is left alone.
-                self._cycle.nominate(record, "")
+                self._status.nominate(record, "")
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # Its own gate is the reason that matters to it; a real API server has written that already.
-                self._cycle.say(record, GATED, GATED_MESSAGE, event=False)
+                self._status.say(record, GATED, GATED_MESSAGE, event=False)
                 continue
-            self._cycle.say(record, pod_reason, message, event=not quiet)
+            self._status.say(record, pod_reason, message, event=not quiet)

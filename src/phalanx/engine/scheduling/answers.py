@@ -16,6 +16,7 @@ from phalanx.engine.preemption.catalogue import Unit
 from phalanx.engine.preemption.result import Answer as Planned
 from phalanx.engine.preemption.single import Candidate
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupForest, GroupKey
 
 
@@ -95,6 +96,15 @@ class PlacedAfter:
 
 
 Answer = Placed | PlacedAfter | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is kept of a failure: no arrays, there may be many."""
+
+    message: str
+    outcome: Outcome | None
+    texts: dict[Shape, str]  # what pods of each shape were told
 
 
 def refused_by_plugin(status: Status, built: Built | None, head: str) -> Refused:

@@ -65,6 +65,12 @@ class Commits:
     def under_way(self, root: GroupKey) -> bool:
         return bool(self._open) and any(leaf.key in self._open for leaf in self._forest.leaves(root))
 
+    def validate(self) -> None:
+        counts: dict[GroupKey, int] = {}
+        for leaf in self.awaited.values():
+            counts[leaf] = counts.get(leaf, 0) + 1
+        assert counts == self._open, "binds under way, by leaf"
+
     # ---- scheduled
 
     def enough(self, leaf: Group | None) -> bool:

@@ -68,10 +68,12 @@ class Evictions:
         kind: str = "pod",
         uid: str = "",
         node: str = "",
-    ) -> UnderWay:
+    ) -> None:
         """Send the victims away and remember for whom. `leaving` are terminating already and only waited for."""
         self.void(root)
         everybody = {record.key: record.uid for record in (*victims, *leaving)}
+        if not everybody:
+            return  # nobody to wait for
         plan = UnderWay(
             root,
             tuple(record.key for record in members),
@@ -96,7 +98,6 @@ class Evictions:
             )
             plan.decisions.add(number)
             self._by_decision[number] = root
-        return plan
 
     def void(self, root: str) -> None:
         """Forget a plan. What was sent stays sent."""
@@ -145,6 +146,16 @@ class Evictions:
         waiting = self._queue.roots.get(root)
         if waiting is not None and waiting.place in (Place.WAITING, Place.BACKOFF):
             self._queue.activate(waiting)
+
+    def validate(self) -> None:
+        expected: dict[str, set[str]] = {}
+        for root, plan in self.plans.items():
+            for victim in plan.victims:
+                expected.setdefault(victim, set()).add(root)
+            for number in plan.decisions:
+                assert self._by_decision.get(number) == root, f"eviction {number} of {root}"
+        assert {victim: set(roots) for victim, roots in self._by_victim.items()} == expected, "victims, by pod"
+        assert set(self._by_decision) == {number for plan in self.plans.values() for number in plan.decisions}
 
     # ---- sleeping
 

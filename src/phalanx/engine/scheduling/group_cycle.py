@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phalanx.engine.framework import ClusterChange, Status, Wake
+from phalanx.engine.framework import ClusterChange, Emit, Status, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups import words
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement import Outcome
-from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refused
-from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
-from phalanx.engine.scheduling.queue import Bucket
+from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refusal, Refused
+from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.binding import Binding
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.group_lives import GroupLives, GroupState
+from phalanx.engine.scheduling.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.queue import Bucket, Queue
 from phalanx.engine.scheduling.reservations import ask_everybody
 from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.waiting import Interest
+from phalanx.engine.scheduling.waiting import Interest, Waiting
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE
-
-if TYPE_CHECKING:
-    from phalanx.engine.scheduling.group_roots import Groups
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What is kept of a failure: no arrays, there may be many."""
-
-    message: str
-    outcome: Outcome | None
-    texts: dict[Shape, str]  # what pods of each shape were told
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,77 +40,105 @@ class Sleep:
 
 
 class GroupCycle:
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self._cycle = groups.cycle
-        self._columns = groups.cycle.columns
-        self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: Queue,
+        members: Members,
+        life: Lifecycle,
+        lives: GroupLives,
+        binding: Binding,
+        attempts: Attempts,
+        preemption: GroupPreemption,
+        evictions: Evictions,
+        waiting: Waiting,
+        status: PodStatus,
+        emit: Emit,
+    ) -> None:
+        self._cluster = state
+        self._columns = state.columns
+        self._queue = queue
+        self._members = members
+        self._life = life
+        self._lives = lives
+        self._binding = binding
+        self._attempts = attempts
+        self._preemption = preemption
+        self._evictions = evictions
+        self._waiting = waiting
+        self._status = status
+        self._emit = emit
+        self._said = members.conditions
+        self._commits = members.commits
 
     def run(self, root: Root, group: Group) -> None:
         """Leaves the root in a place of the queue, or without pods."""
-        cycle, tree = self._cycle, self._groups.tree(root, group)
+        tree = self._members.tree(root, group)
         # A plugin at a group point may tell groups apart that the engine cannot.
-        alike = not group.composite and cycle.attempts.points(tree) is None
-        twins = self._groups.queue.sleeping(_twins(root, group)) if alike else None
+        alike = not group.composite and self._attempts.points(tree) is None
+        twins = self._queue.sleeping(_twins(root, group)) if alike else None
         if twins is not None:
             self._join(root, group, twins)
             return
-        cycle.evictions.of(root.key)  # one that came to nothing is no reason to wait
-        answer = cycle.attempts.group(tree, emit=cycle.emit)
+        if self._evictions.of(root.key) is None and self._lives.of(root.key) is GroupState.EVICTING:
+            self._lives.to(root.key, GroupState.QUEUED)  # one that came to nothing is no reason to wait
+        answer = self._attempts.group(tree, emit=self._emit)
         if isinstance(answer, Placed):
             self._commit(root, group, answer)
         elif isinstance(answer, PlacedAfter):
-            self._groups.preemption.carry_out(tree, answer)
+            self._preemption.carry_out(tree, answer)
+            if self._evictions.standing(root.key) is not None:
+                self._lives.to(root.key, GroupState.EVICTING, f"{len(answer.victims)} pods have to go")
             self._refuse(root, group, answer.refused)
         elif answer.cause is Cause.WHOLE:
             # Room for the whole may come from anywhere: no event tells it, so it is tried again.
             self._tell(root, group, Refusal(answer.message, None, {}))
-            self._groups.queue.back_off(root, cycle.now)
+            self._queue.back_off(root, self._cluster.now)
         elif answer.built is None:
             if answer.cause is Cause.TORN:
-                self._groups.commits.release(group, root.key)  # a gang that was never complete must not stay in the way
+                self._commits.release(group, root.key)  # a gang that was never complete must not stay in the way
             self._error(root, group, answer.message)
         else:
             if answer.releases:
-                self._groups.commits.release(group, root.key)
+                self._commits.release(group, root.key)
             for record in root.records.values() if answer.gives_up else ():
                 if record.nominated:
-                    cycle.nominate(record, "")  # no plan, no promises: others may have the room
+                    self._status.nominate(record, "")  # no plan, no promises: others may have the room
             self._refuse(root, group, answer)
 
     # ---- success
 
     def _commit(self, root: Root, group: Group, placed: Placed) -> None:
         """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
-        cycle, seats = self._cycle, placed.seats
+        seats = placed.seats
         for record, row in seats:
-            cycle.assume(root, record, row)
-        refused = ask_everybody(cycle.cluster, seats)
+            self._life.assume(root, record, row)
+        refused = ask_everybody(self._cluster, seats)
         if refused is not None:
             self._take_back(root, group, seats, *refused)
             return
-        self.failures.pop(root.key, None)
-        self._groups.commits.begin([record for record, _ in seats])
+        self._members.failures.pop(root.key, None)
+        self._commits.begin([record for record, _ in seats])
+        self._lives.to(root.key, GroupState.COMMITTING, f"{len(seats)} pods")
         for record, row in seats:
-            status = cycle.advance(root, record, row)
+            status = self._binding.advance(root, record, row)
             if status is not None:
-                cycle.refuse(root, record, status)
+                self._binding.refuse(root, record, status)
         assert placed.built is not None
         self._rest(root, placed.built, {group.key for group in placed.satisfied})
 
     def _take_back(self, root: Root, group: Group, seats: Assignment, refused: PodRecord, status: Status) -> None:
-        self._groups.adopt(root, group.key)
+        self._members.adopt(root, group.key)
         for record, _ in reversed(seats):
-            self._cycle.forget(record)
-            self._cycle.root_of.pop(record.key, None)
+            self._life.roll_back(record, status.message)
             root.records[record.key] = record
-            self._groups.pending(record)
+            self._members.pending(record)
         text = words.refused_pod(refused.key, status.message)
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
         for record in root.records.values():
-            self._cycle.say(record, reason, text)
+            self._status.say(record, reason, text)
         self._conditions(group, reason, text)
-        self._groups.queue.back_off(root, self._cycle.now)
+        self._queue.back_off(root, self._cluster.now)
 
     def _rest(self, root: Root, built: Built, satisfied: set[GroupKey]) -> None:
         """Pods that did not get a place although their root did: try them on their own at once (bind first, preempt
@@ -127,7 +150,7 @@ class GroupCycle:
             if short and member.key not in satisfied:
                 text = f"{words.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
                 self._say(member, UNSCHEDULABLE, text)
-        self._groups.queue.activate(root)
+        self._queue.activate(root)
 
     # ---- failure
 
@@ -140,45 +163,45 @@ class GroupCycle:
         refusal = Refusal(message, refused.outcome, texts)
         self._tell(root, group, refusal)
         if refused.releases:
-            self._groups.queue.back_off(root, self._cycle.now)  # an eviction may be refused: look again
+            self._queue.back_off(root, self._cluster.now)  # an eviction may be refused: look again
         else:
             assert refused.built is not None
             self._sleep(root, group, refused.built, refusal)
 
     def _tell(self, root: Root, group: Group, refusal: Refusal) -> None:
-        self.failures[root.key] = refusal
+        self._members.failures[root.key] = refusal
         for record in root.records.values():
-            self._cycle.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
+            self._status.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
         self._conditions(group, UNSCHEDULABLE, refusal.message)
 
     def _join(self, root: Root, group: Group, bucket: Bucket) -> None:
         """A gang like this one failed, and nothing happened since that could help: it need not be tried."""
         self._tell(root, group, bucket.waits_for.refusal)
-        self._groups.queue.join(root, bucket)
+        self._queue.join(root, bucket)
 
     def _own_message(self, record: PodRecord, group_message: str) -> str:
         """A pod that fits nowhere is told why; one that only lacks its fellows is told that."""
-        evaluation = self._cycle.cluster.evaluation(record)
+        evaluation = self._cluster.evaluation(record)
         if evaluation.best() >= 0 and evaluation.pre_filter() is None:
             return group_message
         return evaluation.diagnose().message
 
     def _conditions(self, group: Group, reason: str, message: str) -> None:
-        for member in self._groups.forest.tree(group.key):
+        for member in self._members.forest.tree(group.key):
             if member.spec is not None and not member.satisfied:
                 self._say(member, reason, message)
 
     def _say(self, group: Group, reason: str, message: str) -> None:
         """To one group of a tree that was tried; one that could not be placed for want of members is told that."""
-        if reason == UNSCHEDULABLE and (shortages := shortages_of(self._groups.forest, group)):
+        if reason == UNSCHEDULABLE and (shortages := shortages_of(self._members.forest, group)):
             reason, message = words.WAITING, words.lacking(shortages)
-        self._groups.conditions.say(group, "False", reason, message)
+        self._said.say(group, "False", reason, message)
 
     def _error(self, root: Root, group: Group, message: str) -> None:
         for record in root.records.values():
-            self._cycle.say(record, SCHEDULER_ERROR, message)
+            self._status.say(record, SCHEDULER_ERROR, message)
         self._conditions(group, SCHEDULER_ERROR, message)
-        self._groups.queue.back_off(root, self._cycle.now)
+        self._queue.back_off(root, self._cluster.now)
 
     # ---- waiting
 
@@ -198,7 +221,7 @@ class GroupCycle:
                 wakes |= getattr(plugin, "wakes_on", Wake.ANY)
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
-            interest, more = self._cycle.waiting.interest(profile, shape, root.priority, cross)
+            interest, more = self._waiting.interest(profile, shape, root.priority, cross)
             wakes |= more
             interests.append(interest)
         planned = any(record.nominated for record in root.records.values())
@@ -207,26 +230,26 @@ class GroupCycle:
         if nodes:
             wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
-        own = built.coupled or planned or self._cycle.attempts.points(self._groups.tree(root, group)) is not None
-        bucket = self._groups.queue.wait(
+        own = built.coupled or planned or self._attempts.points(self._members.tree(root, group)) is not None
+        bucket = self._queue.wait(
             root,
             ("root", root.key) if own else _twins(root, group),
             wakes,
             self._worth,
-            self._cycle.now,
+            self._cluster.now,
             message=refusal.message,
             waits_for=Sleep(tuple(interests), refusal, nodes),
             needs=_least(built.shapes) if strict else (),
         )
-        self._cycle.waiting.be_patient(bucket, root.priority)
+        self._waiting.be_patient(bucket, root.priority)
 
     def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
-        if self._cycle.evictions.expected(bucket.key[1], change):  # type: ignore[index]
+        if self._evictions.expected(bucket.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
         sleep: Sleep = bucket.waits_for
         if sleep.nodes and change.kind & Wake.NODE:
             return True
-        return any(self._cycle.waiting.helps(interest, change) for interest in sleep.interests)
+        return any(self._waiting.helps(interest, change) for interest in sleep.interests)
 
 
 def _twins(root: Root, group: Group) -> tuple[Any, ...]:

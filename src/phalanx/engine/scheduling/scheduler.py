@@ -14,19 +14,28 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile, third_party
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.plugins.registry import BUILTIN
 from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.scheduling.admission import Admission
 from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.commits import Commits
-from phalanx.engine.scheduling.cycle import Cycle
 from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.group_cycle import GroupCycle
+from phalanx.engine.scheduling.group_lives import GroupLives
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.group_roots import Groups
+from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.pod_cycle import PodCycle
 from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.stories import Stories
+from phalanx.engine.scheduling.waiting import Waiting
 from phalanx.engine.state.sieve import Sieve
 from phalanx.model.gates import Gates
 
@@ -48,18 +57,42 @@ class Scheduler:
         self.profiles = state.profiles
         self._make_profiles(plugins)
         self.queue = self._make_queue()
-        status = PodStatus(state, self.queue, self.emit)
-        self.evictions = Evictions(state, self.queue, self.emit)
+        queue, emit = self.queue, self.emit
+        status = PodStatus(state, queue, emit)
         catalogue = Catalogue(state)
-        self.preemption = PodPreemption(state, catalogue, self.evictions, status, self.emit)
-        group_preemption = GroupPreemption(state, catalogue, self.evictions, status, self.emit)
-        conditions = GroupConditions(self.emit)
-        commits = Commits(state, conditions, self.emit)
-        self.attempts = Attempts(state, self.preemption, group_preemption, commits)
-        self.cycle = Cycle(state, self.queue, status, self.preemption, self.evictions, self.attempts, self.emit)
-        self.cycle.departed.append(self.evictions.gone)
-        self.pods = Pods(self.cycle)
-        self.groups = self.cycle.groups = Groups(self.cycle, self.pods, conditions, commits, group_preemption)
+        conditions = GroupConditions(emit)
+        commits = Commits(state, conditions, emit)
+        self.stories = Stories(state)
+        self.evictions = Evictions(state, queue, emit)
+        self.preemption = PodPreemption(state, catalogue, self.evictions, status, emit)
+        self.group_preemption = GroupPreemption(state, catalogue, self.evictions, status, emit)
+        self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
+        waiting = Waiting(state, queue, self.preemption)
+        members = Members(state, queue, self.evictions, conditions, WorkloadStatuses(state.forest, emit), commits)
+        self.life = Lifecycle(state, queue, waiting, members, self.stories)
+        self.life.departed.append(self.evictions.gone)
+        self.binding = Binding(state, queue, self.life, members, status, emit)
+        self.pods = Pods(state, queue, self.life, members, status, catalogue)
+        self.pod_cycle = PodCycle(
+            state, queue, self.attempts, self.binding, self.preemption, self.evictions, waiting, status, emit
+        )
+        lives = GroupLives(self.stories)
+        group_cycle = GroupCycle(
+            state,
+            queue,
+            members,
+            self.life,
+            lives,
+            self.binding,
+            self.attempts,
+            self.group_preemption,
+            self.evictions,
+            waiting,
+            status,
+            emit,
+        )
+        admission = Admission(members, queue, self.pods, status, lives)
+        self.groups = Groups(state, queue, members, self.evictions, lives, admission, group_cycle)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")

@@ -1,4 +1,4 @@
-"""Checks of the engine's own state, for tests and simulations: everything is recomputed from the records."""
+"""Checks of the engine's own state, for tests and simulations: every table is recomputed, or compared with others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.scheduling.admission import GANG
+from phalanx.engine.scheduling.group_lives import GroupState
 from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
+from phalanx.model.groups import MemberState, PodKey
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
@@ -16,7 +21,15 @@ if TYPE_CHECKING:
 def validate(engine: Scheduler) -> None:
     _columns_equal_rebuild(engine)
     _each_pending_pod_in_one_place(engine)
+    _each_pod_in_its_state(engine)
     _no_overcommit(engine)
+    _nominations(engine)
+    _forest(engine)
+    _commits(engine)
+    _evictions(engine)
+    _groups(engine)
+    _catalogue(engine)
+    engine.stories.validate()
 
 
 def _columns_equal_rebuild(engine: Scheduler) -> None:
@@ -52,6 +65,7 @@ def _columns_equal_rebuild(engine: Scheduler) -> None:
 
 def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
     found: dict[str, Place] = {}
+    members = engine.groups.members
     for root, place in engine.queue.places():
         assert root.place is place, f"{root} was found in {place}"
         assert engine.queue.roots.get(root.key) is root, f"{root} is not registered"
@@ -61,14 +75,35 @@ def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
     for key, record in engine.pods.records.items():
         if record.node_name:
             assert key not in found, f"{record} is queued although it has a node"
-            homeless = key in engine.pods.homeless.get(record.node_name, {})
+            homeless = key in engine.life.homeless.get(record.node_name, {})
             assert (record.row >= 0) != homeless, f"{record} is neither on a row nor waiting for its node"
-        elif engine.groups.claims(record):
-            assert engine.groups.place_of(record) is not Place.NOWHERE, f"{record} is lost"
+        elif members.claims(record):
+            assert members.place_of(record) is not Place.NOWHERE, f"{record} is lost"
         else:
             assert key in found, f"{record} is lost"
     for key in found:
         assert key in engine.pods.records, f"{key} is queued but gone"
+
+
+def _each_pod_in_its_state(engine: Scheduler) -> None:
+    life = engine.life
+    assert not life.impossible, f"transitions that do not exist: {list(life.impossible)}"
+    for key, record in engine.pods.records.items():
+        state = record.state
+        assert state is not PodState.GONE, f"{record} is gone, and known"
+        assert bool(record.node_name) == (state is not PodState.PENDING), f"{record} is {state.name}"
+        assert (key in life.root_of) == record.assumed, f"{record} is {state.name}: where would it go back to?"
+        if state is PodState.BINDING:
+            assert record.bind, f"{record} is being bound by no decision"
+        elif state is not PodState.BOUND:
+            assert not record.bind, f"{record} is {state.name} with a Bind under way"
+        if key in life.holding:
+            assert state is PodState.ASSUMED and life.holding[key].record is record, f"{record} is held"
+    for key in (*life.holding, *life.root_of):
+        assert key in engine.pods.records, f"{key} is gone, and kept"
+    for name, pods in life.homeless.items():
+        assert pods and name not in engine.columns.row_of, f"pods wait for node {name}, which is there"
+        assert all(engine.pods.records.get(key) is record for key, record in pods.items())
 
 
 def _no_overcommit(engine: Scheduler) -> None:
@@ -76,8 +111,100 @@ def _no_overcommit(engine: Scheduler) -> None:
     assumed was checked by us, so without it the node must not be fuller than with room for it."""
     columns = engine.columns
     for record in engine.pods.records.values():
-        if record.assumed and record.row >= 0 and record.row not in engine.pods.crowded:
+        if record.assumed and record.row >= 0 and record.row not in engine.life.crowded:
             for rid, _ in record.shape.requests:
                 over = columns.used[rid, record.row] > columns.alloc[rid, record.row]
                 name = columns.resource_names[rid]
                 assert not over, f"{record} over-commits {name} of {record.node_name}"
+
+
+def _nominations(engine: Scheduler) -> None:
+    promised = {record.key: node for node, record in engine.nominations.all()}
+    for node, record in engine.nominations.all():
+        assert engine.pods.records.get(record.key) is record, f"{record} was promised {node} and is gone"
+        assert record.state is PodState.PENDING, f"{record} has a node, and the promise of {node}"
+    for key, record in engine.pods.records.items():
+        if record.state is PodState.PENDING:
+            assert record.nominated == promised.get(key, ""), f"{record} is not promised {record.nominated}"
+
+
+def _forest(engine: Scheduler) -> None:
+    """Members are in the state of their records, and pending ones in the root of their tree."""
+    members, forest = engine.groups.members, engine.cluster.forest
+    for key, record in engine.pods.records.items():
+        leaf = forest.leaf_of(PodKey(record.namespace, record.name))
+        if leaf is None:
+            continue
+        group = forest.named(leaf)
+        assert group is not None
+        member = group.members[PodKey(record.namespace, record.name)]
+        if record.state is PodState.PENDING:
+            assert key in members.waiting_pods.get(leaf, {}), f"{record} waits, and its group does not know"
+            assert member.state not in (MemberState.ASSUMED, MemberState.RUNNING), f"{record} is {member.state.name}"
+        elif record.assumed:
+            assert member.state is MemberState.ASSUMED, f"{record} is assumed, its member {member.state.name}"
+            assert member.node == record.node_name, f"{record} is on {member.node} for its group"
+    for leaf, pods in members.waiting_pods.items():
+        assert pods, f"{leaf} has a list of nobody"
+        for key, record in pods.items():
+            assert engine.pods.records.get(key) is record, f"{key} waits in {leaf} and is gone"
+            assert record.state is PodState.PENDING, f"{record} waits in {leaf} and has a node"
+            assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{record} waits in {leaf}"
+
+
+def _commits(engine: Scheduler) -> None:
+    commits = engine.groups.commits
+    for key, leaf in commits.awaited.items():
+        record = engine.pods.records.get(key)
+        assert record is not None and record.node_name, f"the bind of {key} is awaited, and nobody is being bound"
+        assert engine.cluster.forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{key} left {leaf}"
+    commits.validate()
+
+
+def _evictions(engine: Scheduler) -> None:
+    for key, plan in engine.evictions.plans.items():
+        assert plan.root == key
+        assert plan.victims, f"the plan of {key} waits for nobody"
+        for victim, uid in plan.victims.items():
+            record = engine.pods.records.get(victim)
+            assert record is not None and record.uid == uid, f"{key} waits for {victim}, which is gone"
+    engine.evictions.validate()
+
+
+def _groups(engine: Scheduler) -> None:
+    groups, members = engine.groups, engine.groups.members
+    assert not groups.lives.impossible, f"transitions that do not exist: {list(groups.lives.impossible)}"
+    if groups.busy:
+        return  # what happened was not worked through yet
+    for key, root in members.roots.items():
+        assert root.records, f"{root} has nobody"
+        state = groups.lives.of(key)
+        if root.place is Place.GATED and root.gate[0] == GANG:
+            assert state is GroupState.HELD, f"{root} is held, and {state}"
+        elif root.place in (Place.ACTIVE, Place.WAITING):
+            assert state is not GroupState.HELD, f"{root} is {state}"
+        if state is GroupState.EVICTING:
+            assert root.place is not Place.GATED, f"{root} is held, and has others evicted"
+    for key, state in groups.lives.states.items():
+        if state in (GroupState.HELD, GroupState.QUEUED, GroupState.EVICTING):
+            assert key in members.roots, f"{key} is {state.value}, and nobody of it waits"
+        elif state is GroupState.SCHEDULED:
+            assert key not in members.roots, f"{key} is scheduled, and pods of it wait"
+
+
+def _catalogue(engine: Scheduler) -> None:
+    """Kept up change by change it says the same as when made anew."""
+    kept, anew = engine.preemption.catalogue, Catalogue(engine.cluster)
+    kept.refresh()
+    anew.refresh()
+    assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
+        k: (u.priority, set(u.pods)) for k, u in anew.units.items()
+    }, "units that could be evicted"
+    for key, unit in kept.units.items():
+        assert abs(kept.lost(unit) - anew.lost(anew.units[key])) < 1e-3, f"work lost with {unit}"
+    assert {row: {k: set(p) for k, p in here.items()} for row, here in kept.on_row.items()} == {
+        row: {k: set(p) for k, p in here.items()} for row, here in anew.on_row.items()
+    }, "units on rows"
+    assert {row: set(pods) for row, pods in kept.leaving.items()} == {
+        row: set(pods) for row, pods in anew.leaving.items()
+    }, "pods that are leaving"

@@ -6,6 +6,7 @@ whose labels, requests or terminating state change gets a new record.
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 from phalanx.model.objects import Pod
@@ -14,9 +15,19 @@ if TYPE_CHECKING:
     from phalanx.engine.state.shapes import Shape
 
 
+class PodState(enum.IntEnum):
+    """Where a pod is in its life with us. `scheduling.lifecycle` has the table of transitions and makes them all."""
+
+    PENDING = 0  # known, without a node; where it waits is the queue's business
+    ASSUMED = 1  # counted on a node; Permit or PreBind plugins have a say yet
+    BINDING = 2  # the Bind is decided and not answered
+    CONFIRMED = 3  # the API server has acknowledged it; the informer has not shown it
+    BOUND = 4  # the informer shows it on a node
+    GONE = 5  # finished, deleted, or replaced by a later version of itself
+
+
 class PodRecord:
     __slots__ = (
-        "assumed",
         "bind",
         "created",
         "generation",
@@ -37,6 +48,7 @@ class PodRecord:
         "shape",
         "shape_epoch",
         "start_time",
+        "state",
         "terminating",
         "uid",
     )
@@ -64,10 +76,15 @@ class PodRecord:
         self.start_time = pod.status.start_time  # RFC 3339 text; comes after the pod is bound
         self.row = -1  # row in the columns, -1 = on no known node
         self.node_name = ""  # set while bound or assumed, also when that node is unknown
-        self.assumed = False  # counted on a node, Bind not confirmed by the informer yet
+        self.state = PodState.PENDING
         self.bind = 0  # id of the Bind decision under way
         self.nominated = pod.status.nominated_node_name
         self.said = ""  # "reason: message" of the last PodScheduled condition sent or seen
+
+    @property
+    def assumed(self) -> bool:
+        """Counted on a node by our own decision, and not yet shown there by the informer."""
+        return PodState.PENDING < self.state < PodState.BOUND
 
     def sort_key(self) -> tuple[int, float, int]:
         """Queue order: priority, then the time it first asked, then arrival."""

@@ -1,0 +1,135 @@
+"""From a chosen node to the acknowledged Bind: Reserve, Permit, PreBind, Bind; and what happens when one says no."""
+
+from __future__ import annotations
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Code, Emit, Status
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.profile import Profile
+from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.reservations import ask, reserve
+from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.state.records import PodRecord
+
+
+class Binding:
+    def __init__(
+        self, state: ClusterState, queue: Queue, life: Lifecycle, members: Members, status: PodStatus, emit: Emit
+    ) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._life = life
+        self._members = members
+        self._status = status
+        self._emit = emit
+
+    def commit(self, root: Root, record: PodRecord, row: int) -> None:
+        """Assume a pod on a row and set its binding in motion; one that is refused is back in the queue, and told."""
+        profile = self._cluster.profiles[record.scheduler_name]
+        self._life.assume(root, record, row)
+        status: Status | None = None
+        if profile.reserve or profile.permit or profile.pre_bind:
+            status = reserve(self._cluster, record, row)
+            if status is None:
+                status = self._advance(root, record, row, "permit", 0.0)
+        else:
+            status = self._bind(profile, record)
+        if status is not None:
+            self.refuse(root, record, status)
+
+    def advance(self, root: Root, record: PodRecord, row: int) -> Status | None:
+        """PreBind and Bind of a pod that is reserved and permitted; a Status if a plugin refused."""
+        return self._advance(root, record, row, "preBind", 0.0)
+
+    def _advance(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> Status | None:
+        """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
+        profile, now = self._cluster.profiles[record.scheduler_name], self._cluster.now
+        if stage == "permit":
+            for plugin in profile.permit:
+                status = ask(plugin, plugin.permit, record, row)
+                if status is None:
+                    continue
+                if status.code is Code.WAIT:
+                    self._life.hold(root, record, row, "permit", deadline or now + (status.timeout or 900.0))
+                    return None
+                return status
+            deadline = 0.0
+        for plugin in profile.pre_bind:
+            status = ask(plugin, plugin.pre_bind, record, row, self._emit)
+            if status is None:
+                continue
+            if status.code is Code.WAIT:
+                self._life.hold(root, record, row, "preBind", deadline or now + (status.timeout or 600.0))
+                return None
+            return status
+        return self._bind(profile, record)
+
+    def _bind(self, profile: Profile, record: PodRecord) -> Status | None:
+        for plugin in profile.bind:
+            try:
+                decision = int(plugin.bind(record, record.node_name, self._emit))
+            except BaseException as problem:
+                text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
+                return Status(Code.ERROR, (text,), plugin.name)
+            if decision:
+                self._life.binding(record, decision)
+                return None
+        return Status(Code.ERROR, ("no plugin of the profile binds pods",))
+
+    def poll(self) -> None:
+        """Ask again the plugins that said wait; give up on those that waited too long."""
+        for held in list(self._life.holding.values()):
+            if self._life.holding.get(held.record.key) is not held:
+                continue
+            if self._cluster.now >= held.deadline:
+                word = "permit" if held.stage == "permit" else "volumes to be ready"
+                status: Status | None = Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
+            else:
+                status = self._advance(held.root, held.record, held.row, held.stage, held.deadline)
+            if status is not None:
+                self.refuse(held.root, held.record, status)
+
+    def confirmed(self, record: PodRecord) -> None:
+        """The API server acknowledged the Bind."""
+        self._life.confirm(record)
+        self._emit(
+            d.RecordEvent,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            reason="Scheduled",
+            action="Binding",
+            message=f"Successfully assigned {record.key} to {record.node_name}",
+        )
+        profile = self._cluster.profiles.get(record.scheduler_name)
+        for plugin in profile.post_bind if profile else ():
+            try:
+                plugin.post_bind(record, record.node_name)
+            except BaseException:  # the pod is bound; nothing a plugin does now may change that
+                continue
+
+    def refuse(self, root: Root, record: PodRecord, status: Status) -> None:
+        """Reserve, Permit or PreBind said no after the pod was assumed."""
+        self._life.roll_back(record, status.message)
+        self._status.say(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
+        self._again(root, record)
+
+    def failed(self, record: PodRecord, message: str) -> None:
+        """The Bind was not done. `message`: for people, where trying again alone will not help."""
+        root = self._life.roll_back(record, message or "the bind failed")
+        if message:
+            self._status.say(record, SCHEDULER_ERROR, message)
+        if root is None:
+            root = Root("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
+        self._again(root, record)
+
+    def _again(self, root: Root, record: PodRecord) -> None:
+        """After a while; members with their group."""
+        if self._members.claims(record):
+            self._members.pending(record)
+            return
+        root.records[record.key] = record
+        self._queue.back_off(root, self._cluster.now)

@@ -1,0 +1,232 @@
+"""The life of a pod: its state, the transitions there are, and the only place that makes them.
+
+Assuming, confirming, forgetting and rolling back happen here and nowhere else; columns, queue, members and the promise
+of a node are kept in step with the state. Who decides is elsewhere; what happened is told to the pod's story.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.reservations import unreserve
+from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.stories import Stories
+from phalanx.engine.scheduling.waiting import Waiting
+from phalanx.engine.state.records import PodRecord, PodState
+
+PENDING, ASSUMED, BINDING = PodState.PENDING, PodState.ASSUMED, PodState.BINDING
+CONFIRMED, BOUND, GONE = PodState.CONFIRMED, PodState.BOUND, PodState.GONE
+
+TRANSITIONS: dict[PodState, frozenset[PodState]] = {
+    PENDING: frozenset({ASSUMED, BOUND, GONE}),
+    ASSUMED: frozenset({BINDING, PENDING, BOUND}),
+    BINDING: frozenset({CONFIRMED, PENDING, BOUND}),
+    # Acknowledged, and yet shown elsewhere or without a node: what the informer shows is true.
+    CONFIRMED: frozenset({BOUND, PENDING}),
+    BOUND: frozenset({GONE}),
+    GONE: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class Held:
+    """An assumed pod that is not bound yet because a plugin says wait."""
+
+    root: Root
+    record: PodRecord
+    row: int
+    stage: str  # "permit" or "preBind"
+    deadline: float
+
+
+class Lifecycle:
+    def __init__(self, state: ClusterState, queue: Queue, waiting: Waiting, members: Members, stories: Stories) -> None:
+        self._cluster = state
+        self._columns = state.columns
+        self._queue = queue
+        self._waiting = waiting
+        self._members = members
+        self._stories = stories
+        self.records = state.records
+        self.holding: dict[str, Held] = {}  # pods that wait for Permit or PreBind
+        self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
+        self.root_of: dict[str, Root] = {}  # pod key -> root, of assumed pods: to come back after a failure
+        self.crowded: set[int] = set()  # rows that others filled or that shrank: over-commit there is not our doing
+        self.departed: list[Callable[[PodRecord], None]] = []  # told of every pod that is gone or finished
+        self.impossible: deque[str] = deque(maxlen=100)  # transitions that are not in the table: our own mistakes
+
+    def _to(self, record: PodRecord, state: PodState, what: str, detail: str = "") -> None:
+        if state not in TRANSITIONS[record.state]:
+            self.impossible.append(f"{record.key}: {record.state.name} to {state.name} ({what})")
+        record.state = state
+        self._stories.note(f"pod/{record.key}", what, detail)
+
+    # ---- coming
+
+    def keep(self, record: PodRecord, old: PodRecord | None = None) -> None:
+        """A pod is known, or a later version of it."""
+        self._cluster.shapes.keep(record.shape)
+        if old is not None:
+            self._cluster.shapes.drop(old.shape)
+            old.state = GONE
+        self.records[record.key] = record
+        if old is None:
+            self._stories.note(f"pod/{record.key}", "seen")
+
+    def found_on(self, record: PodRecord, node: str) -> None:
+        """The informer shows a pod on a node that is not one we chose for it."""
+        record.node_name = node
+        record.pod = None
+        self._to(record, BOUND, "on node", node)
+        self._house(record)
+        if self._members.claims(record):
+            self._members.placed(record)
+
+    def _house(self, record: PodRecord) -> None:
+        """Count a bound pod on its node, now or when the node appears."""
+        row = self._columns.row_of.get(record.node_name, -1)
+        if row < 0:
+            self.homeless.setdefault(record.node_name, {})[record.key] = record
+            return
+        self._columns.place(record, row)
+        self.crowded.add(row)
+        self._waiting.placed(record.priority)
+        self._queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
+
+    # ---- to a node
+
+    def assume(self, root: Root, record: PodRecord, row: int) -> None:
+        """Count a pod on a node although the API server does not know yet."""
+        columns, nominations = self._columns, self._cluster.nominations
+        columns.place(record, row)
+        record.node_name = columns.names[row]
+        self._to(record, ASSUMED, "assumed on", record.node_name)
+        promised = nominations.clear(record)
+        if promised and promised != record.node_name:
+            self._queue.wake(ClusterChange(Wake.NOMINATION, columns.row_of.get(promised, -1), record))
+        self._waiting.placed(record.priority)
+        self._queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
+        self.root_of[record.key] = root
+        root.records.pop(record.key, None)
+        if not root.records:
+            self._queue.remove(root)
+        self._members.placed(record)
+
+    def hold(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> None:
+        """A plugin says wait."""
+        self.holding[record.key] = Held(root, record, row, stage, deadline)
+
+    def binding(self, record: PodRecord, decision: int) -> None:
+        """Nobody has a say any more: the Bind is decided."""
+        self.holding.pop(record.key, None)
+        record.bind = decision
+        self._to(record, BINDING, "binding to", record.node_name)
+
+    def confirm(self, record: PodRecord) -> None:
+        """The API server acknowledged the Bind; the informer may have been quicker."""
+        record.bind = 0
+        if record.state is BINDING:
+            self._to(record, CONFIRMED, "bound to", record.node_name)
+        self._members.bound(record)
+
+    def shown(self, record: PodRecord) -> None:
+        """The informer shows a pod on the node we chose."""
+        self.holding.pop(record.key, None)
+        self.root_of.pop(record.key, None)
+        self._to(record, BOUND, "shown on", record.node_name)
+
+    # ---- and back
+
+    def roll_back(self, record: PodRecord, why: str) -> Root | None:
+        """Undo an assumption: the pod is pending, but in no place of the queue yet. Answers the root it was in."""
+        row = record.row
+        self.holding.pop(record.key, None)
+        unreserve(self._cluster, record, row)
+        self._unhouse(record)
+        self._to(record, PENDING, "taken back", why)
+        record.bind = 0
+        record.node_name = ""
+        if row >= 0:
+            self._columns.unplace(record)
+            self._queue.wake(ClusterChange(Wake.POD_GONE, row, record))
+        return self.root_of.pop(record.key, None)
+
+    def _unhouse(self, record: PodRecord) -> None:
+        """A pod no longer waits for its node to appear."""
+        pods = self.homeless.get(record.node_name)
+        if pods is not None and pods.get(record.key) is record:
+            del pods[record.key]
+            if not pods:
+                del self.homeless[record.node_name]
+
+    # ---- changing and going
+
+    def replace(self, old: PodRecord, record: PodRecord) -> None:
+        """A bound pod changed in a way others can see: labels, requests, terminating."""
+        record.node_name = old.node_name
+        record.bind = old.bind
+        record.pod = None
+        record.state = BOUND
+        row = old.row
+        if row >= 0:
+            self._columns.unplace(old)
+        self._unhouse(old)
+        self.keep(record, old)
+        if row < 0:
+            self._house(record)
+            return
+        self._columns.place(record, row)
+        self.crowded.add(row)
+        self._queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
+        self._queue.wake(ClusterChange(Wake.POD_GONE, row, old))
+
+    def withdraw(self, record: PodRecord) -> None:
+        """Undo whatever was done for a pod that is gone, or turned out to be elsewhere."""
+        if record.assumed:
+            self.roll_back(record, "it is elsewhere or gone")
+        elif record.node_name:
+            self._unhouse(record)
+            if record.row >= 0:
+                row = record.row
+                self._columns.unplace(record)
+                self._queue.wake(ClusterChange(Wake.POD_GONE, row, record))
+        else:
+            self.unqueue(record)
+        node = self._cluster.nominations.clear(record)
+        if node:
+            self._queue.wake(ClusterChange(Wake.NOMINATION, self._columns.row_of.get(node, -1), record))
+
+    def unqueue(self, record: PodRecord) -> None:
+        root = self._queue.roots.get(f"pod/{record.key}")
+        if root is not None:
+            self._queue.remove(root)
+
+    def remove(self, record: PodRecord, *, finished: bool) -> None:
+        """A pod is gone, or has `finished` (Succeeded, Failed)."""
+        self.withdraw(record)
+        self._to(record, GONE, "finished" if finished else "deleted")
+        del self.records[record.key]
+        self._cluster.shapes.drop(record.shape)
+        for tell in self.departed:
+            tell(record)
+        if self._members.claims(record):
+            self._members.gone(record, finished=finished)
+
+    # ---- nodes
+
+    def node_appeared(self, name: str, row: int) -> None:
+        """Count the pods that were bound to a node before we knew it."""
+        for record in self.homeless.pop(name, {}).values():
+            self._columns.place(record, row)
+            self.crowded.add(row)
+            self._waiting.placed(record.priority)
+
+    def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
+        if stranded:
+            self.homeless[name] = {record.key: record for record in stranded}

@@ -1,0 +1,412 @@
+"""Which pods wait where: who belongs to which group, which root their pending pods are in, and what happened to them.
+
+Takes notes only; `Groups.settle` works through them before roots are popped. A gang of a thousand pods that arrives at
+once is looked at once, and one that arrives pod by pod costs each pod a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.engine import decisions as d
+from phalanx.engine import events as e
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.workload_status import WorkloadStatuses
+from phalanx.engine.scheduling.answers import Refusal, Tree
+from phalanx.engine.scheduling.commits import Commits
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import (
+    AFTER_GROUP,
+    COMPLETED_IN,
+    COMPOSITE,
+    POD_GROUP,
+    WORKLOAD,
+    Group,
+    GroupKey,
+    Member,
+    MemberState,
+    PodKey,
+    group_of,
+    pod_key,
+    successor,
+)
+from phalanx.model.objects import Pod
+
+
+@dataclass(slots=True)
+class Notes:
+    """What happened since somebody last looked."""
+
+    arrived: dict[GroupKey, dict[str, PodRecord]]  # leaf -> pods that came
+    dirty: dict[GroupKey, bool]  # leaf -> whether more happened than pods coming and going
+    touched: dict[GroupKey, None]  # heads of trees whose objects changed
+    judged: dict[GroupKey, None]  # heads of trees whose members changed
+
+
+class Members:
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: Queue,
+        evictions: Evictions,
+        conditions: GroupConditions,
+        workloads: WorkloadStatuses,
+        commits: Commits,
+    ) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._evictions = evictions
+        self.forest = state.forest
+        self.conditions = conditions
+        self.workloads = workloads
+        self.commits = commits
+        self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
+        self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
+        self.roots: dict[str, Root] = {}
+        # Root key -> root group; the leaf itself where no root is known yet (key "waiting/…").
+        self.group_of: dict[str, GroupKey] = {}
+        self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
+        self.stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
+        self.notes = Notes({}, {}, {}, {})
+        self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
+
+    def take(self) -> Notes:
+        """What happened; the next notes start empty."""
+        taken, self.notes = self.notes, Notes({}, {}, {}, {})
+        return taken
+
+    # ---- what happened
+
+    def saw(self, pod: Pod) -> None:
+        """Every version of every pod, before the engine makes a record of it."""
+        if not self._cluster.grouping:
+            return
+        key = pod_key(pod)
+        forest = self.forest
+        before = forest.leaf_of(key)
+        leaf = self._leaf(pod, key)
+        if before is None and leaf is None:
+            return
+        name = f"{key.namespace}/{key.name}"
+        known = self._cluster.records.get(name)
+        if (
+            known is not None
+            and known.uid == pod.metadata.uid
+            and known.node_name
+            and not known.assumed
+            and not pod.spec.node_name
+        ):
+            return  # an unbound version of a bound pod is old news
+        old = self._member(before, key)
+        heads = forest.put_member(key, leaf, pod)
+        if before is not None and leaf != before:
+            self._moved(name, before, leaf)
+        elif pod.spec.node_name:
+            self._answered(name, failed=False)
+        new = self._member(leaf, key)
+        if leaf == before and old is not None and new is not None and old.pod.metadata.uid == new.pod.metadata.uid:
+            if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
+                return  # a status update of a running member concerns nobody
+            if old.state is MemberState.ASSUMED and new.state is MemberState.RUNNING and self._as_expected(leaf):
+                return
+        if new is not None and new.state is MemberState.PENDING and (old is None or old.state is new.state):
+            return  # `pending` follows
+        for head in heads:
+            self.notes.judged[head] = None
+        self._mark((leaf, before), helps=True)
+
+    def _leaf(self, pod: Pod, key: PodKey) -> GroupKey | None:
+        """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
+        leaf = group_of(pod)
+        going = pod.metadata.annotations.get(AFTER_GROUP)
+        if leaf is None or going is None or pod.spec.node_name:
+            return leaf
+        group = self.forest.group(leaf)
+        if group is None or group.spec is None or group.spec.uid != going:
+            return leaf
+        self._after.setdefault(leaf, {})[key] = None
+        return successor(leaf)
+
+    def _sort_out(self, key: GroupKey) -> None:
+        """A group came, went or was made again: who belongs to it, and who to the one after it?"""
+        named = self.forest.named(key)
+        late = (
+            [] if named is None else [p for p, m in named.members.items() if AFTER_GROUP in m.pod.metadata.annotations]
+        )
+        for pod in (*self._after.pop(key, ()), *late):
+            member = self._member(self.forest.leaf_of(pod), pod)
+            if member is None or member.state is not MemberState.PENDING:
+                continue
+            before = self.forest.leaf_of(pod)
+            self.saw(member.pod)
+            record = self._cluster.records.get(str(pod))
+            if record is not None and self.forest.leaf_of(pod) != before:
+                self.pending(record)
+
+    def _as_expected(self, leaf: GroupKey | None) -> bool:
+        """A confirmed bind is no news unless the gang is incomplete: then it may have to be given back."""
+        group = self.forest.group(leaf) if leaf is not None else None
+        if group is None or group.spec is None or group.placed < group.spec.minimum:
+            return group is None
+        head = self.forest.resolve(group.key).root
+        above = self.forest.group(head) if head is not None else None
+        return above is None or above is group or above.satisfied
+
+    def _member(self, leaf: GroupKey | None, key: PodKey) -> Member | None:
+        group = self.forest.named(leaf) if leaf is not None else None
+        return group.members.get(key) if group is not None else None
+
+    def _moved(self, name: str, before: GroupKey, leaf: GroupKey | None) -> None:
+        """The label that names its group changed: out of the old one."""
+        self.commits.moved(name, leaf)
+        self._unlist(before, name)
+        self._mark((before,), helps=True)
+
+    def lost(self, namespace: str, name: str) -> None:
+        """A pod object is gone; after the engine has let go of its record."""
+        key = PodKey(namespace, name)
+        if str(key) in self._cluster.records:
+            return  # another pod of the same name is there
+        leaf = self.forest.leaf_of(key)
+        if leaf is None:
+            return
+        member = self._member(leaf, key)
+        heads = self.forest.drop_pod(namespace, name)
+        placed = member is not None and member.state is not MemberState.PENDING
+        if member is not None:
+            self.commits.released(member.pod.metadata.uid)
+        for head in heads:
+            self.notes.judged[head] = None
+        self._mark((leaf,), helps=placed)
+
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        if kind not in (POD_GROUP, COMPOSITE, WORKLOAD) or not self._cluster.grouping:
+            return
+        meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
+        namespace, name = meta.namespace, meta.name
+        forest = self.forest
+        if kind == WORKLOAD:
+            self.workloads.seen((namespace, name), new)
+            if old is not None and new is not None and _same(old, new):
+                return  # its status was written, probably by us
+            heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
+            # Without it its implicit groups have no head any more.
+            below = dict.fromkeys(forest.of_workload(namespace, name))
+            self._mark(below, helps=True)
+            if new is None or (old is not None and old.metadata.uid != new.metadata.uid):
+                self.conditions.forget_implicit(namespace, name)
+                for leaf in below:
+                    self.commits.forget(leaf)
+            if old is None or new is None or old.spec != new.spec:
+                self._within_reach(below)
+        else:
+            key = GroupKey(kind, namespace, name)
+            below = {leaf.key: None for leaf in forest.leaves(key)}
+            if new is None:
+                drop = forest.drop_pod_group if kind == POD_GROUP else forest.drop_composite
+                heads = drop(namespace, name)
+                self.conditions.forget(key)
+                self.commits.forget(key)
+            else:
+                heads = forest.put_pod_group(new) if kind == POD_GROUP else forest.put_composite(new)
+                self.conditions.seen(key, new)
+                parent = new.spec.parent_composite_pod_group_name
+                if parent and not forest.parents_count and (old is None or old.metadata.uid != meta.uid):
+                    self.conditions.parent_ignored(key, meta.uid, parent)
+                if old is not None and _same(old, new):
+                    return  # its status was written, probably by us
+            if new is None or old is None or old.metadata.uid != new.metadata.uid:
+                self._sort_out(key)
+            below |= {leaf.key: None for leaf in forest.leaves(key)}
+            self.notes.touched[key] = None
+            if _disrupted_as(old) != _disrupted_as(new):
+                self._within_reach(below)
+            self._mark(below, helps=True)
+        for head in heads:
+            self.notes.touched[head] = None
+
+    def _within_reach(self, leaves: Iterable[GroupKey]) -> None:
+        """Members on nodes may be evicted by others than before."""
+        for key in leaves:
+            leaf = self.forest.group(key) or self.forest.named(key)
+            for member in leaf.members if leaf is not None else ():
+                record = self._cluster.records.get(str(member))
+                if record is not None and record.row >= 0:
+                    self._queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
+
+    def outcome(self, decision: d.Decision, event: e.Outcome) -> None:
+        """A write about a group, or an eviction, was answered."""
+        if not event.problem:
+            return
+        if isinstance(decision, d.SetGroupCondition) and decision.kind == WORKLOAD:
+            if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
+                self.workloads.unsaid((decision.namespace, decision.name))
+        elif isinstance(decision, d.SetGroupCondition):
+            if event.problem != e.NOT_FOUND:
+                self.conditions.unsaid(GroupKey(decision.kind, decision.namespace, decision.name))
+        elif isinstance(decision, d.Evict):
+            self.commits.released(decision.uid)
+
+    def _mark(self, leaves: Iterable[GroupKey | None], *, helps: bool) -> None:
+        for leaf in leaves:
+            if leaf is not None:
+                self.notes.dirty[leaf] = helps or self.notes.dirty.get(leaf, False)
+
+    # ---- what becomes of pods
+
+    def claims(self, record: PodRecord) -> bool:
+        """Whether this pod is scheduled as part of a group (then it never queues alone)."""
+        return self.forest.leaf_of(PodKey(record.namespace, record.name)) is not None
+
+    def pending(self, record: PodRecord) -> None:
+        """A claimed pod is pending: new, changed, or come back after a failed bind. Queue its root when complete."""
+        key = PodKey(record.namespace, record.name)
+        leaf = self.forest.leaf_of(key)
+        if leaf is None:
+            return
+        back = bool(self.forest.forget(key))
+        self.waiting_pods.setdefault(leaf, {})[record.key] = record
+        self.notes.arrived.setdefault(leaf, {})[record.key] = record
+        root = self.roots.get(self.home.get(leaf, ""))
+        if root is not None and record.key in root.records:
+            root.records[record.key] = record
+            back = True  # changed, not new
+        self._answered(record.key, failed=True)
+        self._mark((leaf,), helps=back)
+
+    def placed(self, record: PodRecord) -> None:
+        """A claimed pod is assumed or bound."""
+        leaf = self._leave(record)
+        if leaf is not None and record.assumed:
+            self.forest.assume(PodKey(record.namespace, record.name), record.node_name)
+
+    def bound(self, record: PodRecord) -> None:
+        """The API server acknowledged the Bind."""
+        self._answered(record.key, failed=False)
+
+    def gone(self, record: PodRecord, *, finished: bool) -> None:
+        """A claimed pod was deleted, or `finished` (Succeeded, Failed: it may still satisfy its gang)."""
+        leaf = self._leave(record)
+        if leaf is not None:
+            self._answered(record.key, failed=False)
+            self._mark((leaf,), helps=finished)
+
+    def _leave(self, record: PodRecord) -> GroupKey | None:
+        """The pod waits no more."""
+        leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
+        if leaf is not None:
+            self._unlist(leaf, record.key)
+        return leaf
+
+    def _unlist(self, leaf: GroupKey, name: str) -> None:
+        for table in (self.waiting_pods, self.notes.arrived):
+            pods = table.get(leaf)
+            if pods is not None and pods.pop(name, None) is not None and not pods:
+                del table[leaf]
+        root = self.roots.get(self.home.get(leaf, ""))
+        if root is not None:
+            root.records.pop(name, None)
+            if not root.records and root.place is not Place.ATTEMPT:
+                self.drop(root)
+
+    def drop(self, root: Root) -> None:
+        if root.place is not Place.NOWHERE:
+            self._queue.remove(root)
+        self.roots.pop(root.key, None)
+        self.group_of.pop(root.key, None)
+        self.failures.pop(root.key, None)
+        self.no_plan(root)
+
+    def no_plan(self, root: Root) -> None:
+        """Room is no longer being made for this root; whom it sent away stays sent."""
+        self._evictions.void(root.key)
+
+    def adopt(self, root: Root, group: GroupKey) -> None:
+        """A root whose pods were all assumed has some again."""
+        self.roots[root.key] = root
+        self.group_of[root.key] = group
+
+    def place_of(self, record: PodRecord) -> Place:
+        """For validation: where a claimed pending pod is; NOWHERE means lost."""
+        leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
+        if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
+            return Place.NOWHERE
+        if leaf in self.notes.dirty:
+            return Place.GATED  # arrived since the last step
+        root = self.roots.get(self.home.get(leaf, ""))
+        return root.place if root is not None and record.key in root.records else Place.NOWHERE
+
+    # ---- questions
+
+    def root_of(self, key: GroupKey) -> Root | None:
+        """The root in which the pending pods of a group, or of those below it, are."""
+        target = self.forest.resolve(key).root
+        return self.roots.get(root_key(target) if target is not None else f"waiting/{root_key(key)}")
+
+    def tree(self, root: Root, group: Group) -> Tree:
+        """A root as an attempt sees it."""
+        return Tree(root.key, group, self.forest, self.waiting_pods, root.priority, list(root.records.values()))
+
+    def failure(self, root: str) -> Refusal | None:
+        """Why the last attempt of a root failed, by its key."""
+        return self.failures.get(root)
+
+    def under_way(self, root: GroupKey) -> bool:
+        """Binds of its members are not all answered yet."""
+        return self.commits.under_way(root)
+
+    @property
+    def busy(self) -> bool:
+        """Something was touched that `settle` has not looked at."""
+        return bool(self.notes.dirty or self.notes.touched or self.notes.judged)
+
+    def say(self, key: GroupKey, reason: str, message: str) -> None:
+        group = self.forest.group(key)
+        if group is not None:
+            self.conditions.say(group, "False", reason, message)
+
+    def _answered(self, pod: str, *, failed: bool) -> None:
+        if pod not in self.commits.awaited:
+            return
+        leaf = self.commits.answered(pod)
+        assert leaf is not None
+        if failed:
+            self.stumbled[leaf] = None
+        elif self.conditions.is_true(leaf) and not self.conditions.targets:
+            return  # everything was said
+        elif self.commits.enough(self.forest.group(leaf)):
+            head = self.forest.resolve(leaf).root
+            if head is not None:
+                self.notes.judged[head] = None
+
+
+def _same(old: Any, new: Any) -> bool:
+    return bool(
+        old.spec == new.spec
+        and old.metadata.annotations == new.metadata.annotations
+        and old.metadata.uid == new.metadata.uid
+    )
+
+
+def _disrupted_as(group: Any | None) -> Any:
+    """What decides who may evict its pods, and whether each for itself."""
+    if group is None:
+        return None
+    spec = group.spec
+    return (spec.priority, spec.disruption_mode, spec.parent_composite_pod_group_name)
+
+
+def completed_in(member: Member) -> str | None:
+    return member.pod.metadata.annotations.get(COMPLETED_IN)
+
+
+def root_key(key: GroupKey) -> str:
+    """ "podgroup/ns/name": what queue, metrics and decisions call a root."""
+    return f"{key.kind.lower()}/{key.namespace}/{key.name}"

@@ -1,0 +1,92 @@
+"""Attempts of single pods: what is done with the answer. Bound, nominated and waiting for victims, or asleep."""
+
+from __future__ import annotations
+
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused
+from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.binding import Binding
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.pod_preemption import PodPreemption
+from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.waiting import Waiting, twins_of
+from phalanx.engine.state.records import PodRecord
+
+
+class PodCycle:
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: Queue,
+        attempts: Attempts,
+        binding: Binding,
+        preemption: PodPreemption,
+        evictions: Evictions,
+        waiting: Waiting,
+        status: PodStatus,
+        emit: Emit,
+    ) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._attempts = attempts
+        self._binding = binding
+        self._preemption = preemption
+        self._evictions = evictions
+        self._waiting = waiting
+        self._status = status
+        self._emit = emit
+
+    def attempt(self, root: Root) -> None:
+        """Work on a popped root. Never raises for a plugin's fault."""
+        came_from = root.bucket
+        root.bucket = None
+        self._attempt(root, root.record)
+        self._queue.attempted(root, came_from)
+
+    def _attempt(self, root: Root, record: PodRecord) -> None:
+        # Pods of a failed shape fail like their twin did, until something wakes the bucket.
+        bucket = self._queue.sleeping(twins_of(record))
+        if bucket is not None and not record.nominated:
+            self._queue.join(root, bucket)
+            self._status.say(record, UNSCHEDULABLE, bucket.message)
+            return
+        if root.key in self._evictions.plans:
+            self._evictions.of(root.key)  # one that came to nothing is no reason to wait
+        answer = self._attempts.pod(record, emit=self._emit)
+        if isinstance(answer, Placed):
+            self._binding.commit(root, record, answer.seats[0][1])
+        elif isinstance(answer, PlacedAfter):
+            self._preemption.carry_out(record, answer)
+            self._unschedulable(root, record, answer.refused, victims_go=True)
+        elif answer.diagnosis is None:
+            self._fail(root, record, answer.message)
+        else:
+            if answer.leaving:
+                self._preemption.await_leaving(record, answer.leaving)
+            self._unschedulable(root, record, answer, victims_go=answer.victims_go)
+
+    # ---- failure
+
+    def _fail(self, root: Root, record: PodRecord, message: str) -> None:
+        """An error, not a verdict: try again after a while."""
+        self._status.say(record, SCHEDULER_ERROR, message)
+        self._queue.back_off(root, self._cluster.now)
+
+    def _unschedulable(self, root: Root, record: PodRecord, refused: Refused, *, victims_go: bool) -> None:
+        """`victims_go`: room is being made for it."""
+        diagnosis, profile = refused.diagnosis, self._cluster.profiles[record.scheduler_name]
+        assert diagnosis is not None
+        if refused.nominate is not None:
+            self._status.nominate(record, refused.nominate)
+        message = refused.message
+        self._status.say(record, UNSCHEDULABLE, message)
+        if victims_go and all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins):
+            self._evictions.sleep(root, message)  # only the row itself decides about a row
+            return
+        shared = refused.alike and not record.nominated
+        self._waiting.sleep(
+            root, record, profile, diagnosis.plugins, message, self._cluster.now, shared=shared, asks=refused.asks
+        )

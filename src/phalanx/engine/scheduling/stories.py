@@ -1,0 +1,52 @@
+"""How did it get here: the last things that happened to each pod and group, in few words. Bounded everywhere."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from phalanx.engine.framework.cluster_state import ClusterState
+
+MOST_NOTES = 16  # of one object: the first and the latest are kept
+MOST_OBJECTS = 10_000  # those that nothing happened to for longest are forgotten first
+
+
+class Note(NamedTuple):
+    time: float  # seconds
+    what: str
+    detail: str  # a node, a message
+    times: int = 1  # in a row
+
+
+class Stories:
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster = state
+        self._notes: dict[str, list[Note]] = {}  # root or pod key -> notes; dict order is order of first note
+
+    def note(self, key: str, what: str, detail: str = "") -> None:
+        notes = self._notes.get(key)
+        if notes is None:
+            if len(self._notes) >= MOST_OBJECTS:
+                for old in list(self._notes)[: MOST_OBJECTS // 8]:
+                    del self._notes[old]
+            self._notes[key] = [Note(self._cluster.now, what, detail)]
+            return
+        last = notes[-1]
+        if last.what == what and last.detail == detail:
+            notes[-1] = last._replace(times=last.times + 1)
+            return
+        if len(notes) >= MOST_NOTES:
+            del notes[1]
+        notes.append(Note(self._cluster.now, what, detail))
+
+    def of(self, key: str) -> list[Note]:
+        return list(self._notes.get(key, ()))
+
+    def forget(self, key: str) -> None:
+        self._notes.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def validate(self) -> None:
+        assert len(self._notes) <= MOST_OBJECTS
+        assert all(0 < len(notes) <= MOST_NOTES for notes in self._notes.values())
