@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 import msgspec
 
 from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, joined, run
 from phalanx.cli.owners import each_root
-from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, Why
+from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
 
 MOST_PODS = 10  # listed; JSON has them all
 MOST_REASONS = 5
@@ -15,8 +17,11 @@ MOST_REASONS = 5
 
 @click.command(short_help="Say why a pod or group is pending, and what would help.")
 @click.argument("what", metavar="KIND/NAME", nargs=-1, required=True)
+@click.option("--story", is_flag=True, help="Also show how it got here: what happened to it, oldest first.")
 @asking_options
-def why(what: tuple[str, ...], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+def why(
+    what: tuple[str, ...], story: bool, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
+) -> int:
     """Say why a pod, PodGroup, CompositePodGroup or Workload is pending, and what would make it fit.
 
     The answer comes from the scheduler's own state; changes that would help are tried by the same search and taken
@@ -29,12 +34,15 @@ def why(what: tuple[str, ...], namespace: str, kubeconfig: str, context: str, sc
       phalanx why job/evaluation                      # every group of a Job, JobSet, LeaderWorkerSet, …
       phalanx why pod/training-0 -n team-a -o json
       phalanx why workload/train/workers/0            # one implicit group of KEP-4671
+      phalanx why podgroup/training --story           # how it got here
       phalanx why compositepodgroup/tree --scheduler http://127.0.0.1:10259
     """
-    return run(each_root(_why, joined(what), namespace, kubeconfig, context, scheduler, output))
+    return run(each_root(partial(_why, story), joined(what), namespace, kubeconfig, context, scheduler, output))
 
 
-async def _why(kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+async def _why(
+    story: bool, kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
+) -> int:
     connection = connection_of(kubeconfig, context)
     namespace = namespace or connection.namespace
     async with Asker(connection, scheduler) as asker:
@@ -49,11 +57,13 @@ async def _why(kind: str, name: str, namespace: str, kubeconfig: str, context: s
     if output == "json":
         click.echo(msgspec.json.format(body, indent=2).decode())
     else:
-        click.echo("\n\n".join(render(item, Paint()) for item in report.items) or "no pod refers to it yet")
+        click.echo(
+            "\n\n".join(render(item, Paint(), story=story) for item in report.items) or "no pod refers to it yet"
+        )
     return 0 if report.scheduled and report.items else 1
 
 
-def render(item: Why, paint: Paint) -> str:
+def render(item: Why, paint: Paint, *, story: bool = False) -> str:
     """A few lines that a person reads from top to bottom."""
     title = f"{item.kind.lower()}/{item.name}"
     state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
@@ -80,7 +90,15 @@ def render(item: Why, paint: Paint) -> str:
     lines += _section("would help", [relaxation.text + mark[relaxation.checked] for relaxation in helps])
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
     lines += _section("pods", _pods(item.pods, item.summary) if item.kind != "Pod" else [])
+    if story:
+        lines += _section("story", [_story(line) for line in item.story] or ["nothing is remembered of it"])
     return "\n".join(lines)
+
+
+def _story(line: StoryLine) -> str:
+    times = f" (x{line.times})" if line.times > 1 else ""
+    of = f" [{line.of}]" if line.of else ""
+    return f"{line.time} {line.what}{' ' + line.detail if line.detail else ''}{times}{of}"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

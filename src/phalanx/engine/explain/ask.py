@@ -21,6 +21,7 @@ from phalanx.engine.explain.values import (
     QueuePlace,
     Relaxation,
     Report,
+    StoryLine,
     Verdict,
     Why,
     proof_of,
@@ -31,6 +32,7 @@ from phalanx.engine.placement.sentences import amount_word
 from phalanx.engine.scheduling.answers import Placed, Refused, Tree
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.scheduling.stories import Note
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
 from phalanx.model.objects import Workload
@@ -66,6 +68,7 @@ def why(engine: Scheduler, kind: str, namespace: str, name: str, *, relax: bool 
         items = asked.workload(namespace, name)
     else:
         items = [asked.group(GroupKey(kind, namespace, name))]
+    items = [_with(item, story=asked.story(item)) for item in items]
     return Report(kind, namespace, name, all(item.scheduled for item in items), items)
 
 
@@ -292,6 +295,18 @@ class _Asked:
         return "waiting for its first attempt"
 
     # ---- parts of an answer
+
+    def story(self, item: Why) -> list[StoryLine]:
+        """Of the root, and of the pod where one was asked about."""
+        keys = {item.root: item.root if item.kind == "Pod" else ""}
+        if item.kind == "Pod":
+            keys[f"{item.namespace}/{item.name}"] = ""
+        notes = [(note, of) for key, of in keys.items() for note in self._engine.stories.of(key)]
+        record = self._engine.pods.records.get(f"{item.namespace}/{item.name}") if item.kind == "Pod" else None
+        if record is not None:
+            notes.append((Note(record.created, "asked for a node", ""), ""))
+        notes.sort(key=lambda entry: entry[0].time)
+        return [StoryLine(rfc3339(note.time), note.what, note.detail, note.times, of) for note, of in notes]
 
     def _queue(self, root: Root | None) -> QueuePlace:
         if root is None or root.place is Place.NOWHERE:

@@ -116,6 +116,16 @@ class Preempting(_Value, frozen=True):
     text: str = ""
 
 
+class StoryLine(_Value, frozen=True):
+    """Something that happened to a pod or group."""
+
+    time: str
+    what: str
+    detail: str = ""  # a node, a message
+    times: int = 1  # in a row
+    of: str = ""  # "podgroup/ns/name" in the story of a member
+
+
 class Why(_Value, frozen=True):
     """Everything about one pod or one root."""
 
@@ -135,6 +145,7 @@ class Why(_Value, frozen=True):
     preemption: Preempting | None = None
     relaxations: list[Relaxation] = []
     pods: list[PodLine] = []
+    story: list[StoryLine] = []  # how it got here, oldest first; the first things and the latest ones
 
 
 class Report(_Value, frozen=True):

@@ -8,7 +8,6 @@ from typing import Any
 from phalanx.engine import decisions
 from phalanx.engine.framework import Emit, Handle
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import PodKey
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 
 
@@ -22,7 +21,7 @@ class DefaultBinder:
         # The mark tells a later scheduler process that this member was placed by us as part of its group, and of which:
         # a group that is deleted and made again did not place it.
         forest = self._handle.forest
-        leaf = forest.leaf_of(PodKey(record.namespace, record.name))
+        leaf = forest.leaf_of_pod(record.namespace, record.name)
         group = forest.group(leaf) if leaf is not None else None
         mark = group.spec.uid if group is not None and group.spec is not None else None
         return emit(

@@ -60,28 +60,25 @@ class Attempts:
 
     def pod(self, record: PodRecord, *, evict: bool = True, emit: Emit = nowhere) -> Answer:
         """`evict`: also look whom to evict, and ask PostFilter plugins."""
+        state = self._cluster
         try:
-            return self._pod(record, evict, emit)
+            evaluation = state.evaluation(record)
+            status = evaluation.pre_filter()
+            if status is not None:
+                diagnosis = Diagnosis(state.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
+                diagnosis.resolvable = np.zeros(state.columns.capacity, dtype=np.bool_)
+            else:
+                blocked: list[tuple[str, Finding]] = []
+                row = choose(state, record, evaluation, blocked)
+                if row >= 0:
+                    return Placed([(record, row)])
+                diagnosis = evaluation.diagnose()
+                diagnosis.findings += blocked
+                diagnosis.plugins |= {plugin for plugin, _ in blocked}
+            refused = Refused(Cause.ROOM, diagnosis.message, evaluation=evaluation, diagnosis=diagnosis, alike=True)
+            return self._after_filters(record, refused, diagnosis, emit) if evict else refused
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
-
-    def _pod(self, record: PodRecord, evict: bool, emit: Emit) -> Answer:
-        state = self._cluster
-        evaluation = state.evaluation(record)
-        status = evaluation.pre_filter()
-        if status is not None:
-            diagnosis = Diagnosis(state.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
-            diagnosis.resolvable = np.zeros(state.columns.capacity, dtype=np.bool_)
-        else:
-            blocked: list[tuple[str, Finding]] = []
-            row = choose(state, record, evaluation, blocked)
-            if row >= 0:
-                return Placed([(record, row)])
-            diagnosis = evaluation.diagnose()
-            diagnosis.findings += blocked
-            diagnosis.plugins |= {plugin for plugin, _ in blocked}
-        refused = Refused(Cause.ROOM, diagnosis.message, evaluation=evaluation, diagnosis=diagnosis, alike=True)
-        return self._after_filters(record, refused, diagnosis, emit) if evict else refused
 
     def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, emit: Emit) -> Answer:
         """PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""

@@ -134,6 +134,7 @@ class GroupCycle:
             root.records[record.key] = record
             self._members.pending(record)
         text = words.refused_pod(refused.key, status.message)
+        self._lives.tell(root.key, "taken back", text)
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
         for record in root.records.values():
             self._status.say(record, reason, text)
@@ -170,6 +171,7 @@ class GroupCycle:
 
     def _tell(self, root: Root, group: Group, refusal: Refusal) -> None:
         self._members.failures[root.key] = refusal
+        self._lives.tell(root.key, "refused", refusal.message)
         for record in root.records.values():
             self._status.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
         self._conditions(group, UNSCHEDULABLE, refusal.message)
@@ -198,6 +200,7 @@ class GroupCycle:
         self._said.say(group, "False", reason, message)
 
     def _error(self, root: Root, group: Group, message: str) -> None:
+        self._lives.tell(root.key, "error", message)
         for record in root.records.values():
             self._status.say(record, SCHEDULER_ERROR, message)
         self._conditions(group, SCHEDULER_ERROR, message)

@@ -49,6 +49,10 @@ class GroupLives:
         self.states[root] = state
         self._stories.note(root, state.value, detail)
 
+    def tell(self, root: str, what: str, detail: str) -> None:
+        """Something happened that does not change its state."""
+        self._stories.note(root, what, detail)
+
     def of(self, root: str) -> GroupState | None:
         return self.states.get(root)
 

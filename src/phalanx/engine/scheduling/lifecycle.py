@@ -34,6 +34,9 @@ TRANSITIONS: dict[PodState, frozenset[PodState]] = {
 }
 
 
+_ALLOWED = [sum(1 << after for after in TRANSITIONS[before]) for before in PodState]  # hashing an enum is slow
+
+
 @dataclass(slots=True)
 class Held:
     """An assumed pod that is not bound yet because a plugin says wait."""
@@ -52,7 +55,7 @@ class Lifecycle:
         self._queue = queue
         self._waiting = waiting
         self._members = members
-        self._stories = stories
+        self._note, self._follow = stories.note, stories.follow
         self.records = state.records
         self.holding: dict[str, Held] = {}  # pods that wait for Permit or PreBind
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
@@ -61,11 +64,10 @@ class Lifecycle:
         self.departed: list[Callable[[PodRecord], None]] = []  # told of every pod that is gone or finished
         self.impossible: deque[str] = deque(maxlen=100)  # transitions that are not in the table: our own mistakes
 
-    def _to(self, record: PodRecord, state: PodState, what: str, detail: str = "") -> None:
-        if state not in TRANSITIONS[record.state]:
-            self.impossible.append(f"{record.key}: {record.state.name} to {state.name} ({what})")
+    def _to(self, record: PodRecord, state: PodState) -> None:
+        if not _ALLOWED[record.state] >> state & 1:
+            self.impossible.append(f"{record.key}: {record.state.name} to {state.name}")
         record.state = state
-        self._stories.note(f"pod/{record.key}", what, detail)
 
     # ---- coming
 
@@ -76,14 +78,13 @@ class Lifecycle:
             self._cluster.shapes.drop(old.shape)
             old.state = GONE
         self.records[record.key] = record
-        if old is None:
-            self._stories.note(f"pod/{record.key}", "seen")
 
     def found_on(self, record: PodRecord, node: str) -> None:
         """The informer shows a pod on a node that is not one we chose for it."""
         record.node_name = node
         record.pod = None
-        self._to(record, BOUND, "on node", node)
+        self._to(record, BOUND)
+        self._follow(record.key, "found on", node)
         self._house(record)
         if self._members.claims(record):
             self._members.placed(record)
@@ -106,7 +107,7 @@ class Lifecycle:
         columns, nominations = self._columns, self._cluster.nominations
         columns.place(record, row)
         record.node_name = columns.names[row]
-        self._to(record, ASSUMED, "assumed on", record.node_name)
+        self._to(record, ASSUMED)
         promised = nominations.clear(record)
         if promised and promised != record.node_name:
             self._queue.wake(ClusterChange(Wake.NOMINATION, columns.row_of.get(promised, -1), record))
@@ -120,26 +121,31 @@ class Lifecycle:
 
     def hold(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> None:
         """A plugin says wait."""
+        self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
         self.holding[record.key] = Held(root, record, row, stage, deadline)
 
     def binding(self, record: PodRecord, decision: int) -> None:
         """Nobody has a say any more: the Bind is decided."""
-        self.holding.pop(record.key, None)
+        if self.holding:
+            self.holding.pop(record.key, None)
         record.bind = decision
-        self._to(record, BINDING, "binding to", record.node_name)
+        self._to(record, BINDING)
+        self._follow(record.key, "binding to", record.node_name)
 
     def confirm(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind; the informer may have been quicker."""
         record.bind = 0
         if record.state is BINDING:
-            self._to(record, CONFIRMED, "bound to", record.node_name)
+            self._to(record, CONFIRMED)
         self._members.bound(record)
 
     def shown(self, record: PodRecord) -> None:
         """The informer shows a pod on the node we chose."""
-        self.holding.pop(record.key, None)
+        if self.holding:
+            self.holding.pop(record.key, None)
         self.root_of.pop(record.key, None)
-        self._to(record, BOUND, "shown on", record.node_name)
+        self._to(record, BOUND)
+        self._follow(record.key, "shown on", record.node_name)
 
     # ---- and back
 
@@ -149,7 +155,8 @@ class Lifecycle:
         self.holding.pop(record.key, None)
         unreserve(self._cluster, record, row)
         self._unhouse(record)
-        self._to(record, PENDING, "taken back", why)
+        self._to(record, PENDING)
+        self._note(record.key, "taken back", why)
         record.bind = 0
         record.node_name = ""
         if row >= 0:
@@ -210,7 +217,8 @@ class Lifecycle:
     def remove(self, record: PodRecord, *, finished: bool) -> None:
         """A pod is gone, or has `finished` (Succeeded, Failed)."""
         self.withdraw(record)
-        self._to(record, GONE, "finished" if finished else "deleted")
+        self._to(record, GONE)
+        self._follow(record.key, "finished" if finished else "deleted")
         del self.records[record.key]
         self._cluster.shapes.drop(record.shape)
         for tell in self.departed:

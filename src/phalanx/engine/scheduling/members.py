@@ -91,7 +91,9 @@ class Members:
         key = pod_key(pod)
         forest = self.forest
         before = forest.leaf_of(key)
-        leaf = self._leaf(pod, key)
+        leaf = group_of(pod)
+        if leaf is not None:
+            leaf = self._leaf(leaf, pod, key)
         if before is None and leaf is None:
             return
         name = f"{key.namespace}/{key.name}"
@@ -122,11 +124,10 @@ class Members:
             self.notes.judged[head] = None
         self._mark((leaf, before), helps=True)
 
-    def _leaf(self, pod: Pod, key: PodKey) -> GroupKey | None:
+    def _leaf(self, leaf: GroupKey, pod: Pod, key: PodKey) -> GroupKey:
         """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
-        leaf = group_of(pod)
         going = pod.metadata.annotations.get(AFTER_GROUP)
-        if leaf is None or going is None or pod.spec.node_name:
+        if going is None or pod.spec.node_name:
             return leaf
         group = self.forest.group(leaf)
         if group is None or group.spec is None or group.spec.uid != going:
@@ -263,7 +264,7 @@ class Members:
 
     def claims(self, record: PodRecord) -> bool:
         """Whether this pod is scheduled as part of a group (then it never queues alone)."""
-        return self.forest.leaf_of(PodKey(record.namespace, record.name)) is not None
+        return self.forest.leaf_of_pod(record.namespace, record.name) is not None
 
     def pending(self, record: PodRecord) -> None:
         """A claimed pod is pending: new, changed, or come back after a failed bind. Queue its root when complete."""
@@ -300,7 +301,7 @@ class Members:
 
     def _leave(self, record: PodRecord) -> GroupKey | None:
         """The pod waits no more."""
-        leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
+        leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is not None:
             self._unlist(leaf, record.key)
         return leaf

@@ -44,7 +44,8 @@ class PodCycle:
         came_from = root.bucket
         root.bucket = None
         self._attempt(root, root.record)
-        self._queue.attempted(root, came_from)
+        if came_from is not None:
+            self._queue.attempted(root, came_from)
 
     def _attempt(self, root: Root, record: PodRecord) -> None:
         # Pods of a failed shape fail like their twin did, until something wakes the bucket.

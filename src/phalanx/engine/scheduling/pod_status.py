@@ -6,6 +6,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.stories import Stories
 from phalanx.engine.state.records import PodRecord
 
 UNSCHEDULABLE = "Unschedulable"
@@ -13,9 +14,10 @@ SCHEDULER_ERROR = "SchedulerError"
 
 
 class PodStatus:
-    def __init__(self, state: ClusterState, queue: Queue, emit: Emit) -> None:
+    def __init__(self, state: ClusterState, queue: Queue, stories: Stories, emit: Emit) -> None:
         self._cluster = state
         self._queue = queue
+        self._stories = stories
         self._emit = emit
 
     def nominate(self, record: PodRecord, node: str) -> None:
@@ -25,6 +27,7 @@ class PodStatus:
         old = self._cluster.nominations.clear(record)
         if node:
             self._cluster.nominations.set(record, node)
+        self._stories.note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
         self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
         if old:
             self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(old, -1), record))
@@ -35,6 +38,7 @@ class PodStatus:
         if record.said == said:
             return
         record.said = said
+        self._stories.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,
             namespace=record.namespace,

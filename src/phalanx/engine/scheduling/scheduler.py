@@ -58,11 +58,11 @@ class Scheduler:
         self._make_profiles(plugins)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
-        status = PodStatus(state, queue, emit)
+        self.stories = Stories(state)
+        status = PodStatus(state, queue, self.stories, emit)
         catalogue = Catalogue(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
-        self.stories = Stories(state)
         self.evictions = Evictions(state, queue, emit)
         self.preemption = PodPreemption(state, catalogue, self.evictions, status, emit)
         self.group_preemption = GroupPreemption(state, catalogue, self.evictions, status, emit)

@@ -17,10 +17,15 @@ class Note(NamedTuple):
     times: int = 1  # in a row
 
 
+_Note = tuple[float, str, str, int]  # the same while it is kept: half the price, and there are many
+
+
 class Stories:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
-        self._notes: dict[str, list[Note]] = {}  # root or pod key -> notes; dict order is order of first note
+        self._notes: dict[
+            str, list[_Note]
+        ] = {}  # "ns/name" of a pod, or root key -> notes; dict order is order of first note
 
     def note(self, key: str, what: str, detail: str = "") -> None:
         notes = self._notes.get(key)
@@ -28,18 +33,23 @@ class Stories:
             if len(self._notes) >= MOST_OBJECTS:
                 for old in list(self._notes)[: MOST_OBJECTS // 8]:
                     del self._notes[old]
-            self._notes[key] = [Note(self._cluster.now, what, detail)]
+            self._notes[key] = [(self._cluster.now, what, detail, 1)]
             return
-        last = notes[-1]
-        if last.what == what and last.detail == detail:
-            notes[-1] = last._replace(times=last.times + 1)
+        time, before, said, times = notes[-1]
+        if before == what and said == detail:
+            notes[-1] = (time, what, detail, times + 1)
             return
         if len(notes) >= MOST_NOTES:
             del notes[1]
-        notes.append(Note(self._cluster.now, what, detail))
+        notes.append((self._cluster.now, what, detail, 1))
+
+    def follow(self, key: str, what: str, detail: str = "") -> None:
+        """The same, but only of an object that has a story already: most pods are bound at once and need none."""
+        if key in self._notes:
+            self.note(key, what, detail)
 
     def of(self, key: str) -> list[Note]:
-        return list(self._notes.get(key, ()))
+        return [Note(*note) for note in self._notes.get(key, ())]
 
     def forget(self, key: str) -> None:
         self._notes.pop(key, None)

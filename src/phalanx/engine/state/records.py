@@ -84,7 +84,7 @@ class PodRecord:
     @property
     def assumed(self) -> bool:
         """Counted on a node by our own decision, and not yet shown there by the informer."""
-        return PodState.PENDING < self.state < PodState.BOUND
+        return 0 < self.state < 4  # PENDING and BOUND; names of an enum cost more than the comparison
 
     def sort_key(self) -> tuple[int, float, int]:
         """Queue order: priority, then the time it first asked, then arrival."""

@@ -161,6 +161,10 @@ class GroupForest:
     def leaf_of(self, pod: PodKey) -> GroupKey | None:
         return self._leaf_of.get(pod)
 
+    def leaf_of_pod(self, namespace: str, name: str) -> GroupKey | None:
+        """The same, without the price of a key that is thrown away."""
+        return self._leaf_of.get((namespace, name))  # type: ignore[call-overload,no-any-return]
+
     def workload(self, namespace: str, name: str) -> Workload | None:
         found = self._workloads.get((namespace, name))
         return found[0] if found is not None else None

@@ -1,0 +1,126 @@
+"""One life: states and transitions of pods and group roots, and the story that is kept of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "why"))
+from asked_engine import Asked
+
+from phalanx.engine import decisions as d
+from phalanx.engine.engine import Engine
+from phalanx.engine.events import PERMANENT, NodeChanged, Outcome, PodChanged
+from phalanx.engine.scheduling.group_lives import GroupState
+from phalanx.engine.scheduling.lifecycle import TRANSITIONS
+from phalanx.engine.scheduling.stories import MOST_NOTES, MOST_OBJECTS
+from phalanx.engine.state.records import PodState
+from phalanx.testing.builders import node, pod, pod_group
+
+
+def binds(made: list[d.Decision]) -> list[d.Bind]:
+    return [each for each in made if isinstance(each, d.Bind)]
+
+
+def test_a_pod_goes_through_its_states_until_the_informer_shows_it() -> None:
+    engine = Engine()
+    engine.apply(NodeChanged(node("n").cpu("1").build()))
+    engine.apply(PodChanged(pod("p").cpu("1").build()))
+    record = engine.pods.records["default/p"]
+    assert record.state is PodState.PENDING
+    (bind,) = binds(engine.step(1.0))
+    assert record.state is PodState.BINDING and record.assumed
+    engine.apply(Outcome(bind.id))
+    assert record.state is PodState.CONFIRMED and record.assumed
+    engine.apply(PodChanged(pod("p").cpu("1").node("n").build()))
+    assert record.state is PodState.BOUND and not record.assumed
+    engine.validate()
+
+
+def test_a_failed_bind_takes_everything_back() -> None:
+    engine = Engine()
+    engine.apply(NodeChanged(node("n").cpu("1").build()))
+    engine.apply(PodChanged(pod("p").cpu("1").build()))
+    (bind,) = binds(engine.step(1.0))
+    engine.apply(Outcome(bind.id, PERMANENT, "forbidden"))
+    record = engine.pods.records["default/p"]
+    assert record.state is PodState.PENDING and record.row < 0 and not engine.life.root_of
+    engine.validate()
+    assert [note.what for note in engine.stories.of("default/p")] == [
+        "taken back",
+        "SchedulerError",
+    ]
+
+
+def test_a_transition_that_is_not_in_the_table_is_found_by_validate() -> None:
+    engine = Engine()
+    engine.apply(NodeChanged(node("n").cpu("1").build()))
+    engine.apply(PodChanged(pod("p").cpu("1").node("n").build()))
+    record = engine.pods.records["default/p"]
+    assert PodState.ASSUMED not in TRANSITIONS[record.state]
+    engine.life._to(record, PodState.ASSUMED)
+    with pytest.raises(AssertionError, match="BOUND to ASSUMED"):
+        engine.validate()
+
+
+@pytest.mark.parametrize("table", ["nominations", "commits", "evictions", "homeless", "waiting", "state", "catalogue"])
+def test_validate_looks_at_every_table(table: str) -> None:
+    run = Asked().see(node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"))
+    run.see(pod_group("g").gang(1).priority(9), pod("g-0").cpu("1").priority(9).group("g"), pod("p").cpu("1"))
+    run.step()
+    engine = run.engine
+    engine.validate()
+    member = engine.pods.records["default/g-0"]
+    if table == "nominations":
+        member.nominated = "elsewhere"
+    elif table == "commits":
+        engine.groups.commits.awaited["default/g-0"] = next(iter(engine.groups.waiting_pods))
+    elif table == "evictions":
+        engine.evictions.plans["podgroup/default/g"].victims["default/nobody"] = "x"
+    elif table == "homeless":
+        engine.life.homeless["n"] = {"default/low": engine.pods.records["default/low"]}
+    elif table == "waiting":
+        engine.groups.waiting_pods.clear()
+    elif table == "state":
+        member.state = PodState.CONFIRMED
+    else:
+        engine.preemption.catalogue.units.clear()
+    with pytest.raises(AssertionError):
+        engine.validate()
+
+
+def test_a_group_goes_through_its_states_and_why_tells_the_story() -> None:
+    run = Asked().see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
+    lives = run.engine.groups.lives
+    group, first, second = (
+        pod_group("g").gang(2).priority(9),
+        *(pod(f"g-{i}").cpu("1").priority(9).group("g") for i in range(2)),
+    )
+    run.see(group, first).step()
+    assert lives.of("podgroup/default/g") is GroupState.HELD
+    run.see(second).step()
+    assert lives.of("podgroup/default/g") is GroupState.EVICTING
+    run.gone("Pod", "low").step(1.0)
+    assert lives.of("podgroup/default/g") is GroupState.SCHEDULED
+    story = [(line.what, line.detail) for line in run.why("PodGroup", "g").story]
+    assert [what for what, _ in story] == ["held", "queued", "evicting", "refused", "queued", "committing", "scheduled"]
+    assert ("evicting", "1 pods have to go") in story and ("committing", "2 pods") in story
+    member = run.why("Pod", "g-0").story
+    assert member[0].what == "asked for a node" or member[0].of
+    assert "shown on" in [line.what for line in member]
+    assert {line.of for line in member} == {"", "podgroup/default/g"}
+
+
+def test_stories_are_bounded() -> None:
+    engine = Engine()
+    for i in range(MOST_OBJECTS + 5):
+        engine.stories.note(f"default/p{i}", "seen")
+    assert len(engine.stories) <= MOST_OBJECTS
+    for i in range(100):
+        engine.stories.note("default/x", "tried", str(i))
+    notes = engine.stories.of("default/x")
+    assert len(notes) == MOST_NOTES and notes[0].detail == "0" and notes[-1].detail == "99"
+    engine.stories.note("default/x", "tried", "99")
+    assert engine.stories.of("default/x")[-1].times == 2
