@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
-from phalanx.engine.groups.admission import Held, hold_of
+from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan
 from phalanx.engine.preemption import Answer as Planned
@@ -115,7 +115,7 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
             return PlanAnswer(name, "none", "waiting for its first attempt")
         return PlanAnswer(name, "fits", "no pod of it waits")
     hold = hold_of(groups.forest, head)
-    if hold is not None and hold.by is not Held.GATES:
+    if hold is not None and hold.by is not HeldBy.GATES:
         return PlanAnswer(name, "none", hold.message)
     tree = groups.tree(root, group)
     with Rehearsal(engine) as rehearsal:

@@ -59,7 +59,7 @@ class ClientConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProfileConfig:
     """One scheduler name and how pods that carry it are placed."""
 
     scheduler_name: str = DEFAULT_SCHEDULER
@@ -73,7 +73,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    profiles: tuple[Profile, ...] = (Profile(),)
+    profiles: tuple[ProfileConfig, ...] = (ProfileConfig(),)
     initial_backoff: float = 1.0  # seconds
     max_backoff: float = 10.0
     leader_election: LeaderElection = LeaderElection()
@@ -193,11 +193,11 @@ def _client_connection(fields: Fields) -> ClientConnection:
     return made
 
 
-def _profiles(fields: Fields, known: frozenset[str]) -> tuple[Profile, ...]:
+def _profiles(fields: Fields, known: frozenset[str]) -> tuple[ProfileConfig, ...]:
     entries = [(path, Fields(item, path)) for path, item in fields.items("profiles")]
     if not entries:
-        return (Profile(),)
-    found: dict[str, Profile] = {}
+        return (ProfileConfig(),)
+    found: dict[str, ProfileConfig] = {}
     for path, entry in entries:
         name = entry.text("schedulerName", DEFAULT_SCHEDULER if len(entries) == 1 else "")
         if not name:
@@ -208,7 +208,7 @@ def _profiles(fields: Fields, known: frozenset[str]) -> tuple[Profile, ...]:
         plugins = _plugins(entry.object("plugins"), known)
         args, raw = _plugin_config(entry, known)
         entry.done()
-        found[name] = Profile(name, plugins, args, raw)
+        found[name] = ProfileConfig(name, plugins, args, raw)
     sorters = [(path, _sorter(p.plugins)) for (path, _), p in zip(entries, found.values(), strict=True)]
     for path, sorter in sorters[1:]:
         if sorter != sorters[0][1]:

@@ -9,7 +9,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.model.groups import Group, GroupForest, GroupKey, Shortage
 
 
-class Held(enum.Enum):
+class HeldBy(enum.Enum):
     OBJECTS = "objects"  # an object of the tree has not been seen
     INVALID = "invalid"
     MEMBERS = "members"  # below its quorum
@@ -19,7 +19,7 @@ class Held(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    by: Held
+    by: HeldBy
     message: str
     groups: tuple[GroupKey, ...] = ()  # whom it concerns
 
@@ -28,21 +28,21 @@ def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
     """Why the tree of a root must wait before it is tried; None: it may be."""
     invalid = forest.invalid(key)
     if invalid is not None:
-        return Hold(Held.INVALID, invalid.message, tuple(invalid.groups))
+        return Hold(HeldBy.INVALID, invalid.message, tuple(invalid.groups))
     resolution = forest.resolve(key)
     if resolution.root is None:
-        return Hold(Held.OBJECTS, resolution.message)
+        return Hold(HeldBy.OBJECTS, resolution.message)
     if not forest.ready(key):
-        return Hold(Held.MEMBERS, forest.quorum(key, 4).message)
+        return Hold(HeldBy.MEMBERS, forest.quorum(key, 4).message)
     mismatch = forest.mismatch(key)
     if mismatch is not None:
-        return Hold(Held.MISMATCH, mismatch, (key, *(leaf.key for leaf in forest.leaves(key) if leaf.key != key)))
+        return Hold(HeldBy.MISMATCH, mismatch, (key, *(leaf.key for leaf in forest.leaves(key) if leaf.key != key)))
     gated = forest.gated(key)
     if gated:
         names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
         # What the groups were told last may be a number of missing members that are there by now.
         told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
-        return Hold(Held.GATES, f"waiting for scheduling gates of {names}", tuple(told))
+        return Hold(HeldBy.GATES, f"waiting for scheduling gates of {names}", tuple(told))
     return None
 
 

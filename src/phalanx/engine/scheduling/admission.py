@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.groups import words
-from phalanx.engine.groups.admission import Held, hold_of
+from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.words import WAITING
 from phalanx.engine.scheduling.group_lives import GroupLives, GroupState
 from phalanx.engine.scheduling.members import Members
@@ -24,10 +24,10 @@ ERROR = "SchedulerError"
 GATED = "SchedulingGated"
 
 _REASONS = {  # what the groups are told, and what their pods are
-    Held.OBJECTS: ("", WAITING),
-    Held.INVALID: (INVALID, ERROR),
-    Held.MISMATCH: (ERROR, ERROR),
-    Held.GATES: (WAITING, GATED),
+    HeldBy.OBJECTS: ("", WAITING),
+    HeldBy.INVALID: (INVALID, ERROR),
+    HeldBy.MISMATCH: (ERROR, ERROR),
+    HeldBy.GATES: (WAITING, GATED),
 }
 Newcomers = dict[str, PodRecord]
 
@@ -91,7 +91,7 @@ class Admission:
         hold = hold_of(self._forest, group.key)
         if hold is None:
             return True
-        if hold.by is Held.MEMBERS:
+        if hold.by is HeldBy.MEMBERS:
             self._below_quorum(root, newcomers, group.key)
         else:
             self._hold(root, newcomers, hold.groups, *_REASONS[hold.by], hold.message)

@@ -38,7 +38,7 @@ _ALLOWED = [sum(1 << after for after in TRANSITIONS[before]) for before in PodSt
 
 
 @dataclass(slots=True)
-class Held:
+class OnHold:
     """An assumed pod that is not bound yet because a plugin says wait."""
 
     root: Root
@@ -57,7 +57,7 @@ class Lifecycle:
         self._members = members
         self._note, self._follow = stories.note, stories.follow
         self.records = state.records
-        self.holding: dict[str, Held] = {}  # pods that wait for Permit or PreBind
+        self.holding: dict[str, OnHold] = {}  # pods that wait for Permit or PreBind
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of assumed pods: to come back after a failure
         self.crowded: set[int] = set()  # rows that others filled or that shrank: over-commit there is not our doing
@@ -122,7 +122,7 @@ class Lifecycle:
     def hold(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> None:
         """A plugin says wait."""
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
-        self.holding[record.key] = Held(root, record, row, stage, deadline)
+        self.holding[record.key] = OnHold(root, record, row, stage, deadline)
 
     def binding(self, record: PodRecord, decision: int) -> None:
         """Nobody has a say any more: the Bind is decided."""
