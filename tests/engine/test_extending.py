@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from verdicts import binds, no_victims, not_helpful
 
+import phalanx.engine
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Wake
+from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Traits, Wake
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing import Cluster
@@ -364,3 +366,47 @@ def test_a_plugin_that_cannot_listen_harms_nobody():
     run = with_plugin(OddEars()).see(node("n"), service("s"), pod("a"))
     assert binds(run.step()) == {"a": "n"}
     assert "plugin Mine: RuntimeError: deaf" in run.engine.faults
+
+
+class MisspeltWake:
+    name = "Mine"
+    wake_on = Wake.NODE
+
+
+class MisspeltTraits:
+    name = "Mine"
+    trait = Traits(counted=True)
+
+
+class NotTraits:
+    name = "Mine"
+    traits = {"counted": True}  # noqa: RUF012
+
+
+class NotAWake:
+    name = "Mine"
+    wakes_on = 3
+
+
+@pytest.mark.parametrize(
+    ("plugin", "says"),
+    [
+        (MisspeltWake, "unknown trait 'wake_on': known are default_weight, depends"),
+        (MisspeltTraits, "unknown trait 'trait'"),
+        (NotTraits, "must be a Traits, got dict"),
+        (NotAWake, "wakes_on must be a Wake, got int"),
+    ],
+)
+def test_a_trait_that_would_be_without_effect_is_an_error_at_the_start(plugin, says):
+    with pytest.raises(ConfigProblem, match=says):
+        with_plugin(plugin())
+
+
+def test_the_core_knows_no_plugin_by_name():
+    root = Path(phalanx.engine.__file__).parent
+    names = [name for name in DEFAULT_PLUGINS if name not in ("PrioritySort",)]
+    rooms = ("state", "placement", "preemption", "groups", "scheduling", "explain")
+    for path in (path for room in rooms for path in sorted((root / room).rglob("*.py"))):
+        code = "\n".join(line.partition("#")[0] for line in path.read_text().splitlines())
+        found = [name for name in names if f'"{name}"' in code]
+        assert not found, f"{path.name} names {found}"

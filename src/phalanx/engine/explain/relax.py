@@ -16,7 +16,8 @@ from phalanx.engine.explain.trial import Edit, changed, edited, fits
 from phalanx.engine.explain.values import Relaxation
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
-from phalanx.engine.groups.build import COUNTED, Built
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.points import Points
 from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow
 from phalanx.engine.placement import Group as Part
@@ -31,7 +32,7 @@ BUDGET = 1_000  # expansions per trial
 MOST_NODES = 64  # of one type that are added for a trial
 TYPES = 3  # of nodes that are tried
 MOST_EXAMPLES = 8  # of a type that are looked at
-CORDON, CORDON_TAINT = "NodeUnschedulable", "node.kubernetes.io/unschedulable"
+CORDON_TAINT = "node.kubernetes.io/unschedulable"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
@@ -172,10 +173,8 @@ class _Relaxer:
         """Filters (taints, cordons, node affinity, …) without which it would fit: each left out alone."""
         names: dict[str, None] = {}
         for evaluation in self._built.evaluations:
-            names.update(dict.fromkeys(plugin.name for plugin, _ in evaluation.filters))
+            names.update((plugin.name, None) for plugin, _ in evaluation.filters if not traits_of(plugin).counted)
         for name in names:
-            if name in COUNTED:
-                continue
             found = self._without(name)
             if found is None:
                 continue
@@ -313,16 +312,17 @@ def _takes_when_empty(columns: Columns, evaluation: Evaluation, row: int) -> boo
         return False
     if any(columns.alloc[rid, row] < amount for rid, amount in evaluation.shape.requests):
         return False
-    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if plugin.name not in COUNTED)
+    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if not traits_of(plugin).counted)
 
 
 def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
     """(capacity,) the nodes that all filters but one allow. A cordon is a field and a taint: it counts as one."""
     mask = columns.alive.copy()
+    cordons = any(plugin.name == name and traits_of(plugin).cordons for plugin, _ in evaluation.filters)
     for plugin, tracker in evaluation.filters:
         if plugin.name == name:
             continue
-        if name == CORDON and plugin.name == "TaintToleration":
+        if cordons and traits_of(plugin).by_taints:
             only = [all(taint.key == CORDON_TAINT for taint in taints) for taints in columns.taint_sets]
             mask &= tracker.mask | (columns.unschedulable & np.array(only)[columns.taint_set])
         else:
@@ -337,7 +337,7 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
     found = []
     for plugin, tracker in evaluation.filters:
         rows = _mask_without(state.columns, evaluation, plugin.name) & ~tracker.mask
-        if plugin.name == "NodeResourcesFit":  # a node that is too small would not do if it were empty either
+        if traits_of(plugin).room:  # a node that is too small would not do if it were empty either
             for rid, amount in evaluation.shape.requests:
                 rows &= state.columns.alloc[rid] >= amount
         count = int(rows.sum())

@@ -51,6 +51,7 @@ from phalanx.engine.framework.interface import (
     VectorScore,
     Wake,
 )
+from phalanx.engine.framework.traits import Traits
 
 __all__ = [
     "MAX_SCORE",
@@ -98,6 +99,7 @@ __all__ = [
     "Status",
     "TrackingFilter",
     "TrackingScore",
+    "Traits",
     "VectorFilter",
     "VectorScore",
     "Wake",

@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import interface as fw
 from phalanx.engine.framework.settings import PluginUse, ProfileSettings
+from phalanx.engine.framework.traits import check, traits_of
 
 ENTRY_POINTS = "phalanx.plugins"
 
@@ -45,9 +46,9 @@ class Profile:
             self._add(at, use, settings, registry, handle)
         local = [plugin for plugin in self.filters if not isinstance(plugin, fw.TrackingFilter)]
         # Whether a row without room for every request is certainly infeasible.
-        fit = next((plugin for plugin in self.filters if plugin.name == "NodeResourcesFit"), None)
+        fit = next((plugin for plugin in self.filters if traits_of(plugin).room), None)
         self.fit_is_strict: bool = getattr(fit, "strict", False)
-        self.row_filters = sorted(local, key=lambda plugin: plugin.name != "NodeResourcesFit")
+        self.row_filters = sorted(local, key=lambda plugin: not traits_of(plugin).room)
 
     def _add(
         self,
@@ -65,6 +66,7 @@ class Profile:
                     f"profiles[{self.scheduler_name}].plugins[{at}].name", f"there is no plugin {use.name!r}"
                 )
             plugin = factory(settings.args.get(use.name, {}), handle)
+            check(plugin, f"profiles[{self.scheduler_name}].plugins[{at}]")
             self.plugins[use.name] = plugin
             if isinstance(plugin, fw.Observer):
                 self.observers.append(plugin)
@@ -85,7 +87,7 @@ class Profile:
             self.pre_filters.append(plugin)
         if wanted("filter", *_FILTERS):
             self.filters.append(plugin)
-        preempts = bool(getattr(plugin, "preempts", False)) and (use.points is None or "postFilter" in use.points)
+        preempts = traits_of(plugin).preempts and (use.points is None or "postFilter" in use.points)
         self.preempts = self.preempts or preempts
         if preempts or wanted("postFilter", fw.PostFilter):
             self.post_filters.append(plugin)

@@ -13,6 +13,7 @@ from phalanx.engine.framework import Depends
 from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.coming import Coming
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.problem import Group as Part
@@ -318,24 +319,16 @@ def _clash(first: Shape, second: Shape) -> bool:
     return False
 
 
-# Filters whose verdict about the second and third pod on a node follows from slots, caps and conflicts.
-COUNTED = frozenset({"NodeResourcesFit", "NodePorts"})
-
-
 def _reaches_beyond(evaluation: Evaluation) -> bool:
     """Whether a placed member can change a verdict in a way that counting does not see."""
     shape = evaluation.shape
     for plugin, tracker in evaluation.filters:
-        if isinstance(tracker, RowFilter) and (plugin.name in COUNTED or not tracker.depends & Depends.USAGE):
+        if isinstance(tracker, RowFilter) and (traits_of(plugin).counted or not tracker.depends & Depends.USAGE):
             continue
-        if plugin.name == "InterPodAffinity" and not _has_terms(shape):
-            continue  # only members with terms can turn others away, and then their own shape says so
+        if not traits_of(plugin).touches(shape):
+            continue
         return True
     return False
-
-
-def _has_terms(shape: Shape) -> bool:
-    return any(part is not None and part.required for part in (shape.affinity, shape.anti_affinity))
 
 
 def _leaves(group: Group) -> list[Group]:

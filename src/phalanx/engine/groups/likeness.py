@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from phalanx.engine.framework import Depends
 from phalanx.engine.framework.adapters import RowFilter
-from phalanx.engine.groups.build import COUNTED, Built
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.groups.build import Built
 from phalanx.engine.plugins.pod_index import ANTI, REQUIRED, LabelClass, Term, terms_of
 from phalanx.engine.plugins.spread_rules import HARD, own_constraints
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
-
-AFFINITY, SPREAD = "InterPodAffinity", "PodTopologySpread"
-TIES = frozenset({AFFINITY, SPREAD})  # filters that a member may open as well as close
 
 
 def _understood(built: Built) -> bool:
@@ -24,9 +22,9 @@ def _understood(built: Built) -> bool:
     for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
         for plugin, tracker in evaluation.filters:
             if isinstance(tracker, RowFilter):
-                known = plugin.name in COUNTED or not tracker.depends & Depends.USAGE
+                known = traits_of(plugin).counted or not tracker.depends & Depends.USAGE
             else:
-                known = plugin.name == AFFINITY or (plugin.name == SPREAD and bool(shape.spread))
+                known = traits_of(plugin).by_terms(shape)
             if not known:
                 return False
     return True
@@ -104,7 +102,7 @@ def open_masks(built: Built, columns: Columns) -> list[NDArray[np.bool_]] | None
         if evaluation.pre_filter() is not None:
             masks.append(row.mask)
             continue
-        mask = _all((tracker.mask[:n] for plugin, tracker in evaluation.filters if plugin.name not in TIES), columns)
+        mask = _all((tracker.mask[:n] for plugin, tracker in evaluation.filters if not traits_of(plugin).ties), columns)
         wider = wider or bool((mask & ~row.mask).any())
         masks.append(mask)
     return masks if wider else None

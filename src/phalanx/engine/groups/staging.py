@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.placement.problem import Composite, Floats, Group, Leaf, ShapeRow, done, groups, leaves
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
@@ -154,7 +155,7 @@ class Stager:
         for row, evaluation in zip(self.built.problem.shapes, self.built.evaluations, strict=True):
             mask = self._allowed[:n].copy()
             for plugin, tracker in evaluation.filters:
-                if plugin.name != "NodeResourcesFit":
+                if not traits_of(plugin).room:
                     mask &= tracker.mask[:n]
             if evaluation.pre_filter() is not None:
                 mask[:] = False
@@ -221,7 +222,7 @@ class Stager:
 
 def _passes(evaluation: Evaluation, row: int) -> bool:
     """Every filter but capacity."""
-    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if plugin.name != "NodeResourcesFit")
+    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if not traits_of(plugin).room)
 
 
 def raised(root: Group, more: dict[int, int]) -> tuple[Group, dict[int, int]]:

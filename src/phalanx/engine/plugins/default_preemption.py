@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.engine.framework import Handle
+from phalanx.engine.framework import Handle, Traits
 
 
 class DefaultPreemption:
     name = "DefaultPreemption"
-    preempts = True
+    traits = Traits(preempts=True)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         """minCandidateNodesPercentage and minCandidateNodesAbsolute are accepted without effect: all nodes count."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
+from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
 from phalanx.engine.plugins.pod_index import (
@@ -39,8 +39,14 @@ Meaning = int | tuple[str, ...]
 EXISTING_ANTI = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
+def _has_terms(shape: Shape) -> bool:
+    """Only members with terms can turn others away, and then their own shape says so."""
+    return any(part is not None and part.required for part in (shape.affinity, shape.anti_affinity))
+
+
 class InterPodAffinity:
     name = "InterPodAffinity"
+    traits = Traits(ties=True, touches=_has_terms, by_terms=lambda shape: True, relieved=True)
     default_weight = 2
     wakes_on = Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.NAMESPACE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows
+from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows, Traits
 from phalanx.engine.plugins.tolerating import NO_SCHEDULE, tolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
@@ -16,6 +16,7 @@ _TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 
 class NodeUnschedulable:
     name = "NodeUnschedulable"
+    traits = Traits(cordons=True)
     depends = Depends.NODE
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:

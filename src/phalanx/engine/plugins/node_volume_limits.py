@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, Wake
+from phalanx.engine.framework import Bools, Traits, Wake
 from phalanx.engine.plugins.volume_state import (
     Attachment,
     Verdict,
@@ -26,6 +26,7 @@ FULL = "node(s) exceed max volume count"
 
 class NodeVolumeLimits(VolumePlugin):
     name = "NodeVolumeLimits"
+    traits = Traits(relieved=True)
     wakes_on = Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED
 
     def track(self, shape: Shape, columns: Columns) -> VolumeFilter | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows
+from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.plugins.tolerating import PREFER_NO_SCHEDULE, tolerated, untolerated
 from phalanx.engine.state.columns import Columns
@@ -17,6 +17,7 @@ from phalanx.model.objects.node import Taint
 
 class TaintToleration:
     name = "TaintToleration"
+    traits = Traits(by_taints=True)
     depends = Depends.NODE
     default_weight = 3
     normaliser = ByMax(reverse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Wake
+from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import PodTopologySpreadArgs
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
@@ -35,6 +35,7 @@ MISSING = MESSAGE + " (missing required label)"
 
 class PodTopologySpread:
     name = "PodTopologySpread"
+    traits = Traits(ties=True, by_terms=lambda shape: bool(shape.spread))
     default_weight = 2
     wakes_on = Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.SERVICE
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
-from phalanx.engine.framework import Code, Emit, Floats, Handle, Status, Wake
+from phalanx.engine.framework import Code, Emit, Floats, Handle, Status, Traits, Wake
 from phalanx.engine.framework.config_args import VolumeBindingArgs
 from phalanx.engine.plugins.volume_matching import (
     NO_VOLUME,
@@ -58,6 +58,7 @@ class Promise:
 
 class VolumeBinding(VolumePlugin):
     name = "VolumeBinding"
+    traits = Traits(relieved=True)
     default_weight = 1
     wakes_on = Wake.STORAGE | Wake.NODE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, ClusterChange, Code, Status, Wake
+from phalanx.engine.framework import Bools, ClusterChange, Code, Status, Traits, Wake
 from phalanx.engine.plugins.volume_state import (
     ClaimKey,
     Verdict,
@@ -26,6 +26,7 @@ ONE_POD = (
 
 class VolumeRestrictions(VolumePlugin):
     name = "VolumeRestrictions"
+    traits = Traits(relieved=True)
     wakes_on = Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED
 
     def pre_filter(self, shape: Shape) -> Status | None:

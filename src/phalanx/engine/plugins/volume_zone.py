@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, Code, Status, Wake
+from phalanx.engine.framework import Bools, Code, Status, Traits, Wake
 from phalanx.engine.plugins.volume_state import Verdict, VolumeFilter, VolumePlugin, claims_of, class_of, not_found
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
@@ -22,6 +22,7 @@ _STABLE = {
 
 class VolumeZone(VolumePlugin):
     name = "VolumeZone"
+    traits = Traits(relieved=True)
     wakes_on = Wake.STORAGE | Wake.NODE
 
     def pre_filter(self, shape: Shape) -> Status | None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from phalanx.engine.framework import Bools
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
 from phalanx.engine.state.records import PodRecord
@@ -210,7 +211,7 @@ class Chooser:
         others = resolvable & evaluation.columns.alive
         alone = others.copy()
         for plugin, tracker in evaluation.filters:
-            if plugin.name != "NodeResourcesFit":
+            if not traits_of(plugin).room:
                 alone &= tracker.mask
         best: Candidate | None = None
         tries = alone.copy()
@@ -293,11 +294,7 @@ def _looks_at_others(evaluation: Evaluation) -> bool:
         shape.affinity is not None
         or bool(shape.spread)
         or any(
-            getattr(plugin, "wakes_on", None) is not None and plugin.name not in _ONLY_BETTER
+            getattr(plugin, "wakes_on", None) is not None and not traits_of(plugin).relieved
             for plugin, _ in evaluation.filters
         )
     )
-
-
-# Filters for which fewer pods on nodes are never worse.
-_ONLY_BETTER = frozenset({"InterPodAffinity", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"})

@@ -18,6 +18,7 @@ from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import Finding
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import coming, completion, words
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import Built, Unplaceable, build
@@ -85,7 +86,7 @@ class Attempts:
         notes: list[str] = []
         found: Look | None = None
         for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
-            if getattr(plugin, "preempts", False):
+            if traits_of(plugin).preempts:
                 found = self._pods.look(record, diagnosis)
                 result = PostFilterResult(found.status, found.nominate, found.message, found.alike)
             else:
