@@ -42,12 +42,15 @@ class GroupLives:
         before = self.states.get(root)
         if before is state:
             if detail:
-                self._stories.note(root, state.value, detail)
+                self._stories.follow(root, state.value, detail)
             return
         if state not in TRANSITIONS[before]:
             self.impossible.append(f"{root}: {before.value if before else 'nothing'} to {state.value}")
         self.states[root] = state
-        self._stories.note(root, state.value, detail)
+        if state is HELD or state is EVICTING:
+            self._stories.note(root, state.value, detail)
+        else:  # most gangs are placed at once and need no story
+            self._stories.follow(root, state.value, detail)
 
     def tell(self, root: str, what: str, detail: str) -> None:
         """Something happened that does not change its state."""

@@ -180,7 +180,7 @@ class Groups:
             if self.lives.of(key) is GroupState.COMMITTING and not self.commits.under_way(group.key):
                 self.lives.to(key, GroupState.HELD if root.place is Place.GATED else GroupState.QUEUED, root.gate[1])
         elif not self.commits.under_way(group.key):
-            if self.commits.confirmed(group):
+            if self.conditions.is_true(group.key) or self.commits.confirmed(group):
                 self.lives.to(key, GroupState.SCHEDULED)
             else:
                 self.lives.forget(key)  # nobody waits, and too few are there

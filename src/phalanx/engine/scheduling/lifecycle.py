@@ -55,7 +55,7 @@ class Lifecycle:
         self._queue = queue
         self._waiting = waiting
         self._members = members
-        self._note, self._follow = stories.note, stories.follow
+        self._note, self._told = stories.note, stories.told  # most pods are bound at once and need no story
         self.records = state.records
         self.holding: dict[str, OnHold] = {}  # pods that wait for Permit or PreBind
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
@@ -84,7 +84,8 @@ class Lifecycle:
         record.node_name = node
         record.pod = None
         self._to(record, BOUND)
-        self._follow(record.key, "found on", node)
+        if record.key in self._told:
+            self._note(record.key, "found on", node)
         self._house(record)
         if self._members.claims(record):
             self._members.placed(record)
@@ -130,7 +131,8 @@ class Lifecycle:
             self.holding.pop(record.key, None)
         record.bind = decision
         self._to(record, BINDING)
-        self._follow(record.key, "binding to", record.node_name)
+        if record.key in self._told:
+            self._note(record.key, "binding to", record.node_name)
 
     def confirm(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind; the informer may have been quicker."""
@@ -145,7 +147,8 @@ class Lifecycle:
             self.holding.pop(record.key, None)
         self.root_of.pop(record.key, None)
         self._to(record, BOUND)
-        self._follow(record.key, "shown on", record.node_name)
+        if record.key in self._told:
+            self._note(record.key, "shown on", record.node_name)
 
     # ---- and back
 
@@ -218,7 +221,8 @@ class Lifecycle:
         """A pod is gone, or has `finished` (Succeeded, Failed)."""
         self.withdraw(record)
         self._to(record, GONE)
-        self._follow(record.key, "finished" if finished else "deleted")
+        if record.key in self._told:
+            self._note(record.key, "finished" if finished else "deleted")
         del self.records[record.key]
         self._cluster.shapes.drop(record.shape)
         for tell in self.departed:

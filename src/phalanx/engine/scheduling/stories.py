@@ -23,17 +23,17 @@ _Note = tuple[float, str, str, int]  # the same while it is kept: half the price
 class Stories:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
-        self._notes: dict[
+        self.told: dict[
             str, list[_Note]
         ] = {}  # "ns/name" of a pod, or root key -> notes; dict order is order of first note
 
     def note(self, key: str, what: str, detail: str = "") -> None:
-        notes = self._notes.get(key)
+        notes = self.told.get(key)
         if notes is None:
-            if len(self._notes) >= MOST_OBJECTS:
-                for old in list(self._notes)[: MOST_OBJECTS // 8]:
-                    del self._notes[old]
-            self._notes[key] = [(self._cluster.now, what, detail, 1)]
+            if len(self.told) >= MOST_OBJECTS:
+                for old in list(self.told)[: MOST_OBJECTS // 8]:
+                    del self.told[old]
+            self.told[key] = [(self._cluster.now, what, detail, 1)]
             return
         time, before, said, times = notes[-1]
         if before == what and said == detail:
@@ -44,19 +44,19 @@ class Stories:
         notes.append((self._cluster.now, what, detail, 1))
 
     def follow(self, key: str, what: str, detail: str = "") -> None:
-        """The same, but only of an object that has a story already: most pods are bound at once and need none."""
-        if key in self._notes:
+        """The same, but only of an object that has a story already."""
+        if key in self.told:
             self.note(key, what, detail)
 
     def of(self, key: str) -> list[Note]:
-        return [Note(*note) for note in self._notes.get(key, ())]
+        return [Note(*note) for note in self.told.get(key, ())]
 
     def forget(self, key: str) -> None:
-        self._notes.pop(key, None)
+        self.told.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._notes)
+        return len(self.told)
 
     def validate(self) -> None:
-        assert len(self._notes) <= MOST_OBJECTS
-        assert all(0 < len(notes) <= MOST_NOTES for notes in self._notes.values())
+        assert len(self.told) <= MOST_OBJECTS
+        assert all(0 < len(notes) <= MOST_NOTES for notes in self.told.values())
