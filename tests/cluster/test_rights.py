@@ -23,7 +23,6 @@ from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.model.gates import Gates
-from phalanx.serve.webhook_tls import CONFIGURATIONS
 
 Json = dict[str, Any]
 NATIVE = Gates({"WorkloadWithJob": False})
@@ -215,9 +214,10 @@ async def second_writer(cluster: Beside, client: Recording) -> None:
 
 
 async def serve_webhook_configurations(cluster: Beside) -> None:
-    """The local API server calls no webhooks; here it only keeps their configuration."""
-    await install(cluster, CONFIGURATIONS)
-    await cluster.apply(documents("50-webhook.yaml")[0])
+    """As an administrator applies it; `cluster.admit` stands for the calls, so that none is needed here."""
+    body = documents("50-webhook.yaml")[0]
+    body["webhooks"][0]["namespaceSelector"] = {"matchLabels": {"nobody": "here"}}
+    await cluster.apply(body)
 
 
 async def install(cluster: Beside, resource: Resource) -> None:

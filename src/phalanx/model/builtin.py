@@ -121,6 +121,8 @@ def _cluster() -> Iterator[Kind]:
         yield _kind(kind, "rbac.authorization.k8s.io", generation=False, create_on_update=True)
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         yield _kind(kind, "rbac.authorization.k8s.io", namespaced=False, generation=False, create_on_update=True)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        yield _kind(kind, "admissionregistration.k8s.io", namespaced=False, categories=("api-extensions",))
     question: dict[str, Any] = {"verbs": _CREATE, "stored": False, "generation": False}
     for kind in ("SelfSubjectReview", "TokenReview"):
         yield _kind(kind, "authentication.k8s.io", namespaced=False, **question)

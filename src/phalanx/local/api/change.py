@@ -27,6 +27,7 @@ from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.problems import already_exists, conflict, invalid, modified, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
+from phalanx.local.api.webhooks import Admitted, Webhooks
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
 from phalanx.model.annotations import unknown
@@ -38,6 +39,7 @@ from phalanx.model.zeros import fill
 
 OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
 MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
+HOOKED = frozenset(("", "status", "approval"))  # subresources that speak the kind of their object
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
@@ -53,6 +55,7 @@ class Changes:
         self.store = ctx.store
         self.fields = FieldTracker()
         self.admission = Admission(ctx)
+        self.webhooks = Webhooks(ctx)
         self.custom = CustomKinds(ctx)
 
     # -- create -------------------------------------------------------------------------------------------------
@@ -98,6 +101,10 @@ class Changes:
         if generate:
             metadata["name"] = generated_name(generate, self.ctx.rng)
         self.admission.create(kind, obj, namespace, request.user)
+        hooked = self.webhooks.active
+        if hooked:
+            obj = await self.webhooks.mutate(Admitted(request, "CREATE", obj, None, options.dry_run))
+            metadata = obj["metadata"]
         stamp_new(kind, metadata, namespace, now, self.ctx.rng)
         if kind.prepare_create is not None:
             kind.prepare_create(obj)
@@ -108,6 +115,8 @@ class Changes:
             errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
         self.reject(kind, str(metadata.get("name") or ""), errors)
         self.fill_zeros(kind, obj)
+        if hooked:
+            await self.webhooks.validate(Admitted(request, "CREATE", obj, None, options.dry_run))
         if generate:
             return await self._store_generated(kind, obj, namespace, generate, options)
         name = metadata["name"]
@@ -200,6 +209,10 @@ class Changes:
             metadata = new["metadata"]
         elif "status" in kind.subresources:
             keep_status(new, old)
+        hooked = self.webhooks.active and request.subresource in HOOKED
+        if hooked:
+            new = await self.webhooks.mutate(Admitted(request, "UPDATE", new, old, options.dry_run))
+            metadata = new["metadata"]
         if not applied:
             now = rfc3339(self.ctx.clock.now())
             self.fields.updated(kind, new, old, options.manager, now, request.subresource)
@@ -216,6 +229,8 @@ class Changes:
         if validate is not None:
             self.reject(kind, request.name, validate(new, old))
         self.fill_zeros(kind, new)
+        if hooked:
+            await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
         if new == old:
             await self.durable(entry)
             return old, entry

@@ -17,6 +17,7 @@ from phalanx.local.api.problems import conflict, modified, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.view import api_version, decode, encode, object_in
+from phalanx.local.api.webhooks import Admitted
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import PROTOBUF, conform, media_type, parse
@@ -57,6 +58,8 @@ class Deletes:
 
     async def delete(self, request: Request) -> Answer:
         options = read_options(request)
+        if self._changes.webhooks.active:
+            await self._ask_webhooks(request, self._changes.latest(request), options)
         obj, entry, gone = await self.delete_object(request.kind, request.namespace, request.name, options)
         if gone and request.kind.storage_key not in _RETURNS_OBJECT:
             return Answer(200, encode(success(request.kind, request.name, obj["metadata"].get("uid", ""))))
@@ -72,6 +75,10 @@ class Deletes:
         chosen = [entry for entry in listed if selection.matches(entry)]
         for start in range(0, len(chosen), _BATCH):
             batch = chosen[start : start + _BATCH]
+            if self._changes.webhooks.active:
+                for entry in batch:
+                    one = replace(request, verb="delete", namespace=entry.key[1], name=entry.key[2])
+                    await self._ask_webhooks(one, entry, options)
             gone = await asyncio.gather(*(self._delete_chosen(kind, entry, options) for entry in batch))
             items += [object_in(kind, request.version, value) for value in gone if value]
         body = {
@@ -81,6 +88,12 @@ class Deletes:
             "items": items,
         }
         return Answer(200, encode(body))
+
+    async def _ask_webhooks(self, request: Request, entry: Entry | None, options: DeleteOptions) -> None:
+        """Deletions are only ever allowed or refused."""
+        if entry is not None:
+            old: Json = decode(entry.value)
+            await self._changes.webhooks.refuse_or_pass(Admitted(request, "DELETE", None, old, options.dry_run))
 
     async def _delete_chosen(self, kind: Kind, entry: Entry, options: DeleteOptions) -> bytes:
         """One of a collection; empty when somebody else was quicker."""

@@ -58,6 +58,8 @@ class Api:
             raise MethodNotAllowed(NOT_ALLOWED, group=request.kind.group, kind=request.kind.plural)
         await read_apart(request)
         answer = await self._writer.handle(request)
+        if request.warnings:
+            answer.warnings += request.warnings
         if form.protobuf:
             return await protobuf_answers.converted(request, answer)
         if form.shape == "metadata" and not answer.body.startswith(b'{"kind":"Status"'):

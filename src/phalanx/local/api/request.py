@@ -31,6 +31,7 @@ class Request:
     user_agent: str = ""
     user: User = field(default_factory=User)
     repeated: tuple[str, ...] | None = None  # repeated keys of the body, when it was made JSON before
+    warnings: tuple[str, ...] = ()  # what webhooks want the client to hear
 
 
 @dataclass(slots=True)

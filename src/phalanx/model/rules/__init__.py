@@ -30,6 +30,8 @@ _WHERE: dict[str, tuple[str, str]] = {
     "rolebindings.rbac.authorization.k8s.io": ("cluster", "role"),
     "clusterroles.rbac.authorization.k8s.io": ("cluster", "cluster_role"),
     "clusterrolebindings.rbac.authorization.k8s.io": ("cluster", "cluster_role"),
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": ("webhooks", "mutating"),
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": ("webhooks", "validating"),
     "configmaps": ("config", "config_map"),
     "secrets": ("config", "secret"),
     "services": ("config", "service"),

@@ -1,0 +1,176 @@
+"""Calls a webhook: HTTPS in threads of its own, so that a slow one holds up nobody but those it was asked about.
+
+Every webhook has its own few threads and its own connections, kept open between calls. Not the event loop's own TLS
+client: under uvloop clients of other servers were seen to end the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import http.client
+import ipaddress
+import queue
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from phalanx.local.api.view import decode
+from phalanx.local.store.contract import StoreProtocol
+from phalanx.model.kinds import Json
+
+# Where a Service of this cluster really listens, since nothing routes: 127.0.0.1:9443, or 443=127.0.0.1:9443,… by port.
+ENDPOINT = "simulation.phalanx.dev/endpoint"
+THREADS = 16  # of one webhook
+MOST_BYTES = 16 << 20  # of an answer
+
+
+class CallFailed(Exception):
+    """The webhook gave no answer that could be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    host: str  # to connect to
+    port: int
+    name: str  # in its certificate
+    path: str
+    authority: str  # PEM; "": those this machine trusts
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.name}:{self.port}{self.path}"
+
+
+def target_of(client: Json, store: StoreProtocol) -> Target:
+    """Raises CallFailed."""
+    try:
+        authority = base64.b64decode(client.get("caBundle") or "").decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise CallFailed("clientConfig.caBundle is not PEM in base64") from None
+    service: Json | None = client.get("service")
+    if service is None:
+        parts = urlsplit(str(client.get("url") or ""))
+        name = parts.hostname or ""
+        return Target(name, parts.port or 443, name, parts.path or "/", authority)
+    name, namespace = str(service.get("name")), str(service.get("namespace"))
+    host, port = _endpoint(store, namespace, name, int(service.get("port") or 443))
+    path = str(service.get("path") or "/")
+    return Target(host, port, f"{name}.{namespace}.svc", path if path.startswith("/") else f"/{path}", authority)
+
+
+def _endpoint(store: StoreProtocol, namespace: str, name: str, port: int) -> tuple[str, int]:
+    entry = store.get(("services", namespace, name))
+    if entry is None:
+        raise CallFailed(f'service "{name}" not found in namespace "{namespace}"')
+    text = (decode(entry.value)["metadata"].get("annotations") or {}).get(ENDPOINT)
+    if not text:
+        raise CallFailed(
+            f'no endpoints available for service "{name}": nothing routes in a local cluster; say where it is with '
+            f"kubectl annotate service {name} --namespace {namespace} {ENDPOINT}=127.0.0.1:PORT"
+        )
+    for part in text.split(","):
+        given, equals, address = part.strip().rpartition("=")
+        if equals and given != str(port):
+            continue
+        host, _, number = address.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback or not number.isdigit() or not 0 < int(number) < 65536:
+            raise CallFailed(f'{ENDPOINT} of service "{name}" must be a loopback address and a port: 127.0.0.1:9443')
+        return host, int(number)
+    raise CallFailed(f'{ENDPOINT} of service "{name}" says nothing about port {port}')
+
+
+class _Connection(http.client.HTTPSConnection):
+    """Connects to an address and expects the certificate of another name."""
+
+    def __init__(self, target: Target, context: ssl.SSLContext, timeout: float) -> None:
+        super().__init__(target.host, target.port, context=context, timeout=timeout)
+        self._context_, self._name = context, target.name
+
+    def connect(self) -> None:
+        plain = socket.create_connection((self.host, self.port), self.timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self.sock = self._context_.wrap_socket(plain, server_hostname=self._name)
+        except BaseException:
+            plain.close()
+            raise
+
+
+class Caller:
+    """One webhook at one target."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._threads = ThreadPoolExecutor(THREADS, "phalanx-webhook")
+        self._idle: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        self._context: ssl.SSLContext | None = None
+
+    async def call(self, body: bytes, timeout: int) -> bytes:
+        """The body of its answer. Raises CallFailed."""
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._call, body, timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await work
+        except TimeoutError:
+            raise CallFailed(self._failed("context deadline exceeded", timeout)) from None
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            raise CallFailed(self._failed(str(problem) or type(problem).__name__, timeout)) from None
+
+    def _failed(self, why: str, timeout: int) -> str:
+        return f'failed to call webhook: Post "{self.target.url}?timeout={timeout}s": {why}'
+
+    def _call(self, body: bytes, timeout: int) -> bytes:
+        try:
+            kept: _Connection | None = self._idle.get_nowait()
+        except queue.Empty:
+            kept = None
+        if kept is not None:
+            try:
+                return self._ask(kept, body, timeout)
+            except (OSError, http.client.HTTPException):
+                pass  # it was closed while nobody used it; what we ask has no effect of its own
+        return self._ask(self._connect(timeout), body, timeout)
+
+    def _connect(self, timeout: float) -> _Connection:
+        if self._context is None:
+            authority = self.target.authority
+            self._context = ssl.create_default_context(cadata=authority) if authority else ssl.create_default_context()
+        return _Connection(self.target, self._context, timeout)
+
+    def _ask(self, connection: _Connection, body: bytes, timeout: int) -> bytes:
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            headers = {
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+                "User-Agent": "kube-apiserver-admission",
+            }
+            connection.request("POST", f"{self.target.path}?timeout={timeout}s", body, headers)
+            reply = connection.getresponse()
+            answer = reply.read(MOST_BYTES + 1)
+            if reply.status >= 300 or len(answer) > MOST_BYTES:
+                raise ValueError(f"the server answered {reply.status} with {len(answer)} bytes")
+        except BaseException:
+            connection.close()
+            raise
+        if reply.will_close:
+            connection.close()
+        else:
+            self._idle.put(connection)
+        return answer
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        while not self._idle.empty():
+            self._idle.get_nowait().close()

@@ -1,0 +1,328 @@
+"""Admission webhooks against a real HTTPS endpoint: whom they are called for, what they may do, and how they fail."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from local_cluster import LocalCluster
+from phalanx.local.api.tls import load_identity
+
+Json = dict[str, Any]
+BASE = "/apis/admissionregistration.k8s.io/v1"
+Answer = Callable[[Json], Json]
+_numbers = itertools.count()
+
+
+def patch(*operations: Json) -> Json:
+    text = base64.b64encode(json.dumps(operations).encode()).decode()
+    return {"allowed": True, "patchType": "JSONPatch", "patch": text}
+
+
+def label(key: str, value: str) -> Answer:
+    """Adds a label, whether there are any or not."""
+
+    def answer(request: Json) -> Json:
+        labels = (request["object"]["metadata"].get("labels") or {}) | {key: value}
+        return patch({"op": "add", "path": "/metadata/labels", "value": labels})
+
+    return answer
+
+
+class Endpoint:
+    """Webhooks by path; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[tuple[str, Json]] = []
+        now = datetime.datetime.now(datetime.UTC)
+        identity = load_identity(None, ("hooks.tools.svc",), now)
+        self.ca = base64.b64encode(identity.ca).decode()
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                path = self.path.partition("?")[0]
+                endpoint.asked.append((path, review["request"]))
+                response = endpoint.answers[path](review["request"])
+                body = json.dumps({**review, "response": {"uid": review["request"]["uid"], **response}}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.socket = identity.context().wrap_socket(self.server.socket, server_side=True)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def of(self, path: str) -> list[Json]:
+        return [request for called, request in self.asked if called == path]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+class Hooks:
+    """Configurations for one namespace, removed after the test."""
+
+    def __init__(self, cluster: LocalCluster, endpoint: Endpoint, namespace: str) -> None:
+        self.cluster, self.endpoint, self.namespace = cluster, endpoint, namespace
+        self.made: list[str] = []
+
+    def add(self, answer: Answer, kind: str = "mutating", name: str = "", **more: Any) -> str:
+        """The path it is called at."""
+        number = next(_numbers)
+        path = f"/{number}"
+        self.endpoint.answers[path] = answer
+        client = {"url": f"https://127.0.0.1:{self.endpoint.port}{path}", "caBundle": self.endpoint.ca}
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+        body = {
+            "name": "hook.example.com",
+            "clientConfig": client,
+            "rules": [rule],
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 5,
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}},
+        } | more
+        place = f"{BASE}/{kind}webhookconfigurations"
+        name = name or f"hooks-{number:03}"
+        self.cluster.create(place, {"metadata": {"name": name}, "webhooks": [body]})
+        self.made.append(f"{place}/{name}")
+        return path
+
+    def create(self, name: str, **options: Any) -> Any:
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        return self.cluster.ask("POST", path, {"metadata": {"name": name}, "data": {"a": "b"}}, **options)
+
+
+@pytest.fixture
+def hooks(server: LocalCluster, endpoint: Endpoint, namespace: str) -> Iterator[Hooks]:
+    made = Hooks(server, endpoint, namespace)
+    yield made
+    for path in made.made:
+        server.ask("DELETE", path)
+
+
+def on(
+    *operations: str, resources: list[str] | None = None, groups: list[str] | None = None, **more: Any
+) -> list[Json]:
+    rule = {"apiGroups": groups or [""], "apiVersions": ["*"], "resources": resources or ["configmaps"]}
+    return [{**rule, "operations": list(operations), **more}]
+
+
+def test_a_mutating_webhook_changes_what_is_stored(hooks: Hooks) -> None:
+    path = hooks.add(label("by", "hook"))
+    made = hooks.create("a")
+    assert made.code == 201 and made.json["metadata"]["labels"] == {"by": "hook"}
+    (asked,) = hooks.endpoint.of(path)
+    assert (asked["operation"], asked["name"], asked["namespace"]) == ("CREATE", "a", hooks.namespace)
+    assert asked["kind"] == {"group": "", "version": "v1", "kind": "ConfigMap"}
+    assert asked["resource"] == {"group": "", "version": "v1", "resource": "configmaps"}
+    assert asked["userInfo"]["username"] == "phalanx:admin" and asked["oldObject"] is None
+    assert asked["object"]["data"] == {"a": "b"} and asked["dryRun"] is False
+
+
+def test_a_patch_cannot_make_an_object_another_one(hooks: Hooks) -> None:
+    hooks.add(lambda _: patch({"op": "replace", "path": "/metadata/name", "value": "stolen"}))
+    assert hooks.create("mine").json["metadata"]["name"] == "mine"
+
+
+def test_a_refusal_carries_the_words_and_code_of_the_webhook(hooks: Hooks) -> None:
+    status = {"code": 403, "reason": "Forbidden", "message": "not on Sundays"}
+    hooks.add(lambda _: {"allowed": False, "status": status}, "validating")
+    refused = hooks.create("a")
+    assert refused.code == 403 and refused.json["reason"] == "Forbidden"
+    assert refused.json["message"] == 'admission webhook "hook.example.com" denied the request: not on Sundays'
+    gone = hooks.cluster.ask("GET", f"/api/v1/namespaces/{hooks.namespace}/configmaps/a")
+    assert gone.code == 404
+
+
+def test_a_refusal_without_words(hooks: Hooks) -> None:
+    hooks.add(lambda _: {"allowed": False})
+    refused = hooks.create("a")
+    assert refused.code == 400
+    assert refused.json["message"] == 'admission webhook "hook.example.com" denied the request without explanation'
+
+
+def test_warnings_reach_the_client(hooks: Hooks) -> None:
+    hooks.add(lambda _: {"allowed": True, "warnings": ["old fashioned"]}, "validating")
+    assert hooks.create("a").headers["warning"] == '299 - "old fashioned"'
+
+
+def test_updates_and_deletions_show_the_old_object(hooks: Hooks) -> None:
+    hooks.create("a")
+    rules = on("UPDATE", "DELETE")
+    path = hooks.add(lambda request: {"allowed": request["operation"] != "DELETE"}, "validating", rules=rules)
+    where = f"/api/v1/namespaces/{hooks.namespace}/configmaps"
+    hooks.cluster.patch(f"{where}/a", {"data": {"a": "c"}})
+    assert hooks.cluster.ask("DELETE", f"{where}/a").code == 400
+    assert hooks.cluster.ask("DELETE", where).code == 400
+    assert hooks.cluster.get(f"{where}/a")["data"] == {"a": "c"}
+    update, delete, _ = hooks.endpoint.of(path)
+    assert (update["oldObject"]["data"], update["object"]["data"]) == ({"a": "b"}, {"a": "c"})
+    assert delete["object"] is None and delete["oldObject"]["metadata"]["name"] == "a"
+
+
+def test_status_is_a_subresource_of_its_own(hooks: Hooks) -> None:
+    pods = f"/api/v1/namespaces/{hooks.namespace}/pods"
+    whole = hooks.add(lambda _: {"allowed": True}, "validating", rules=on("UPDATE", resources=["pods"]))
+    status = hooks.add(lambda _: {"allowed": True}, "validating", rules=on("UPDATE", resources=["pods/status"]))
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    hooks.cluster.create(pods, pod)
+    hooks.cluster.patch(f"{pods}/p/status", {"status": {"message": "m"}})
+    assert not hooks.endpoint.of(whole)
+    (asked,) = hooks.endpoint.of(status)
+    assert asked["subResource"] == "status" and asked["object"]["status"]["message"] == "m"
+
+
+def test_scope_and_selectors_choose(hooks: Hooks) -> None:
+    cluster_wide = hooks.add(lambda _: {"allowed": True}, rules=on("CREATE", resources=["*"], scope="Cluster"))
+    labelled = hooks.add(lambda _: {"allowed": True}, objectSelector={"matchLabels": {"seen": "yes"}})
+    elsewhere = hooks.add(lambda _: {"allowed": False}, namespaceSelector={"matchLabels": {"x": "y"}})
+    assert hooks.create("a").code == 201
+    assert not hooks.endpoint.of(cluster_wide) + hooks.endpoint.of(labelled) + hooks.endpoint.of(elsewhere)
+    path = f"/api/v1/namespaces/{hooks.namespace}/configmaps"
+    hooks.cluster.create(path, {"metadata": {"name": "b", "labels": {"seen": "yes"}}})
+    assert len(hooks.endpoint.of(labelled)) == 1
+
+
+def test_a_rule_for_one_version_hears_of_all_unless_it_is_exact(hooks: Hooks) -> None:
+    group, kind = ["scheduling.k8s.io"], ["podgroups"]
+    rules = [{"apiGroups": group, "apiVersions": ["v1alpha3"], "resources": kind, "operations": ["CREATE"]}]
+    equivalent = hooks.add(lambda _: {"allowed": True}, rules=rules)
+    exact = hooks.add(lambda _: {"allowed": True}, rules=rules, matchPolicy="Exact")
+    path = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{hooks.namespace}/podgroups"
+    hooks.cluster.create(path, {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}})
+    (asked,) = hooks.endpoint.of(equivalent)
+    assert asked["kind"]["version"] == "v1alpha3" and asked["requestKind"]["version"] == "v1beta1"
+    assert asked["object"]["apiVersion"] == "scheduling.k8s.io/v1alpha3"
+    assert not hooks.endpoint.of(exact)
+
+
+def test_a_webhook_is_called_again_when_others_changed_the_object_after_it(hooks: Hooks) -> None:
+    first = hooks.add(label("first", "1"), reinvocationPolicy="IfNeeded", name="a-first")
+    never = hooks.add(label("never", "1"), name="b-never")
+    last = hooks.add(label("last", "1"), reinvocationPolicy="IfNeeded", name="c-last")
+    assert hooks.create("a").json["metadata"]["labels"] == {"first": "1", "never": "1", "last": "1"}
+    assert [len(hooks.endpoint.of(path)) for path in (first, never, last)] == [2, 1, 1]
+
+
+def test_dry_runs_are_said_to_be_dry(hooks: Hooks) -> None:
+    path = hooks.add(label("by", "hook"), sideEffects="NoneOnDryRun")
+    made = hooks.create("a", dryRun="All")
+    assert made.code == 201 and made.json["metadata"]["labels"] == {"by": "hook"}
+    assert hooks.endpoint.of(path)[0]["dryRun"] is True
+
+
+@pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
+def test_a_webhook_that_cannot_be_reached(hooks: Hooks, policy: str, code: int) -> None:
+    client = {"url": "https://127.0.0.1:1/x", "caBundle": hooks.endpoint.ca}
+    hooks.add(lambda _: {}, clientConfig=client, failurePolicy=policy)
+    reply = hooks.create("a")
+    assert reply.code == code
+    if code == 500:
+        assert reply.json["message"].startswith(
+            'Internal error occurred: failed calling webhook "hook.example.com": failed to call webhook: Post '
+        )
+
+
+def test_a_certificate_of_another_authority_is_not_trusted(hooks: Hooks) -> None:
+    other = load_identity(None, (), datetime.datetime.now(datetime.UTC))
+    bundle = base64.b64encode(other.ca).decode()
+    client = {"url": f"https://127.0.0.1:{hooks.endpoint.port}/x", "caBundle": bundle}
+    hooks.add(lambda _: {}, clientConfig=client)
+    assert "CERTIFICATE_VERIFY_FAILED" in hooks.create("a").json["message"]
+
+
+def test_one_slow_webhook_holds_up_nobody_else(hooks: Hooks) -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    def slow(_: Json) -> Json:
+        begun.set()
+        release.wait(20)
+        return {"allowed": True}
+
+    hooks.add(slow, timeoutSeconds=20)
+    replies: list[int] = []
+    waiting = [threading.Thread(target=lambda n=n: replies.append(hooks.create(f"slow-{n}").code)) for n in range(4)]
+    for thread in waiting:
+        thread.start()
+    assert begun.wait(10)
+    assert hooks.cluster.create("/api/v1/namespaces/default/configmaps", {"metadata": {"generateName": "quick-"}})
+    assert replies == []
+    release.set()
+    for thread in waiting:
+        thread.join(20)
+    assert replies == [201] * 4
+
+
+def test_a_webhook_that_takes_too_long_has_failed(hooks: Hooks) -> None:
+    release = threading.Event()
+    hooks.add(lambda _: {"allowed": release.wait(20)}, timeoutSeconds=1)
+    try:
+        assert "timed out" in (said := hooks.create("a").json["message"]) or "deadline" in said
+    finally:
+        release.set()
+
+
+def test_nobody_can_lock_himself_out(hooks: Hooks) -> None:
+    everything = on("*", resources=["*/*"], groups=["*"])
+    hooks.add(lambda _: {"allowed": False}, "validating", rules=everything)
+    assert hooks.create("a").code == 400
+    (path,) = hooks.made
+    hooks.cluster.patch(path, {"metadata": {"labels": {"a": "b"}}})
+    hooks.cluster.delete(path)
+    assert hooks.create("a").code == 201
+
+
+def test_a_service_says_by_annotation_where_it_listens(hooks: Hooks) -> None:
+    hooks.cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "tools"}})
+    client = {"service": {"namespace": "tools", "name": "hooks", "path": "/by-service"}, "caBundle": hooks.endpoint.ca}
+    hooks.endpoint.answers["/by-service"] = label("by", "service")
+    hooks.add(lambda _: {}, clientConfig=client)
+    assert 'service "hooks" not found' in hooks.create("a").json["message"]
+    services = "/api/v1/namespaces/tools/services"
+    hooks.cluster.create(services, {"metadata": {"name": "hooks"}, "spec": {"ports": [{"port": 443}]}})
+    assert "simulation.phalanx.dev/endpoint=127.0.0.1:PORT" in hooks.create("a").json["message"]
+    for wrong in ("10.0.0.1:443", "nonsense"):
+        change = {"metadata": {"annotations": {"simulation.phalanx.dev/endpoint": wrong}}}
+        hooks.cluster.patch(f"{services}/hooks", change)
+        assert "must be a loopback address" in hooks.create("a").json["message"]
+    change = {"metadata": {"annotations": {"simulation.phalanx.dev/endpoint": f"127.0.0.1:{hooks.endpoint.port}"}}}
+    hooks.cluster.patch(f"{services}/hooks", change)
+    assert hooks.create("a").json["metadata"]["labels"] == {"by": "service"}
+
+
+def test_a_configuration_that_could_not_work_is_refused(server: LocalCluster) -> None:
+    body = {"metadata": {"name": "bad"}, "webhooks": [{"name": "x", "clientConfig": {"url": "http://x"}}]}
+    refused = server.ask("POST", f"{BASE}/validatingwebhookconfigurations", body)
+    assert refused.code == 422
+    fields = {cause["field"] for cause in refused.json["details"]["causes"]}
+    assert fields == {
+        "webhooks[0].name",
+        "webhooks[0].clientConfig.url",
+        "webhooks[0].sideEffects",
+        "webhooks[0].admissionReviewVersions",
+    }
