@@ -114,6 +114,7 @@ class Standing:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
 
     async def _stop(self) -> None:
         self._feeding.cancel()

@@ -34,6 +34,7 @@ class AtHealth:
         asyncio.run_coroutine_threadsafe(self._process.stop(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
 
     def browser(self, token: str = "") -> Browser:
         browser = Browser(self.url)
