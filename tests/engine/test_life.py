@@ -124,3 +124,14 @@ def test_stories_are_bounded() -> None:
     assert len(notes) == MOST_NOTES and notes[0].detail == "0" and notes[-1].detail == "99"
     engine.stories.note("default/x", "tried", "99")
     assert engine.stories.of("default/x")[-1].times == 2
+
+
+def test_a_changed_pod_does_not_get_back_a_nomination_that_was_given_up() -> None:
+    engine = Engine()
+    engine.apply(NodeChanged(node("n").cpu("1").build()))
+    engine.apply(PodChanged(pod("big").cpu("2").nominated("n").build()))
+    engine.step(1.0)  # nothing can make room for it: the promise is taken back, and being written
+    assert not engine.nominations
+    engine.apply(PodChanged(pod("big").cpu("2").nominated("n").label("app", "x").build()))
+    assert engine.pods.records["default/big"].nominated == ""
+    engine.validate()

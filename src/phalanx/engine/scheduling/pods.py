@@ -122,6 +122,7 @@ class Pods:
             promised = self._cluster.nominations.clear(old)
             record = self._record(pod, old)
             record.said = old.said
+            record.nominated = ""  # the object may still name a node that we have given up since
             self._life.keep(record, old)
             if promised:
                 self._cluster.nominations.set(record, promised)
