@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from phalanx.base.client import Resource
+from phalanx.local.api.request import User
+from phalanx.local.api.rights import Attributes, Rights, refusal
 
 Json = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -22,15 +24,23 @@ class Use(NamedTuple):
 
 
 class Recording:
-    """A client that remembers what was asked of it, and where."""
+    """A client that remembers what was asked of it, where, and what the server's own RBAC would refuse its account."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, client: Any, rights: Rights, account: str) -> None:
+        self._client, self._rights = client, rights
+        groups = ("system:serviceaccounts", "system:serviceaccounts:phalanx-system", "system:authenticated")
+        self._user = User(f"system:serviceaccount:phalanx-system:{account}", "", groups)
         self.uses: dict[Use, set[tuple[str, str]]] = {}  # -> (namespace, name)
+        self.refused: set[str] = set()
 
     def _note(self, verb: str, resource: Resource, subresource: str, namespace: str, name: str) -> None:
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
         self.uses.setdefault(Use(verb, resource.group, plural), set()).add((namespace, name))
+        self._decide(Attributes(verb, resource.group, resource.plural, subresource, namespace, name))
+
+    def _decide(self, asked: Attributes) -> None:
+        if not self._rights.decide(self._user, asked).allowed:
+            self.refused.add(refusal(self._user, asked))
 
     def __getattr__(self, verb: str) -> Any:
         call = getattr(self._client, verb)
@@ -64,7 +74,9 @@ class Recording:
         for owner in (body.get("metadata") or {}).get("ownerReferences") or ():
             if owner.get("blockOwnerDeletion"):
                 group = owner["apiVersion"].rpartition("/")[0]
-                self.uses.setdefault(Use("update", group, f"{owner['kind'].lower()}s/finalizers"), set()).add(("", ""))
+                plural = f"{owner['kind'].lower()}s"
+                self.uses.setdefault(Use("update", group, f"{plural}/finalizers"), set()).add(("", ""))
+                self._decide(Attributes("update", group, plural, "finalizers"))
 
 
 def documents(name: str) -> list[Json]:
