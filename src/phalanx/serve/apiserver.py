@@ -29,6 +29,7 @@ from phalanx.local.api.users import FILE as USERS
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
 from phalanx.local.duties import Duties, Place
+from phalanx.local.duties.quota_status import QuotaStatus
 from phalanx.local.store.backup import write_snapshot
 from phalanx.local.store.store import Store
 from phalanx.model import builtin
@@ -51,6 +52,7 @@ class ApiServer:
         self._store: Store | None = None
         self._duties: Supervised | None = None
         self._expiry: Supervised | None = None
+        self._quotas: Supervised | None = None
         self._server: Server | None = None
         self._app: App | None = None
         self._api: Api | None = None
@@ -110,13 +112,17 @@ class ApiServer:
             if settings.audit_log is not None:
                 self._audit = Audit(settings.audit_log, self._clock, ctx.rng)
                 self._audit.open()
-            self._api = Api(ctx, Writer(ctx))
+            writer = Writer(ctx)
+            self._api = Api(ctx, writer)
             auth, tls = self._secure(ctx)
             self._place = Place(*sock.getsockname()[:2])
             self._duties = Supervised(self._make_duties)
             await self._duties.start()
             self._expiry = Supervised(lambda: Loop("events", EventExpiry(ctx, settings.event_ttl).run))
             await self._expiry.start()
+            quotas = writer.changes.quotas
+            self._quotas = Supervised(lambda: Loop("quotas", QuotaStatus(quotas, self.client("phalanx-apiserver")).run))
+            await self._quotas.start()
             await self._listen(sock, auth, tls)
         except BaseException:
             sock.close()
@@ -191,6 +197,8 @@ class ApiServer:
             await self._duties.stop()
         if self._expiry is not None:
             await self._expiry.stop()
+        if self._quotas is not None:
+            await self._quotas.stop()
         if self._store is not None:
             await self._store.close()
         if self._audit is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from phalanx.local.api.context import Context
 from phalanx.local.api.escalation import GUARDED, check_grant
+from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
+from phalanx.local.api.limit_ranges import claim_complaints, fill_pod, pod_complaints
 from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, invalid, not_found
 from phalanx.local.api.request import User
@@ -75,6 +77,8 @@ class Admission:
                 self._runtime(kind, obj)
             if obj["spec"].get("schedulingGroup"):
                 self._after_group(obj, namespace)
+            if self._store.list(LIMIT_RANGES, namespace):
+                fill_pod(self._store, obj, namespace)
         elif key == "services":
             self._assign(kind, obj, namespace, None)
         elif key == _SIGNING_REQUESTS:
@@ -148,6 +152,16 @@ class Admission:
             self.priorities.only_one_default(kind, new, creating=False)
         elif key in GUARDED and self._rights is not None:
             check_grant(self._rights, user, kind, new, old, str(old["metadata"].get("namespace") or ""))
+
+    def within_limits(self, kind: Kind, new: Json, namespace: str) -> None:
+        """Raises Forbidden for what a LimitRange of the namespace does not allow; after all that may change it."""
+        if kind.storage_key not in ("pods", "persistentvolumeclaims") or not self._store.list(LIMIT_RANGES, namespace):
+            return
+        look = pod_complaints if kind.storage_key == "pods" else claim_complaints
+        found = look(self._store, new, namespace)
+        if found:
+            why = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+            raise forbidden(kind, str(new["metadata"].get("name") or ""), why)
 
     def delete(self, kind: Kind, name: str) -> None:
         if kind.storage_key == "namespaces" and name in IMMORTAL_NAMESPACES:

@@ -25,6 +25,7 @@ from phalanx.local.api.metadata import (
 )
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.problems import already_exists, conflict, invalid, modified, not_found
+from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.api.webhooks import Admitted, Webhooks
@@ -56,6 +57,7 @@ class Changes:
         self.fields = FieldTracker()
         self.admission = Admission(ctx)
         self.webhooks = Webhooks(ctx)
+        self.quotas = Quotas(ctx)
         self.custom = CustomKinds(ctx)
 
     # -- create -------------------------------------------------------------------------------------------------
@@ -117,6 +119,8 @@ class Changes:
         self.fill_zeros(kind, obj)
         if hooked:
             await self.webhooks.validate(Admitted(request, "CREATE", obj, None, options.dry_run))
+        self.admission.within_limits(kind, obj, namespace)
+        self.quotas.check(kind, obj, namespace)
         if generate:
             return await self._store_generated(kind, obj, namespace, generate, options)
         name = metadata["name"]
@@ -231,6 +235,8 @@ class Changes:
         self.fill_zeros(kind, new)
         if hooked:
             await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
+        if not status:
+            self.quotas.check(kind, new, request.namespace)
         if new == old:
             await self.durable(entry)
             return old, entry
@@ -281,7 +287,14 @@ class Changes:
             return value
 
         made = _builder(obj)
-        entry = await self.store.put(key, build, expect)
+        self.quotas.note(key, obj)
+        try:
+            entry = await self.store.put(key, build, expect)
+        except BaseException:
+            stands = self.store.latest(key)
+            self.quotas.note(key, decode(stands.value) if stands is not None else None)
+            raise
+        self.quotas.note(key, obj)
         self.custom.changed(key, obj)
         return entry
 
@@ -304,6 +317,7 @@ class Changes:
     async def remove(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
         """The last state goes out with the revision of the deletion."""
         entry = await self.store.delete(key, _builder(obj), expect)
+        self.quotas.note(key, None)
         self.custom.removed(key, obj)
         if key[0] == DEFINITIONS:
             await self._settle_definitions(obj["spec"]["group"])

@@ -6,6 +6,7 @@ from phalanx.model import names
 from phalanx.model.fieldpath import forbidden, immutable, invalid, not_supported
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
+from phalanx.model.quantity import compare
 from phalanx.model.rules import placement, podspec_defaults, resources
 from phalanx.model.rules.assembly import assemble, number_or_percent
 from phalanx.model.rules.contract import Rules
@@ -187,8 +188,45 @@ def service_account(gates: Gates) -> Rules:
     return assemble(status_apart=False)
 
 
+_LIMIT_TYPES = ("Container", "PersistentVolumeClaim", "Pod")
+_ORDERED = (("min", "max"), ("min", "defaultRequest"), ("defaultRequest", "default"), ("default", "max"))
+
+
+def _limit_range_default(obj: Json) -> None:
+    for item in (obj.get("spec") or {}).get("limits") or ():
+        if item.get("type") != "Container":
+            continue
+        default: Json = {**(item.get("max") or {}), **(item.get("default") or {})}
+        request: Json = {**(item.get("min") or {}), **default, **(item.get("defaultRequest") or {})}
+        for field, values in (("default", default), ("defaultRequest", request)):
+            if values:
+                item[field] = values
+
+
 def limit_range(gates: Gates) -> Rules:
-    return assemble(status_apart=False)
+    def errors_of(obj: Json) -> list[FieldError]:
+        errors: list[FieldError] = []
+        for number, item in enumerate((obj.get("spec") or {}).get("limits") or ()):
+            at = f"spec.limits[{number}]"
+            if item.get("type") not in _LIMIT_TYPES:
+                errors.append(not_supported(f"{at}.type", item.get("type") or "", _LIMIT_TYPES))
+            wrong: list[FieldError] = []
+            for field in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio"):
+                if item.get(field) and item.get("type") == "Pod" and field.startswith("default"):
+                    wrong.append(forbidden(f"{at}.{field}", "may not be specified when `type` is 'Pod'"))
+                wrong += resources.resource_list(item.get(field), f"{at}.{field}")
+            errors += wrong
+            for low, high in () if wrong else _ORDERED:
+                for name in (item.get(low) or {}).keys() & (item.get(high) or {}).keys():
+                    least, most = item[low][name], item[high][name]
+                    if compare(least, most) > 0:
+                        text = f"{low} value {least} is greater than {high} value {most}"
+                        errors.append(invalid(f"{at}.{low}[{name}]", least, text))
+        return errors
+
+    return assemble(
+        default=_limit_range_default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False
+    )
 
 
 def pod_template(gates: Gates) -> Rules:
@@ -196,7 +234,7 @@ def pod_template(gates: Gates) -> Rules:
 
 
 def role(gates: Gates) -> Rules:
-    """RBAC objects may have colons in their names; they are stored, not enforced."""
+    """RBAC objects may have colons in their names; who asks is held against them elsewhere (local.api.rights)."""
     return assemble(name=names.path_segment, status_apart=False)
 
 

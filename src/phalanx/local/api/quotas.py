@@ -1,0 +1,281 @@
+"""ResourceQuotas: what the objects of a namespace use together, and refusing what would be more than is allowed.
+
+Every namespace with a quota has a ledger: what each of its objects counts for, read from the store once and followed
+with every write from then on. A write is counted before it is on the disk, so that two at once cannot both have the
+last place. Namespaces without quotas cost one look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from phalanx.base.errors import Forbidden
+from phalanx.local.api.context import Context
+from phalanx.local.api.problems import forbidden
+from phalanx.local.api.view import decode
+from phalanx.local.store.contract import Key
+from phalanx.model.kinds import Json, Kind
+from phalanx.model.pod_amounts import Amounts, pod_amounts
+from phalanx.model.quantity import canonical, nanos
+
+TABLE = "resourcequotas"
+ONE = 10**9  # nano-units of one object
+_SHORT = frozenset(
+    ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
+)
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one object counts for, and what scopes ask about it."""
+
+    amounts: Amounts
+    pod: bool = False
+    terminating: bool = False
+    best_effort: bool = False
+    priority_class: str = ""
+
+
+@dataclass(slots=True)
+class Quota:
+    name: str
+    spec: Json
+    used: Amounts = field(default_factory=dict)
+    hard: Amounts = field(default_factory=dict)
+
+    def counts(self, charge: Charge) -> bool:
+        scopes = self.spec.get("scopes") or ()
+        selector = (self.spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+        return all(_in_scope(scope, charge) for scope in scopes) and all(_selected(rule, charge) for rule in selector)
+
+    def add(self, charge: Charge, times: int) -> None:
+        if self.counts(charge):
+            for name in self.hard.keys() & charge.amounts.keys():
+                self.used[name] = self.used.get(name, 0) + times * charge.amounts[name]
+
+
+def _in_scope(scope: str, charge: Charge) -> bool:
+    if not charge.pod:
+        return False
+    match scope:
+        case "Terminating":
+            return charge.terminating
+        case "NotTerminating":
+            return not charge.terminating
+        case "BestEffort":
+            return charge.best_effort
+        case "NotBestEffort":
+            return not charge.best_effort
+        case "PriorityClass":
+            return bool(charge.priority_class)
+    return False
+
+
+def _selected(rule: Json, charge: Charge) -> bool:
+    scope, values = str(rule.get("scopeName")), rule.get("values") or ()
+    if scope != "PriorityClass":
+        return _in_scope(scope, charge)
+    match rule.get("operator"):
+        case "In":
+            return charge.pod and charge.priority_class in values
+        case "NotIn":
+            return charge.pod and charge.priority_class not in values
+        case "DoesNotExist":
+            return charge.pod and not charge.priority_class
+    return charge.pod and bool(charge.priority_class)
+
+
+@dataclass(slots=True)
+class Ledger:
+    seen: object  # the quotas of the namespace as the store listed them
+    quotas: list[Quota]
+    charges: dict[tuple[str, str], Charge] = field(default_factory=dict)  # (storage key, name)
+
+    def set(self, key: Key, charge: Charge | None) -> bool:
+        """Whether anything changed."""
+        place = (key[0], key[2])
+        before = self.charges.get(place)
+        if before == charge:
+            return False
+        if before is not None:
+            for quota in self.quotas:
+                quota.add(before, -1)
+        if charge is None:
+            self.charges.pop(place, None)
+        else:
+            self.charges[place] = charge
+            for quota in self.quotas:
+                quota.add(charge, 1)
+        return True
+
+
+class Quotas:
+    def __init__(self, ctx: Context) -> None:
+        self._store, self._registry = ctx.store, ctx.registry
+        self._ledgers: dict[str, Ledger] = {}
+        self.dirty: set[str] = set()  # namespaces whose quotas may have another status now
+        self.woken = asyncio.Event()
+
+    def check(self, kind: Kind, new: Json, namespace: str) -> None:
+        """Raises Forbidden when a quota would be exceeded by this object being so. To be followed by `note` at once."""
+        if not namespace or not self._store.list(TABLE, namespace):
+            return
+        ledger = self._ledger(namespace)
+        name = str(new["metadata"].get("name") or "")
+        charge, before = charge_of(kind, new), ledger.charges.get((kind.storage_key, name))
+        for quota in ledger.quotas:
+            if not quota.counts(charge):
+                continue
+            self._complete(kind, new, quota, before)
+            had = before.amounts if before is not None and quota.counts(before) else {}
+            asked = {name_: charge.amounts.get(name_, 0) - had.get(name_, 0) for name_ in quota.hard}
+            over = [
+                name_
+                for name_, more in asked.items()
+                if more > 0 and quota.used.get(name_, 0) + more > quota.hard[name_]
+            ]
+            if over:
+                raise self._exceeded(kind, name, quota, asked, sorted(over))
+
+    def _complete(self, kind: Kind, new: Json, quota: Quota, before: Charge | None) -> None:
+        """Where cpu or memory is limited every container must say what it takes."""
+        if kind.storage_key != "pods" or before is not None:
+            return
+        missing: list[str] = []
+        for resource in sorted(quota.hard):
+            part, _, plain = resource.rpartition(".")
+            if resource in ("cpu", "memory"):
+                part, plain = "requests", resource
+            if part not in ("requests", "limits") or plain not in _COMPUTE:
+                continue
+            names = [
+                str(container.get("name"))
+                for container in new["spec"].get("containers") or ()
+                if plain not in ((container.get("resources") or {}).get(part) or {})
+            ]
+            if names:
+                missing.append(f"{resource} for: {','.join(names)}")
+        if missing:
+            raise forbidden(
+                kind,
+                str(new["metadata"].get("name") or ""),
+                f"failed quota: {quota.name}: must specify {'; '.join(missing)}",
+            )
+
+    def _exceeded(self, kind: Kind, name: str, quota: Quota, asked: Amounts, over: list[str]) -> Forbidden:
+        def shown(table: Amounts) -> str:
+            return ",".join(f"{resource}={text_of(table.get(resource, 0))}" for resource in over)
+
+        parts = f"requested: {shown(asked)}, used: {shown(quota.used)}, limited: {shown(quota.hard)}"
+        return forbidden(kind, name, f"exceeded quota: {quota.name}, {parts}")
+
+    def note(self, key: Key, obj: Json | None) -> None:
+        """An object is being written so, or is gone (None). Called for every write: most namespaces have no ledger."""
+        if key[0] == TABLE:
+            self._wake(key[1])
+        ledger = self._ledgers.get(key[1]) if self._ledgers else None
+        if ledger is None:
+            return
+        kind = self._registry.by_storage_key(key[0])
+        if kind is not None and ledger.set(key, charge_of(kind, obj) if obj is not None else None):
+            self._wake(key[1])
+
+    def _wake(self, namespace: str) -> None:
+        self.dirty.add(namespace)
+        self.woken.set()
+
+    def forget(self) -> None:
+        """Count everything anew, should any write have gone past us."""
+        self._ledgers.clear()
+        for entry in self._store.list(TABLE):
+            self._wake(entry.key[1])
+
+    def statuses(self, namespace: str) -> Iterator[tuple[str, Json]]:
+        """The quotas of a namespace and what their status should be."""
+        if not self._store.list(TABLE, namespace):
+            self._ledgers.pop(namespace, None)
+            return
+        for quota in self._ledger(namespace).quotas:
+            hard = quota.spec.get("hard") or {}
+            used = {name: text_of(quota.used.get(name, 0), str(hard[name])) for name in hard}
+            yield quota.name, {"hard": hard, "used": used}
+
+    def _ledger(self, namespace: str) -> Ledger:
+        listed = self._store.list(TABLE, namespace)
+        known = self._ledgers.get(namespace)
+        if known is not None and known.seen is listed:
+            return known
+        quotas = []
+        for entry in listed:
+            spec: Json = decode(entry.value).get("spec") or {}
+            hard = {name: nanos(text) for name, text in (spec.get("hard") or {}).items()}
+            quotas.append(Quota(entry.key[2], spec, {}, hard))
+        if known is not None and [(q.name, q.spec) for q in quotas] == [(q.name, q.spec) for q in known.quotas]:
+            known.seen = listed  # nothing but a status was written
+            return known
+        ledger = Ledger(listed, quotas)
+        if known is not None:
+            for (table, name), charge in known.charges.items():
+                ledger.set((table, namespace, name), charge)
+        else:
+            for kind in self._registry.all():
+                if kind.stored and not kind.stored_as and kind.namespaced:
+                    for entry in self._store.list(kind.storage_key, namespace):
+                        ledger.set(entry.key, charge_of(kind, decode(entry.value)))
+        self._ledgers[namespace] = ledger
+        return ledger
+
+
+def charge_of(kind: Kind, obj: Json) -> Charge:
+    found: Amounts = {f"count/{kind.key}": ONE}
+    key, spec = kind.storage_key, obj.get("spec") or {}
+    if key == "pods":
+        return _pod_charge(obj, found)
+    if key in _SHORT:
+        found[key] = ONE
+    if key == "services":
+        ports = len(spec.get("ports") or ())
+        if spec.get("type") == "LoadBalancer":
+            found["services.loadbalancers"] = ONE
+        if spec.get("type") in ("NodePort", "LoadBalancer") and spec.get("allocateLoadBalancerNodePorts") is not False:
+            found["services.nodeports"] = ports * ONE
+    elif key == "persistentvolumeclaims":
+        storage = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+        size = nanos(storage) if storage else 0
+        found["requests.storage"] = size
+        if spec.get("storageClassName"):
+            prefix = f"{spec['storageClassName']}.storageclass.storage.k8s.io"
+            found[f"{prefix}/requests.storage"], found[f"{prefix}/persistentvolumeclaims"] = size, ONE
+    return Charge(found)
+
+
+def _pod_charge(pod: Json, found: Amounts) -> Charge:
+    spec = pod.get("spec") or {}
+    requests, limits = pod_amounts(spec, "requests"), pod_amounts(spec, "limits")
+    if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):  # a finished pod takes nothing any more
+        found["pods"] = ONE
+        for name, amount in requests.items():
+            found[f"requests.{name}"] = amount
+            if name in _COMPUTE or name.startswith("hugepages-"):
+                found[name] = amount
+        for name, amount in limits.items():
+            found[f"limits.{name}"] = amount
+    seconds = spec.get("activeDeadlineSeconds")
+    best_effort = not any(table.get(name) for table in (requests, limits) for name in ("cpu", "memory"))
+    return Charge(
+        found, True, seconds is not None and seconds >= 0, best_effort, str(spec.get("priorityClassName") or "")
+    )
+
+
+def text_of(amount: int, like: str = "") -> str:
+    """An amount as people write it, in binary units where the limit is written so."""
+    if like.endswith("i") and amount % ONE == 0:
+        whole = amount // ONE
+        for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+            if whole and whole % size == 0:
+                return f"{whole // size}{unit}"
+        return str(whole)
+    return canonical(f"{amount}n") if amount % ONE else canonical(str(amount // ONE))
