@@ -1,0 +1,69 @@
+"""Whatever the code can say has a place in the docs: keys, gates, metrics, reasons. A new one fails here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from named_in_code import keys, metrics, reasons
+
+from phalanx.model.gates import KNOWN
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def named(page: str) -> set[str]:
+    """Everything between backticks outside of code blocks."""
+    text = re.sub(r"```.*?```", "", (DOCS / page).read_text(), flags=re.DOTALL)
+    return {part for one in re.findall(r"`([^`\n]+)`", text) for part in (one, *one.split(": "))}
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [
+        ("annotations.md", keys()),
+        ("metrics.md", metrics()),
+        ("reasons.md", reasons()),
+        ("gates.md", set(KNOWN)),
+    ],
+    ids=["annotations and labels", "metrics", "reasons", "feature gates"],
+)
+def test_what_the_code_knows_the_page_names(page: str, code: set[str]) -> None:
+    assert len(code) > 5, "nothing was found in the code: the search is broken"
+    assert not sorted(code - named(page)), f"docs/{page} does not name them"
+
+
+@pytest.mark.parametrize(
+    ("page", "shape", "code"),
+    [
+        ("annotations.md", r"(scheduling|simulation|topology)\.phalanx\.dev/[a-z0-9-]+", keys()),
+        ("metrics.md", r"(phalanx|scheduler|apiserver)_[a-z_]+", metrics()),
+    ],
+)
+def test_what_the_page_names_the_code_knows(page: str, shape: str, code: set[str]) -> None:
+    written = {one for one in named(page) if re.fullmatch(shape, one)}
+    prefixed = {key for key in written if re.search(r"/(replicated-job|subgroup)-", key)}  # see docs/annotations.md
+    assert not sorted(written - prefixed - code), f"docs/{page} names what is not in the code"
+
+
+def test_the_gates_page_tells_the_defaults() -> None:
+    text = (DOCS / "gates.md").read_text()
+    for name, (on, needs) in KNOWN.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+        _, _, default, needed, _ = (cell.strip() for cell in row.split("|", 4))
+        assert default == ("on" if on else "off"), name
+        assert re.findall(r"`(\w+)`", needed) == list(needs), name
+
+
+def test_alerts_use_metrics_that_exist() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "metrics.md").read_text(), flags=re.DOTALL)
+    rules = yaml.safe_load(block)["groups"][0]["rules"]
+    assert len(rules) > 5
+    for rule in rules:
+        used = re.findall(r"(?:phalanx|scheduler|apiserver)_[a-z_]+", rule["expr"])
+        assert used, rule
+        for name in used:
+            assert name.removesuffix("_bucket") in metrics(), f"{rule['alert']} uses {name}"
+        assert rule["annotations"]["summary"]
