@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.slow
 @pytest.mark.kubectl
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
-@pytest.mark.parametrize("name", ["walkthrough-kep-4671.md", "walkthrough-kep-6012.md"])
+@pytest.mark.parametrize("name", ["walkthrough-kep-4671.md", "walkthrough-kep-6012.md", "troubleshooting.md"])
 def test_every_command_prints_what_the_document_says(name: str) -> None:
     problems = play(DOCS / name)
     assert not problems, "\n\n".join(problems)
