@@ -67,6 +67,14 @@ def test_a_user_is_added_given_a_role_and_removed(person: Person) -> None:
     assert "podgroups.scheduling.k8s.io" in listed and "*.*" not in listed
     said = person.kubectl("get", "nodes", "--as", "somebody", code=1)
     assert 'User "somebody" cannot list resource "nodes"' in said
+    person.phalanx("user", "add", "carl", "--group", "developers", "--certificate", *where)
+    users = person.directory / "users"
+    assert "token" not in (users / "carl.kubeconfig").read_text()
+    assert person.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", user="carl") == "carl"
+    assert "No resources found" in person.kubectl("get", "pods", user="carl")
+    (users / "old.kubeconfig").write_bytes((users / "carl.kubeconfig").read_bytes())
+    person.phalanx("user", "remove", "carl", *where)
+    assert "Unauthorized" in person.kubectl("get", "pods", user="old", code=1)
     assert "no name of a user" in person.phalanx("user", "add", "../evil", *where, code=2)
     person.phalanx("user", "remove", "jane", *where)
     assert not file.exists()

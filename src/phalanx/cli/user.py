@@ -38,11 +38,12 @@ def user() -> None:
 @user.command(short_help="Make a user, or a new token for one.")
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group to be in; may be repeated.")
+@click.option("--certificate", is_flag=True, help="A client certificate instead of a token; good for a year.")
 @click.option(
     "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: beside the data]"
 )
 @_which
-def add(name: str, groups: tuple[str, ...], place: str, cluster: str, data: str) -> int:
+def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, cluster: str, data: str) -> int:
     """Make a user with a kubeconfig of his own (mode 600). Who is there already gets a new token and these groups.
 
     A running cluster takes notice at once.
@@ -50,12 +51,16 @@ def add(name: str, groups: tuple[str, ...], place: str, cluster: str, data: str)
     \b
     Examples:
       phalanx user add jane --group developers
-      phalanx user add ci --name team-a --kubeconfig ./ci.kubeconfig
+      phalanx user add ci --name team-a --certificate --kubeconfig ./ci.kubeconfig
     """
+    import base64
+    import datetime
+
     import yaml
 
     from phalanx.local.api.files import write_private
-    from phalanx.local.api.users import FILE, add_user
+    from phalanx.local.api.tls import make_client
+    from phalanx.local.api.users import FILE, add_user, check_names
 
     home, directory = _place(cluster, data)
     record = home.record()
@@ -64,10 +69,19 @@ def add(name: str, groups: tuple[str, ...], place: str, cluster: str, data: str)
             home.title, "there is no kubeconfig to start from: start the cluster with --kubeconfig FILE"
         )
     config = yaml.safe_load(Path(record.kubeconfig).read_text())
-    token = add_user(directory / FILE, name, groups)
+    if certificate:
+        check_names(name, groups)
+        pair, serial = make_client(directory / "pki", name, groups, datetime.datetime.now(datetime.UTC))
+        add_user(directory / FILE, name, groups, serial)
+        secret = {
+            "client-certificate-data": base64.b64encode(pair.certificate).decode(),
+            "client-key-data": base64.b64encode(pair.key).decode(),
+        }
+    else:
+        secret = {"token": add_user(directory / FILE, name, groups)}
     cluster_name = config["clusters"][0]["name"]
     context = f"{name}@{cluster_name}"
-    config["users"] = [{"name": context, "user": {"token": token}}]
+    config["users"] = [{"name": context, "user": secret}]
     config["contexts"] = [{"name": context, "context": {"cluster": cluster_name, "user": context}}]
     config["current-context"] = context
     target = Path(place) if place else directory / "users" / f"{name}.kubeconfig"
@@ -96,11 +110,11 @@ def list_users(cluster: str, data: str) -> int:
     return 0
 
 
-@user.command(short_help="Remove a user: his token is no longer good.")
+@user.command(short_help="Remove a user: his token or certificate is no longer good.")
 @click.argument("name")
 @_which
 def remove(name: str, cluster: str, data: str) -> int:
-    """Remove a user. His token is refused from now on; roles that are bound to his name stay.
+    """Remove a user. His token or certificate is refused from now on; roles that are bound to his name stay.
 
     \b
     Example:

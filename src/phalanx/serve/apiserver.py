@@ -56,6 +56,7 @@ class ApiServer:
         self._server: Server | None = None
         self._app: App | None = None
         self._api: Api | None = None
+        self._writer: Writer | None = None
         self._measures: dict[str, Callable[[], bytes]] = {}
         self.url = ""
         self.token = ""
@@ -112,7 +113,7 @@ class ApiServer:
             if settings.audit_log is not None:
                 self._audit = Audit(settings.audit_log, self._clock, ctx.rng)
                 self._audit.open()
-            writer = Writer(ctx)
+            writer = self._writer = Writer(ctx)
             self._api = Api(ctx, writer)
             auth, tls = self._secure(ctx)
             self._place = Place(*sock.getsockname()[:2])
@@ -151,7 +152,7 @@ class ApiServer:
         now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
         identity = load_identity(data / "pki" if data else None, (settings.listen.host,), now)
         self.ca = identity.ca
-        return Authenticator(ctx.tokens), identity.context()
+        return Authenticator(ctx.tokens), identity.context(clients=True)
 
     async def _listen(self, sock: socket.socket, auth: Auth, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
@@ -199,6 +200,8 @@ class ApiServer:
             await self._expiry.stop()
         if self._quotas is not None:
             await self._quotas.stop()
+        if self._writer is not None:
+            self._writer.changes.webhooks.close()
         if self._store is not None:
             await self._store.close()
         if self._audit is not None:

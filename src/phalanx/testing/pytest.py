@@ -27,7 +27,17 @@ from phalanx.testing.local_cluster import LocalCluster, local_cluster
 
 MARK = "cluster"
 DEFAULTS: dict[str, Any] = {"nodes": 4}
-ALLOWED = {"nodes", "topology", "gates", "run_nodes", "run_controllers", "run_scheduler", "data"}
+ALLOWED = {
+    "nodes",
+    "topology",
+    "gates",
+    "run_nodes",
+    "run_controllers",
+    "run_scheduler",
+    "data",
+    "authorization",
+    "audit_log",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -41,11 +41,12 @@ Extension = Callable[[str, str, Mapping[str, str], bytes], Awaitable[bytes]]
 log = logging.getLogger("phalanx.api")
 LEASES = "/apis/coordination.k8s.io/"  # who leads must be able to say so whatever else goes on
 YIELD_BYTES = 32 << 10
+_NOTHING: dict[str, str] = {}
 WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
 class Auth(Protocol):
-    def user(self, headers: list[tuple[bytes, bytes]]) -> User: ...
+    def user(self, headers: list[tuple[bytes, bytes]], certificate: str = "") -> User: ...
 
 
 class App:
@@ -116,7 +117,8 @@ class App:
         query = dict(parse_qsl(raw_query.decode("latin-1"), keep_blank_values=True)) if raw_query else {}
         if is_open(path):
             return self._open(path, method, query)
-        user = self._auth.user(scope["headers"])
+        shown = scope.get("state", _NOTHING).get("certificate")
+        user = self._auth.user(scope["headers"], shown) if shown else self._auth.user(scope["headers"])
         agent, acting = "", False
         for name, value in scope["headers"]:
             if name == b"user-agent":

@@ -80,6 +80,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(ServiceUnavailable("too many connections: close some and try again", retry_after=1))
             return
         super().connection_made(JoinedTransport(transport))  # type: ignore[arg-type]
+        if certificate := transport.get_extra_info("peercert"):
+            self.app_state["certificate"] = certificate.get("serialNumber", "")  # in the scope of every request
         self._arm_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:

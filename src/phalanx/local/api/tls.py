@@ -18,6 +18,7 @@ from phalanx.local.api.files import write_private
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _YEARS = datetime.timedelta(days=3650)
+_YEAR = datetime.timedelta(days=365)
 _RENEW = datetime.timedelta(days=30)
 
 
@@ -34,8 +35,12 @@ class Identity:
     ca: bytes  # PEM
     server: Pair
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, *, clients: bool = False) -> ssl.SSLContext:
+        """clients: whoever shows a certificate of this authority is known by it; nobody has to."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if clients:
+            context.load_verify_locations(cadata=self.ca.decode())
+            context.verify_mode = ssl.CERT_OPTIONAL
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         # The ssl module reads certificates from files only; this one is private and gone at once.
@@ -61,6 +66,32 @@ def load_identity(directory: Path | None, hosts: tuple[str, ...], now: datetime.
         server = _make_server(stored, names, now)
         _write(directory, "server", server)
     return Identity(stored.certificate, server)
+
+
+def make_client(directory: Path, user: str, groups: tuple[str, ...], now: datetime.datetime) -> tuple[Pair, str]:
+    """A certificate for a user, signed by the authority in a directory, and its serial number as TLS shows it."""
+    authority = _read(directory, "ca")
+    if authority is None:
+        raise FileNotFoundError(f"{directory}/ca.key")
+    ca_key = serialization.load_pem_private_key(authority.key, None)
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    key, serial = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, user)]))
+        .issuer_name(issuer.subject)
+        .serial_number(serial)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + _YEAR)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    text = f"{serial:X}"
+    return _pem(key, certificate), text if len(text) % 2 == 0 else f"0{text}"
 
 
 def _read(directory: Path, name: str) -> Pair | None:

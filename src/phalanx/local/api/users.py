@@ -1,4 +1,4 @@
-"""Users of a local cluster beside the administrator: a file of names, groups and hashes of tokens, mode 600.
+"""Users of a local cluster beside the administrator: a file of names, groups, hashes of tokens (mode 600).
 
 `phalanx user` writes it, the server reads it again when it changed. A token stands in its user's kubeconfig only.
 """
@@ -28,7 +28,8 @@ class Known(msgspec.Struct, frozen=True):
     name: str
     groups: list[str]
     uid: str
-    token_sha256: str
+    token_sha256: str = ""
+    certificate: str = ""  # serial number of the one that is good
 
     @property
     def user(self) -> User:
@@ -49,8 +50,8 @@ def read_users(path: Path) -> list[Known]:
         raise ConfigProblem(str(path), f"cannot be read as a list of users: {problem}") from None
 
 
-def add_user(path: Path, name: str, groups: tuple[str, ...]) -> str:
-    """A new token for a user, new or known; the old one is no longer good. Raises ConfigProblem."""
+def check_names(name: str, groups: tuple[str, ...]) -> None:
+    """Raises ConfigProblem."""
     for word in (name, *groups):
         if not _WORD.fullmatch(word):
             raise ConfigProblem(
@@ -58,10 +59,18 @@ def add_user(path: Path, name: str, groups: tuple[str, ...]) -> str:
             )
     if name.startswith("system:"):
         raise ConfigProblem("user", f"{name!r}: names that begin with system: are the cluster's own")
-    token = secrets.token_urlsafe(32)
+
+
+def add_user(path: Path, name: str, groups: tuple[str, ...], certificate: str = "") -> str:
+    """A new token for a user, new or known, unless he is to be known by a certificate ("" then). Raises ConfigProblem.
+
+    What he had before is no longer good.
+    """
+    check_names(name, groups)
+    token = "" if certificate else secrets.token_urlsafe(32)
     known = read_users(path)
     uid = next((user.uid for user in known if user.name == name), "") or secrets.token_hex(8)
-    made = Known(name, list(groups), uid, _hash(token.encode()))
+    made = Known(name, list(groups), uid, _hash(token.encode()) if token else "", certificate)
     _write(path, sorted([*(user for user in known if user.name != name), made], key=lambda user: user.name))
     return token
 
@@ -91,20 +100,29 @@ class Users:
     path: Path | None = None
     _stamp: tuple[int, int, int] = (0, 0, 0)
     _by_hash: dict[str, User] = field(default_factory=dict)
+    _by_certificate: dict[str, User] = field(default_factory=dict)
 
     def user(self, token: bytes) -> User | None:
+        return self._by_hash.get(_hash(token)) if self._fresh() else None
+
+    def by_certificate(self, serial: str) -> User | None:
+        return self._by_certificate.get(serial) if self._fresh() else None
+
+    def _fresh(self) -> bool:
+        """Read the file again if it changed; False: there is none."""
         if self.path is None:
-            return None
+            return False
         try:
             found = os.stat(self.path)
         except OSError:
-            return None
+            return False
         stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
         if stamp != self._stamp:
             try:
                 known = read_users(self.path)
             except ConfigProblem:
                 known = []  # nobody is let in by a file that nobody can read
-            self._by_hash = {user.token_sha256: user.user for user in known}
+            self._by_hash = {user.token_sha256: user.user for user in known if user.token_sha256}
+            self._by_certificate = {user.certificate: user.user for user in known if user.certificate}
             self._stamp = stamp
-        return self._by_hash.get(_hash(token))
+        return True

@@ -71,6 +71,11 @@ class Webhooks:
         """Whether there are any: the one thing that every write asks."""
         return bool(self._store.list(MUTATING) or self._store.list(VALIDATING))
 
+    def close(self) -> None:
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()
+
     async def mutate(self, about: Admitted) -> Json:
         """The object as the mutating webhooks want it. Raises ApiProblem."""
         assert about.new is not None
