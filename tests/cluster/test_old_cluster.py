@@ -11,6 +11,7 @@ import pytest
 from beside import GANG, Beside, beside, group_of, job, jobset, running
 
 from phalanx.cli import owners
+from phalanx.cli.output import Answer
 
 Json = dict[str, Any]
 
@@ -203,13 +204,13 @@ def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monk
 
         asked: list[tuple[str, str]] = []
 
-        async def ask(kind: str, name: str, *_: str) -> int:
+        async def ask(kind: str, name: str) -> Answer:
             asked.append((kind, name))
-            return 0
+            return Answer(0)
 
         monkeypatch.setattr(owners, "Asker", Asked)
-        monkeypatch.setattr(owners, "connection_of", lambda *_: SimpleNamespace(namespace="default"))
-        assert await owners.each_root(ask, "job/train", "", "", "", "", "text") == 0
+        monkeypatch.setattr(owners.Where, "connection", lambda _: SimpleNamespace(namespace="default"))
+        assert [answer.code for answer in await owners.each_root(ask, "job/train", owners.Where())] == [0]
         assert asked == [("PodGroup", group["metadata"]["name"])]
 
     play(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -108,6 +109,39 @@ def test_json_has_the_same_and_more(up: LocalCluster, phalanx: Phalanx) -> None:
     assert item["last"]["proof"]["key"] == RACK and item["last"]["proof"]["fits"] == 2
     assert item["queue"]["place"] == "waiting"
     assert [pod["state"] for pod in item["pods"]] == ["pending"] * 3
+
+
+def test_every_format_has_the_same_answer(up: LocalCluster, phalanx: Phalanx) -> None:
+    def ask(output: str) -> str:
+        return phalanx("why", "podgroup/train", "-o", output, "--kubeconfig", str(up.kubeconfig), code=1)
+
+    assert yaml.safe_load(ask("yaml"))["items"][0]["levels"] == json.loads(ask("json"))["items"][0]["levels"]
+    assert ask("table").splitlines()[0] == ask("wide").splitlines()[0] == "podgroup/train in default: pending"
+
+
+def test_watching_prints_again_when_the_answer_changed(up: LocalCluster) -> None:
+    put(up, group("watched", 1, key=""))
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", "why", "podgroup/watched", "--watch", "--kubeconfig", str(up.kubeconfig)],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == "podgroup/watched in default: pending\n"
+        put(up, member("watched-0", "watched", gpus=1))
+        seen = []
+        while (line := watching.stdout.readline()) and "in default: scheduled" not in line:
+            seen.append(line)
+        assert line, seen
+        watching.send_signal(signal.SIGINT)
+        rest, errors = watching.communicate(timeout=30)
+        assert watching.returncode == 130 and "Traceback" not in errors, errors
+        assert rest.count("podgroup/watched in default") == 0  # nothing changed since: nothing was printed
+    finally:
+        watching.kill()
+        watching.communicate()
+        up.delete(f"{PODS}/watched-0", gracePeriodSeconds="0")
+        up.delete(f"{GROUPS}/watched")
 
 
 def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Phalanx) -> None:
@@ -324,3 +358,8 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     assert Paint()("pending", "yellow") != "pending"
     monkeypatch.setenv("NO_COLOR", "1")
     assert Paint()("pending", "yellow") == "pending"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert Paint()("pending", "yellow") == "pending"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert Paint()("pending", "yellow") != "pending"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from phalanx.base.errors import (
     ServiceUnavailable,
     Unreachable,
 )
+from phalanx.cli.output import output_option
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.diagnostics import BASE, kind_of
@@ -41,7 +43,7 @@ _PLACE: tuple[Decorator, ...] = (
 _OPTIONS: tuple[Decorator, ...] = (
     click.option("-n", "--namespace", default="", metavar="NS", help="[default: the kubeconfig's, else default]"),
     *_PLACE,
-    click.option("-o", "--output", default="text", show_default=True, type=click.Choice(["text", "json"])),
+    output_option(),
 )
 
 
@@ -65,6 +67,20 @@ def connection_of(kubeconfig: str, context: str) -> Connection:
     if not path and home.exists():
         path = str(home)
     return load(path, context) if path else in_cluster()
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Whom to ask, as said on the command line."""
+
+    namespace: str = ""
+    kubeconfig: str = ""
+    context: str = ""
+    scheduler: str = ""
+
+    def connection(self) -> Connection:
+        """Raises ConfigProblem."""
+        return connection_of(self.kubeconfig, self.context)
 
 
 class Asker:
@@ -147,10 +163,13 @@ def run(work: Coroutine[Any, Any, int]) -> int:
 
 
 class Paint:
-    """Colours only for people at a terminal who did not say NO_COLOR."""
+    """Colours only for people at a terminal who did not say NO_COLOR; FORCE_COLOR asks for them elsewhere too."""
 
     def __init__(self, on: bool | None = None) -> None:
-        self._on = sys.stdout.isatty() and not os.environ.get("NO_COLOR") if on is None else on
+        if on is None:
+            on = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+            on = on and not os.environ.get("NO_COLOR")
+        self._on = on
 
     def __call__(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._on else text

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.completion import complete_cluster
+from phalanx.cli.output import encoded, for_programs, output_option, table
+from phalanx.cli.words import age
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home, Record
@@ -24,17 +27,14 @@ PATIENCE = 30.0
 def which(command: Callable[..., Any]) -> Callable[..., Any]:
     """A cluster by NAME, or by its data directory."""
     options = (
-        click.argument("name", default=""),
+        click.argument("name", default="", shell_complete=complete_cluster),
         click.option("--data", default="data", show_default=True, metavar="DIR", help="A cluster without a name."),
     )
     return reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
-output_option = click.option("-o", "--output", default="text", show_default=True, type=click.Choice(["text", "json"]))
-
-
 @click.command("list", short_help="List local clusters and whether they run.")
-@output_option
+@output_option()
 def list_clusters(output: str) -> int:
     """List the clusters that have a name, and the one in ./data if there is one.
 
@@ -47,16 +47,15 @@ def list_clusters(output: str) -> int:
     here = home_of("", "data")
     found = [*all_homes(), *([here] if here.record() is not None else [])]
     rows = [_row(home) for home in found]
-    if output == "json":
-        click.echo(json.dumps(rows, indent=2))
+    if for_programs(output):
+        click.echo(encoded(rows, output))
         return 0
     if not rows:
         click.echo("no clusters; start one with: phalanx up --name NAME --detach", err=True)
         return 0
-    width = max(len("NAME"), *(len(row["name"]) for row in rows))
-    click.echo(f"{'NAME':<{width}}  {'STATE':<8}  {'AGE':<6}  URL")
-    for row in rows:
-        click.echo(f"{row['name']:<{width}}  {row['state']:<8}  {row['age']:<6}  {row['url']}")
+    columns = ("name", "state", "age", "url", *(("kubeconfig", "data", "pid") if output == "wide" else ()))
+    cells = [tuple("" if row[column] is None else str(row[column]) for column in columns) for row in rows]
+    click.echo(table(tuple(column.upper() for column in columns), cells))
     return 0
 
 
@@ -65,7 +64,7 @@ def _row(home: Home) -> dict[str, Any]:
     return {
         "name": home.title,
         "state": "running" if runs else "stopped",
-        "age": _age(time.time() - record.started) if runs and record else "",
+        "age": age(time.time() - record.started) if runs and record else "",
         "url": record.url if runs and record else "",
         "kubeconfig": record.kubeconfig if record else "",
         "pid": record.pid if runs and record else None,
@@ -75,7 +74,7 @@ def _row(home: Home) -> dict[str, Any]:
 
 @click.command(short_help="Say whether a local cluster runs, where, and what is in it.")
 @which
-@output_option
+@output_option()
 def status(name: str, data: str, output: str) -> int:
     """Say whether a local cluster runs, how to reach it and what is in it.
 
@@ -91,8 +90,8 @@ def status(name: str, data: str, output: str) -> int:
     counts: dict[str, int] = {}
     if home.running():
         row["ready"], counts = _look(record)
-    if output == "json":
-        click.echo(json.dumps({**row, "counts": counts}, indent=2))
+    if for_programs(output):
+        click.echo(encoded({**row, "counts": counts}, output))
     elif not home.running():
         click.echo(f"{home.title} does not run; start it with: phalanx up {_address(name, data)}")
     else:
@@ -103,6 +102,8 @@ def status(name: str, data: str, output: str) -> int:
         click.echo(f"  kubeconfig  {record.kubeconfig}")
         if record.dashboard:
             click.echo(f"  dashboard   {record.dashboard}")
+        if output == "wide":
+            click.echo(f"  data        {record.data}")
         if counts:
             click.echo("  holds       " + ", ".join(f"{count} {what}" for what, count in counts.items()))
     return 0 if row.get("ready") else STOPPED
@@ -213,10 +214,3 @@ def _known(name: str, data: str) -> tuple[Home, Record]:
 
 def _address(name: str, data: str) -> str:
     return f"--name {name}" if name else "" if data == "data" else f"--data {data}"
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import click
-
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem
+from phalanx.cli.output import Answer
 
-_RESOURCES = {
+RESOURCES = {
     "Pod": (Resource("", "v1", "pods", "Pod"),),
     "PodGroup": (
         Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
@@ -27,12 +26,12 @@ _SCHEDULED = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupIn
 MOST_EVENTS = 3
 
 
-async def from_conditions(client: Client, kind: str, namespace: str, name: str, output: str, problem: str) -> int:
-    """The exit code of `why`; raises ApiProblem when the object is not there either."""
+async def from_conditions(client: Client, kind: str, namespace: str, name: str, problem: str) -> Answer:
+    """The answer of `why`; raises ApiProblem when the object is not there either."""
     name = name.partition("/")[0]
     found: dict[str, Any] = {}
     last: ApiProblem | None = None
-    for resource in _RESOURCES[kind]:
+    for resource in RESOURCES[kind]:
         try:
             found = json.loads(await client.get(resource, name, namespace))
             break
@@ -47,23 +46,19 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
     events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     scheduled = any(condition["status"] == "True" for condition in conditions)
     note = f"no scheduler answers ({problem}); this is what the API server knows"
-    if output == "json":
-        answer = {
-            "kind": kind,
-            "namespace": namespace,
-            "name": name,
-            "scheduled": scheduled,
-            "note": note,
-            "conditions": conditions,
-            "events": [{key: event.get(key) for key in ("type", "reason", "message")} for event in events],
-        }
-        click.echo(json.dumps(answer, indent=2))
-        return 0 if scheduled else 1
-    click.echo(f"{kind.lower()}/{name} in {namespace}: {'scheduled' if scheduled else 'pending'}")
+    answer = {
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "scheduled": scheduled,
+        "note": note,
+        "conditions": conditions,
+        "events": [{key: event.get(key) for key in ("type", "reason", "message")} for event in events],
+    }
+    lines = [f"{kind.lower()}/{name} in {namespace}: {'scheduled' if scheduled else 'pending'}"]
     for condition in conditions:
         text = condition.get("message") or condition.get("reason") or ""
-        click.echo(f"  {condition['type']}={condition['status']}: {text}")
-    for event in events[-MOST_EVENTS:]:
-        click.echo(f"  event {event.get('reason')}: {event.get('message')}")
-    click.echo(f"note: {note}; give --scheduler URL to ask a scheduler", err=True)
-    return 0 if scheduled else 1
+        lines.append(f"  {condition['type']}={condition['status']}: {text}")
+    lines += [f"  event {event.get('reason')}: {event.get('message')}" for event in events[-MOST_EVENTS:]]
+    told = f"note: {note}; give --scheduler URL to ask a scheduler"
+    return Answer(0 if scheduled else 1, answer, "\n".join(lines), (told,))

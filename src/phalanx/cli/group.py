@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from phalanx.cli.documents import Unreadable, read_documents
+from phalanx.cli.output import output_option, table
+from phalanx.cli.words import short
 from phalanx.model.annotations import unknown
 
 Json = dict[str, Any]
@@ -17,7 +19,7 @@ _BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # whoever writes these
 @click.option(
     "-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="YAML or JSON; - is stdin."
 )
-@click.option("-o", "--output", default="yaml", type=click.Choice(["yaml", "json"]), show_default=True, help="Format.")
+@output_option("yaml")
 @click.option("-n", "--namespace", default="default", show_default=True, help="For workloads that name none.")
 def group(files: tuple[str, ...], output: str, namespace: str) -> int:
     """Print the Workloads, CompositePodGroups and PodGroups that the workloads in FILE would get.
@@ -55,8 +57,10 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
         raise click.UsageError(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
     if output == "json":
         _print_json(results)
-    else:
+    elif output == "yaml":
         _print_yaml(results)
+    else:
+        _print_table(results, output == "wide")
     return 1 if failures else 0
 
 
@@ -148,6 +152,23 @@ def _print_json(results: list[tuple[Json, Any]]) -> None:
     items = [obj for _, grouping in results for obj in grouping.objects]
     links = {_title(document): {part: _link(link) for part, link in g.links.items()} for document, g in results}
     click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items, "links": links}, indent=2))
+
+
+def _print_table(results: list[tuple[Json, Any]], wide: bool) -> None:
+    rows: list[tuple[str, ...]] = []
+    for document, grouping in results:
+        for obj in grouping.objects:
+            spec = obj["spec"]
+            gang = (spec.get("schedulingPolicy") or {}).get("gang")
+            least = "" if gang is None else f"gang {gang.get('minCount') or gang.get('minGroupCount') or ''}".strip()
+            topology = [each["key"] for each in (spec.get("schedulingConstraints") or {}).get("topology") or ()]
+            parent = spec.get("parentCompositePodGroupName") or ""
+            policy = least or ("basic" if "schedulingPolicy" in spec else "")
+            where = ",".join(topology if wide else map(short, topology))
+            cells = (obj["kind"], obj["metadata"]["name"], policy, where, parent)
+            rows.append((*cells, _title(document)) if wide else cells)
+    heads = ("KIND", "NAME", "POLICY", "TOPOLOGY", "PARENT", *(("FOR",) if wide else ()))
+    click.echo(table(heads, rows) if rows else "no groups: the pods are placed one by one")
 
 
 def _link(link: Any) -> Json:

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "top": ("phalanx.cli.top", "top", "Show queue, groups and racks of a cluster in the terminal."),
     "backup": ("phalanx.cli.backup", "backup", "Write the objects of a local cluster into one file."),
     "restore": ("phalanx.cli.backup", "restore", "Make the store of a local cluster of a backup."),
+    "completion": ("phalanx.cli.completion", "completion", "Print what makes a shell complete phalanx commands."),
     "bench": ("phalanx.cli.bench", "bench", "Run benchmarks of a checkout."),
     "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
@@ -68,7 +69,7 @@ def cli() -> None:
 
 def main() -> NoReturn:
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="phalanx", standalone_mode=False)
     except click.ClickException as problem:
         problem.show()
         code = problem.exit_code

@@ -10,7 +10,8 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import NotFound
-from phalanx.cli.asking import Asker, connection_of, target
+from phalanx.cli.asking import Asker, Where, target
+from phalanx.cli.output import Answer
 from phalanx.controllers import resources as r
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME
@@ -20,33 +21,27 @@ Json = dict[str, Any]
 _EVENTS = Resource("", "v1", "events", "Event")
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
-# Asks about one pod or group (kind, name, namespace, kubeconfig, context, scheduler, output); answers the exit code.
-AskOne = Callable[[str, str, str, str, str, str, str], Awaitable[int]]
+AskOne = Callable[[str, str], Awaitable[Answer]]  # about one pod or group: kind, name
 MOST_PODS = 3  # of a workload without groups that are asked about
 
 
-async def each_root(
-    ask_one: AskOne, what: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
-) -> int:
-    """One question for a pod or group, or one for every root group of a workload; the worst answer is the exit code."""
+async def each_root(ask_one: AskOne, what: str, where: Where) -> list[Answer]:
+    """One answer for a pod or group, or one for every root group of a workload."""
     owner, _, owned = what.partition("/")
     found = BY_NAME.get(owner.partition(".")[0].lower())
     if found is None or not owned:
-        return await ask_one(*target(what), namespace, kubeconfig, context, scheduler, output)
-    connection = connection_of(kubeconfig, context)
-    async with Asker(connection, scheduler) as asker:
-        where = namespace or connection.namespace
+        return [await ask_one(*target(what))]
+    connection = where.connection()
+    answers: list[Answer] = []
+    async with Asker(connection, where.scheduler) as asker:
+        namespace = where.namespace or connection.namespace
         client = GroupApi(asker.client)
-        body = await _existing(client, found.resource, where, owned)
-        groups = await groups_of(client, found, where, owned)
+        body = await _existing(client, found.resource, namespace, owned)
+        groups = await groups_of(client, found, namespace, owned)
         if not groups:
-            groups = await _instead(client, body, found.resource.kind, where)
-    codes = []
-    for number, (group_kind, group) in enumerate(groups):
-        if number and output == "text":
-            click.echo("")
-        codes.append(await ask_one(group_kind, group, namespace, kubeconfig, context, scheduler, output))
-    return max(codes, default=0)
+            instead, groups = await _instead(client, body, found.resource.kind, namespace)
+            answers.append(instead)
+    return [*answers, *[await ask_one(kind, name) for kind, name in groups]]
 
 
 async def _existing(client: Client, resource: Resource, namespace: str, name: str) -> Json:
@@ -69,8 +64,8 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
     raise click.UsageError(f"there is no {resource.kind} {name} in {namespace}; {hint}")
 
 
-async def _instead(client: Client, body: Json, kind: str, namespace: str) -> list[tuple[str, str]]:
-    """Why a workload has no groups, told at once, and the pods of it to ask about."""
+async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tuple[Answer, list[tuple[str, str]]]:
+    """Why a workload has no groups, and the pods of it to ask about."""
     name = body["metadata"]["name"]
     refused = [
         f"{event.get('reason')}: {event.get('message')}"
@@ -86,23 +81,20 @@ async def _instead(client: Client, body: Json, kind: str, namespace: str) -> lis
     ]
     told = [*refused[-1:], *conditions[-1:]][:1]
     if told:
-        click.echo(f"{kind.lower()}/{name} in {namespace} has no groups: {told[0]}", err=True)
+        notes = [f"{kind.lower()}/{name} in {namespace} has no groups: {told[0]}"]
     else:
-        click.echo(
+        notes = [
             f"{kind.lower()}/{name} in {namespace} asks for no group: its pods are placed one by one"
-            f" (docs/workloads.md says how to ask)",
-            err=True,
-        )
+            f" (docs/workloads.md says how to ask)"
+        ]
     waiting = [
         ("Pod", pod["metadata"]["name"])
         for pod in await _items(client, r.PODS, namespace)
         if not (pod.get("spec") or {}).get("nodeName") and _belongs(pod, body)
     ]
     if len(waiting) > MOST_PODS:
-        click.echo(f"{len(waiting)} of its pods wait; the first {MOST_PODS}:", err=True)
-    if not waiting and told:
-        raise click.exceptions.Exit(1)
-    return waiting[:MOST_PODS]
+        notes.append(f"{len(waiting)} of its pods wait; the first {MOST_PODS}:")
+    return Answer(1 if told and not waiting else 0, notes=tuple(notes)), waiting[:MOST_PODS]
 
 
 def _belongs(pod: Json, owner: Json) -> bool:

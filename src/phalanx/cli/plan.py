@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, asking_options, connection_of, joined, run
+from phalanx.cli.asking import Asker, Where, asking_options, joined, run
+from phalanx.cli.completion import complete_target
+from phalanx.cli.output import Answer, say, watch_option
 from phalanx.cli.owners import each_root
 from phalanx.engine.explain.values import PlanAnswer, Price
 from phalanx.engine.preemption.cost import NOBODY, Cost
@@ -13,9 +15,18 @@ from phalanx.engine.preemption.result import describe, proof
 
 
 @click.command(short_help="Print what would be evicted for a pod or group, without doing it.")
-@click.argument("what", metavar="KIND/NAME", nargs=-1, required=True)
+@click.argument("what", metavar="KIND/NAME", nargs=-1, required=True, shell_complete=complete_target)
 @asking_options
-def plan(what: tuple[str, ...], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+@watch_option
+def plan(
+    what: tuple[str, ...],
+    namespace: str,
+    kubeconfig: str,
+    context: str,
+    scheduler: str,
+    output: str,
+    watch: bool,
+) -> int:
     """Print the preemption plan that the scheduler would make now: victims, why each is needed, cost and bound.
 
     Nothing is evicted. Exit code 0: it fits or there is a plan, 1: there is none, 2: not found or nobody to ask.
@@ -26,22 +37,22 @@ def plan(what: tuple[str, ...], namespace: str, kubeconfig: str, context: str, s
       phalanx plan job/evaluation                     # every group of a Job, JobSet, LeaderWorkerSet, …
       phalanx plan pod/web-0 -o json
     """
-    return run(each_root(_plan, joined(what), namespace, kubeconfig, context, scheduler, output))
+    where, asked = Where(namespace, kubeconfig, context, scheduler), joined(what)
+
+    async def ask_one(kind: str, name: str) -> Answer:
+        return await _plan(kind, name, where)
+
+    return run(say(lambda: each_root(ask_one, asked, where), output, watch))
 
 
-async def _plan(
-    kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
-) -> int:
-    connection = connection_of(kubeconfig, context)
-    async with Asker(connection, scheduler) as asker:
-        query = {"kind": kind, "namespace": namespace or connection.namespace, "name": name}
+async def _plan(kind: str, name: str, where: Where) -> Answer:
+    connection = where.connection()
+    async with Asker(connection, where.scheduler) as asker:
+        query = {"kind": kind, "namespace": where.namespace or connection.namespace, "name": name}
         body = await asker.ask("GET", "plan", query)
     answer = msgspec.json.decode(body, type=PlanAnswer)
-    if output == "json":
-        click.echo(msgspec.json.format(body, indent=2).decode())
-    else:
-        click.echo(render(answer))
-    return 0 if answer.result in ("fits", "plan", "underWay") else 1
+    good = answer.result in ("fits", "plan", "underWay")
+    return Answer(0 if good else 1, msgspec.json.decode(body), render(answer))
 
 
 def render(answer: PlanAnswer) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.options import connection_options
+from phalanx.cli.output import encoded, for_programs, output_option
 
 
 @click.command(short_help="Run the scheduler against an API server.")
@@ -112,7 +113,8 @@ def scheduler(
 
 @click.command(short_help="Replay a recording and compare every decision.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def replay(file: Path) -> int:
+@output_option()
+def replay(file: Path, output: str) -> int:
     """Feed a recording made with --record to a fresh engine; fail loudly at the first decision that differs.
 
     \b
@@ -131,7 +133,12 @@ def replay(file: Path) -> int:
         config = read_config(head["config"], installed_plugins())
         counts = play(file, Engine(config.engine(), Gates(head.get("gates"))))
     except ReplayProblem as problem:
+        if for_programs(output):
+            click.echo(encoded({"same": False, "problem": str(problem)}, output))
         click.echo(f"error: {problem}", err=True)
         return 1
+    if for_programs(output):
+        click.echo(encoded({"same": True, **counts}, output))
+        return 0
     click.echo(f"same: {counts['events']} events, {counts['steps']} steps, {counts['decisions']} decisions")
     return 0

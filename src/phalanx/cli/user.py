@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.output import encoded, for_programs, output_option, table
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home
@@ -95,18 +96,19 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
 
 @user.command("list", short_help="List the users and their groups.")
 @_which
-def list_users(cluster: str, data: str) -> int:
+@output_option()
+def list_users(cluster: str, data: str, output: str) -> int:
     """List the users that were added, with their groups. Tokens are not shown: nobody has them but their users."""
     from phalanx.local.api.users import FILE, read_users
 
     found = read_users(_place(cluster, data)[1] / FILE)
+    if for_programs(output):
+        click.echo(encoded([{"name": known.name, "groups": list(known.groups)} for known in found], output))
+        return 0
     if not found:
         click.echo("no users but the administrator; add one with: phalanx user add NAME --group GROUP", err=True)
         return 0
-    width = max(len("NAME"), *(len(known.name) for known in found))
-    click.echo(f"{'NAME':<{width}}  GROUPS")
-    for known in found:
-        click.echo(f"{known.name:<{width}}  {','.join(known.groups)}")
+    click.echo(table(("NAME", "GROUPS"), [(known.name, ",".join(known.groups)) for known in found]))
     return 0
 
 

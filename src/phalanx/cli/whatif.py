@@ -7,8 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, Paint, asking_options, connection_of, run
+from phalanx.cli.asking import Asker, Paint, Where, asking_options, run
 from phalanx.cli.documents import Unreadable, read_documents
+from phalanx.cli.output import Answer, say
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 
 MOST_NODES = 8
@@ -32,7 +33,12 @@ def whatif(files: tuple[str, ...], namespace: str, kubeconfig: str, context: str
       kubectl get job train -o yaml | phalanx whatif -f - -o json
     """
     documents = [document for name in files for document in read(name)]
-    return run(_whatif(documents, namespace, kubeconfig, context, scheduler, output))
+    where = Where(namespace, kubeconfig, context, scheduler)
+
+    async def ask() -> list[Answer]:
+        return [await _whatif(documents, where, output == "wide")]
+
+    return run(say(ask, output, watch=False))
 
 
 def read(name: str) -> list[Any]:
@@ -49,30 +55,25 @@ def read(name: str) -> list[Any]:
     return found
 
 
-async def _whatif(
-    documents: list[Any], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
-) -> int:
-    connection = connection_of(kubeconfig, context)
-    question = msgspec.json.encode({"items": documents, "namespace": namespace or connection.namespace})
-    async with Asker(connection, scheduler) as asker:
+async def _whatif(documents: list[Any], where: Where, wide: bool) -> Answer:
+    connection = where.connection()
+    question = msgspec.json.encode({"items": documents, "namespace": where.namespace or connection.namespace})
+    async with Asker(connection, where.scheduler) as asker:
         body = await asker.ask("POST", "whatif", {}, question)
     outlook = msgspec.json.decode(body, type=Outlook)
-    if output == "json":
-        click.echo(msgspec.json.format(body, indent=2).decode())
-    else:
-        for note in outlook.notes:
-            click.echo(f"note: {note}", err=True)
-        click.echo("\n".join(render(item, Paint()) for item in outlook.items) or "nothing to place")
-    return 0 if outlook.fits else 1
+    text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
+    notes = tuple(f"note: {note}" for note in outlook.notes)
+    return Answer(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes)
 
 
-def render(item: Would, paint: Paint) -> str:
+def render(item: Would, paint: Paint, *, wide: bool = False) -> str:
     state = paint("fits", "green") if item.fits else paint("does not fit", "yellow")
     lines = [f"{item.root}: {state}", f"  {item.summary}"]
-    lines += [f"  {_place(place)}" for place in item.places if item.root.partition("/")[0] != "pod"]
+    most = len(item.evicts) if wide else MOST_PODS
+    lines += [f"  {_place(place, wide)}" for place in item.places if item.root.partition("/")[0] != "pod"]
     if item.evicts:
-        more = f" and {len(item.evicts) - MOST_PODS} more" if len(item.evicts) > MOST_PODS else ""
-        lines.append(f"  would make room by evicting {', '.join(item.evicts[:MOST_PODS])}{more}")
+        more = f" and {len(item.evicts) - most} more" if len(item.evicts) > most else ""
+        lines.append(f"  would make room by evicting {', '.join(item.evicts[:most])}{more}")
     lines += [f"  {r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons]
     for relaxation in item.relaxations:
         if relaxation.fits is not False:
@@ -81,10 +82,9 @@ def render(item: Would, paint: Paint) -> str:
     return "\n".join(lines)
 
 
-def _place(place: GroupPlace) -> str:
+def _place(place: GroupPlace, wide: bool) -> str:
     where = f" in {place.key} {place.domain}" if place.domain else ""
-    nodes = ", ".join(
-        f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in place.nodes[:MOST_NODES]
-    )
-    more = f" and {len(place.nodes) - MOST_NODES} more nodes" if len(place.nodes) > MOST_NODES else ""
+    most = len(place.nodes) if wide else MOST_NODES
+    nodes = ", ".join(f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in place.nodes[:most])
+    more = f" and {len(place.nodes) - most} more nodes" if len(place.nodes) > most else ""
     return f"{place.group}: {place.pods} pods{where}{': ' + nodes if nodes else ''}{more}"

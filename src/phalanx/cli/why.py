@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, NobodyAnswers, Paint, asking_options, connection_of, joined, run
+from phalanx.cli.asking import Asker, NobodyAnswers, Paint, Where, asking_options, joined, run
+from phalanx.cli.completion import complete_target
+from phalanx.cli.output import Answer, say, watch_option
 from phalanx.cli.owners import each_root
 from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
 
-MOST_PODS = 10  # listed; JSON has them all
+MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5
 
 
 @click.command(short_help="Say why a pod or group is pending, and what would help.")
-@click.argument("what", metavar="KIND/NAME", nargs=-1, required=True)
+@click.argument("what", metavar="KIND/NAME", nargs=-1, required=True, shell_complete=complete_target)
 @click.option("--story", is_flag=True, help="Also show how it got here: what happened to it, oldest first.")
 @asking_options
+@watch_option
 def why(
-    what: tuple[str, ...], story: bool, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
+    what: tuple[str, ...],
+    story: bool,
+    namespace: str,
+    kubeconfig: str,
+    context: str,
+    scheduler: str,
+    output: str,
+    watch: bool,
 ) -> int:
     """Say why a pod, PodGroup, CompositePodGroup or Workload is pending, and what would make it fit.
 
@@ -35,35 +43,36 @@ def why(
       phalanx why pod/training-0 -n team-a -o json
       phalanx why workload/train/workers/0            # one implicit group of KEP-4671
       phalanx why podgroup/training --story           # how it got here
+      phalanx why podgroup/training --watch           # again whenever the answer changes
       phalanx why compositepodgroup/tree --scheduler http://127.0.0.1:10259
     """
-    return run(each_root(partial(_why, story), joined(what), namespace, kubeconfig, context, scheduler, output))
+    where, asked = Where(namespace, kubeconfig, context, scheduler), joined(what)
+    wide = output == "wide"
+
+    async def ask_one(kind: str, name: str) -> Answer:
+        return await _why(kind, name, where, wide, story)
+
+    return run(say(lambda: each_root(ask_one, asked, where), output, watch))
 
 
-async def _why(
-    story: bool, kind: str, name: str, namespace: str, kubeconfig: str, context: str, scheduler: str, output: str
-) -> int:
-    connection = connection_of(kubeconfig, context)
-    namespace = namespace or connection.namespace
-    async with Asker(connection, scheduler) as asker:
+async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> Answer:
+    connection = where.connection()
+    namespace = where.namespace or connection.namespace
+    async with Asker(connection, where.scheduler) as asker:
         try:
             query = {"kind": kind, "namespace": namespace, "name": name}
             body = await asker.ask("GET", "why", query)
         except NobodyAnswers as nobody:
             from phalanx.cli.conditions import from_conditions
 
-            return await from_conditions(asker.client, kind, namespace, name, output, str(nobody))
+            return await from_conditions(asker.client, kind, namespace, name, str(nobody))
     report = msgspec.json.decode(body, type=Report)
-    if output == "json":
-        click.echo(msgspec.json.format(body, indent=2).decode())
-    else:
-        click.echo(
-            "\n\n".join(render(item, Paint(), story=story) for item in report.items) or "no pod refers to it yet"
-        )
-    return 0 if report.scheduled and report.items else 1
+    text = "\n\n".join(render(item, Paint(), story=story, wide=wide) for item in report.items)
+    text = text or "no pod refers to it yet"
+    return Answer(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text)
 
 
-def render(item: Why, paint: Paint, *, story: bool = False) -> str:
+def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False) -> str:
     """A few lines that a person reads from top to bottom."""
     title = f"{item.kind.lower()}/{item.name}"
     state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
@@ -78,7 +87,7 @@ def render(item: Why, paint: Paint, *, story: bool = False) -> str:
         lines += _section("now", ["a trial at this moment places it"])
     elif item.now is not None and item.kind != "Pod" and not item.summary.startswith(item.now.message):
         lines += _section("now", [item.now.message])
-    reasons = [f"{r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons[:MOST_REASONS]]
+    reasons = [f"{r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons[: None if wide else MOST_REASONS]]
     lines += _section("nodes", reasons)
     if item.preemption is not None:
         gone = item.preemption.total - len(item.preemption.victims)
@@ -89,7 +98,7 @@ def render(item: Why, paint: Paint, *, story: bool = False) -> str:
     mark = {True: "", False: " (by counting, not checked by the filters)"}
     lines += _section("would help", [relaxation.text + mark[relaxation.checked] for relaxation in helps])
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
-    lines += _section("pods", _pods(item.pods, item.summary) if item.kind != "Pod" else [])
+    lines += _section("pods", _pods(item.pods, item.summary, None if wide else MOST_PODS) if item.kind != "Pod" else [])
     if story:
         lines += _section("story", [_story(line) for line in item.story] or ["nothing is remembered of it"])
     return "\n".join(lines)
@@ -143,12 +152,12 @@ def _level(level: Level) -> str:
     return f"{'  ' * level.depth}{level.kind} {level.name} ({level.policy}): {', '.join(parts)}"
 
 
-def _pods(pods: list[PodLine], summary: str) -> list[str]:
+def _pods(pods: list[PodLine], summary: str, most: int | None) -> list[str]:
     lines = []
-    for pod in pods[:MOST_PODS]:
+    for pod in pods[:most]:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
         own = f": {pod.message}" if not summary.startswith(pod.message) else ""
         lines.append(f"{pod.name} {pod.state}{where}{own}")
-    if len(pods) > MOST_PODS:
-        lines.append(f"and {len(pods) - MOST_PODS} more")
+    if most is not None and len(pods) > most:
+        lines.append(f"and {len(pods) - most} more; -o wide lists them")
     return lines

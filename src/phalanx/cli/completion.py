@@ -1,0 +1,97 @@
+"""`phalanx completion`: commands, options, kinds and names of objects at the tab key.
+
+A tab key must never hang or speak: what does not answer at once completes to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, get_completion_class
+
+SECONDS = 1.5
+MOST = 200  # names offered
+VARIABLE = "_PHALANX_COMPLETE"
+
+
+@click.command(short_help="Print what makes a shell complete phalanx commands.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print the script that makes bash, zsh or fish complete commands, options, kinds, objects and clusters.
+
+    \b
+    Examples:
+      source <(phalanx completion bash)                                    # this shell; in ~/.bashrc: all
+      source <(phalanx completion zsh)                                     # ~/.zshrc
+      phalanx completion fish > ~/.config/fish/completions/phalanx.fish
+    """
+    from phalanx.cli.main import cli
+
+    kind = _Bash if shell == "bash" else get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "phalanx", VARIABLE).source())
+    return 0
+
+
+class _Bash(BashComplete):
+    """After `podgroup/` comes a name, not a space."""
+
+    source_template = BashComplete.source_template.replace(
+        "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == */ ]] && compopt -o nospace"
+    )
+
+    @staticmethod
+    def _check_version() -> None:
+        """Where the script is printed need not be where it is used."""
+
+
+def complete_cluster(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from phalanx.serve.clusters import all_homes
+
+    return [CompletionItem(home.name) for home in all_homes() if home.name.startswith(incomplete)]
+
+
+def complete_target(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """KIND/NAME, or KIND and then NAME."""
+    before: tuple[str, ...] = context.params.get("what") or ()
+    kind, slash, start = incomplete.partition("/")
+    if before and "/" not in before[-1]:
+        kind, slash, start, lead = before[-1], "/", incomplete, ""
+    else:
+        lead = f"{kind}/"
+    if not slash:
+        return [CompletionItem(f"{name}/") for name in _kinds() if name.startswith(incomplete)]
+    try:
+        names = asyncio.run(asyncio.wait_for(_names(kind, context.params), SECONDS))
+    except Exception:  # whatever it is: a tab key is no place to tell it
+        return []
+    return [CompletionItem(lead + name) for name in names if name.startswith(start)]
+
+
+def _kinds() -> list[str]:
+    from phalanx.controllers.workloads.registry import KINDS
+
+    return ["pod", "podgroup", "compositepodgroup", "workload", *(kind.names[0] for kind in KINDS)]
+
+
+async def _names(kind: str, said: dict[str, Any]) -> list[str]:
+    import msgspec
+
+    from phalanx.cli.asking import connection_of
+    from phalanx.cli.conditions import RESOURCES
+    from phalanx.controllers.workloads.registry import BY_NAME
+    from phalanx.kube.client import HttpClient
+    from phalanx.serve.diagnostics import kind_of
+
+    own = kind_of(kind)
+    found = BY_NAME.get(kind.partition(".")[0].lower())
+    resources = RESOURCES[own] if own is not None else (found.resource,) if found is not None else ()
+    connection = connection_of(said.get("kubeconfig") or "", said.get("context") or "")
+    namespace = said.get("namespace") or connection.namespace
+    async with HttpClient(connection, user_agent="phalanx-cli") as client:
+        for resource in resources[:1]:
+            body = msgspec.json.decode(await client.list(resource, namespace, limit=MOST))
+            return [item["metadata"]["name"] for item in body["items"]]
+    return []

@@ -1,0 +1,99 @@
+"""How commands print what they found: one option with kubectl's words, one printer, and printing again on changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from phalanx.base.errors import ApiProblem
+
+FORMATS = ("text", "table", "wide", "json", "yaml")
+WATCH_SECONDS = 1.0
+
+
+def output_option(default: str = "text") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "-o",
+        "--output",
+        default=default,
+        show_default=True,
+        type=click.Choice(FORMATS),
+        help="For people (table is another word for text, wide leaves nothing out) or for programs.",
+    )
+
+
+watch_option = click.option("-w", "--watch", is_flag=True, help="Print again when the answer changes, until Ctrl-C.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command found: for programs, for people, and what it says about it."""
+
+    code: int
+    data: Any = None  # plain values
+    text: str = ""
+    notes: tuple[str, ...] = ()  # for people, on standard error
+
+
+def for_programs(output: str) -> bool:
+    return output in ("json", "yaml")
+
+
+def encoded(data: Any, output: str) -> str:
+    if output == "json":
+        return json.dumps(data, indent=2, ensure_ascii=False)
+    import yaml
+
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True)).rstrip("\n")
+
+
+def shown(answers: list[Answer], output: str) -> str:
+    """One answer as it is; several below each other, or as a list."""
+    found = [answer for answer in answers if answer.data is not None]
+    if for_programs(output):
+        if not found:
+            return ""
+        data = found[0].data if len(found) == 1 else {"kind": "List", "items": [answer.data for answer in found]}
+        return encoded(data, output)
+    return "\n\n".join(answer.text for answer in found)
+
+
+async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bool) -> int:
+    """Print what `ask` finds; the worst answer is the exit code. With `watch` again and again, when it changed."""
+    from phalanx.cli.asking import NobodyAnswers
+
+    before: tuple[str, list[str]] | None = None
+    while True:
+        try:
+            answers = await ask()
+            text = shown(answers, output)
+            people = [answer for answer in answers if answer.data is None or not for_programs(output)]
+            notes = [note for answer in people for note in answer.notes]  # programs find them in the data
+        except (ApiProblem, NobodyAnswers) as problem:
+            if not watch or before is None:
+                raise
+            answers, text, notes = [], "", [f"error: {problem}; trying again"]
+        if (text, notes) != before:
+            if before is not None and text:
+                click.echo("---" if output == "yaml" else "")
+            for note in notes:
+                click.echo(note, err=True)
+            if text:
+                click.echo(text)
+            before = (text, notes)
+        if not watch:
+            return max((answer.code for answer in answers), default=0)
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Columns as wide as what is in them, as kubectl prints them."""
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+    lines = ["   ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in (heads, *rows)]  # fmt: skip
+    return "\n".join(lines)
