@@ -124,6 +124,7 @@ def test_watching_prints_again_when_the_answer_changed(up: LocalCluster) -> None
     watching = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "why", "podgroup/watched", "--watch", "--kubeconfig", str(up.kubeconfig)],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )  # fmt: skip
     try:
         assert watching.stdout is not None

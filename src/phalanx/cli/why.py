@@ -98,6 +98,7 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False) 
     mark = {True: "", False: " (by counting, not checked by the filters)"}
     lines += _section("would help", [relaxation.text + mark[relaxation.checked] for relaxation in helps])
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
+    lines += _section("hint", item.hints)
     lines += _section("pods", _pods(item.pods, item.summary, None if wide else MOST_PODS) if item.kind != "Pod" else [])
     if story:
         lines += _section("story", [_story(line) for line in item.story] or ["nothing is remembered of it"])
@@ -157,7 +158,7 @@ def _pods(pods: list[PodLine], summary: str, most: int | None) -> list[str]:
     for pod in pods[:most]:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
         own = f": {pod.message}" if not summary.startswith(pod.message) else ""
-        lines.append(f"{pod.name} {pod.state}{where}{own}")
+        lines.append(f"{pod.name} {pod.state if pod.state != 'foreign' else 'waits'}{where}{own}")
     if most is not None and len(pods) > most:
         lines.append(f"and {len(pods) - most} more; -o wide lists them")
     return lines

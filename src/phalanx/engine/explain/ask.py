@@ -5,11 +5,13 @@ Asking decides nothing and changes nothing: no event, no decision, no place in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from phalanx.base.clock import rfc3339
+from phalanx.engine.explain import hints
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
@@ -18,6 +20,7 @@ from phalanx.engine.explain.values import (
     NodeReason,
     PodLine,
     Preempting,
+    Proof,
     QueuePlace,
     Relaxation,
     Report,
@@ -28,7 +31,7 @@ from phalanx.engine.explain.values import (
 )
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.placement.sentences import amount_word
+from phalanx.engine.placement.sentences import amount_word, domain_word
 from phalanx.engine.scheduling.answers import Placed, Refused, Tree
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.scheduling.roots import Place, Root
@@ -40,6 +43,8 @@ from phalanx.model.objects import Workload
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
+Needs = tuple[tuple[int, float], ...]  # (resource id, amount)
+_INSUFFICIENT = "Insufficient "
 KINDS = ("Pod", POD_GROUP, COMPOSITE, WORKLOAD)
 _EVENTS = {
     Wake.NODE_ADDED: "a node is added",
@@ -92,7 +97,7 @@ class _Asked:
             return self._placed(record)
         verdict, reasons, changes = self._judge(record)
         said = record.said.partition(": ")[2]
-        queue = self._queue(root)
+        queue = self._queue(root, [reason.reason for reason in reasons])
         summary = queue.message if queue.place == "gated" else said or verdict.message
         if verdict.result == "placed":
             summary = f"fits now on {verdict.message}; it is tried when its turn comes"
@@ -112,6 +117,7 @@ class _Asked:
             preemption=self._preempting(f"pod/{record.key}"),
             relaxations=changes,
             pods=[PodLine(name, "pending", nominated=record.nominated, message=said)],
+            hints=hints.for_pod(self._groups.forest, record) if self._groups is not None else [],
         )
 
     def _placed(self, record: PodRecord) -> Why:
@@ -228,6 +234,8 @@ class _Asked:
             tree = groups.forest.group(head)
             if tree is not None and root is not None and waiting and queue.place != "gated":
                 now, changes = self._try(groups.tree(root, tree))
+        if now is not None and now.result != "placed":
+            queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))
         summary = self._summary(key, group, resolution.message, queue, last, now, below, satisfied)
         return Why(
@@ -246,6 +254,7 @@ class _Asked:
             preemption=self._preempting(root_key(head)),
             relaxations=changes,
             pods=pods_of(groups, key, self._engine.pods.records),
+            hints=hints.for_group(groups.forest, key, self._engine.pods.records.values()),
         )
 
     def _try(self, tree: Tree) -> tuple[Verdict, list[Relaxation]]:
@@ -308,7 +317,8 @@ class _Asked:
         notes.sort(key=lambda entry: entry[0].time)
         return [StoryLine(rfc3339(note.time), note.what, note.detail, note.times, of) for note, of in notes]
 
-    def _queue(self, root: Root | None) -> QueuePlace:
+    def _queue(self, root: Root | None, reasons: Sequence[str] = (), proof: Proof | None = None) -> QueuePlace:
+        """`reasons` (of nodes) or `proof`: what stands in the way, most of all first, if that is known."""
         if root is None or root.place is Place.NOWHERE:
             return QueuePlace("none")
         bucket = root.bucket
@@ -324,10 +334,27 @@ class _Asked:
             until = rfc3339(bucket.deadline)
             waits = [text for bit, text in _EVENTS.items() if bit & bucket.wakes]
             if bucket.needs is not None:
-                waits.insert(0, f"a node has {self._amounts(bucket.needs)} free")
+                waits.insert(0, self._change(bucket.needs, reasons, proof))
         return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message)
 
-    def _amounts(self, needs: tuple[tuple[int, float], ...]) -> str:
+    def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
+        """The change of a node that is waited for. Of what is asked for only that is named which is missing."""
+        short: set[str] = set()
+        if proof is not None:
+            while proof.inner is not None:
+                proof = proof.inner
+            if proof.key:
+                return f"a {domain_word(proof.key)} has room for it"
+            reasons = [out.reason for out in proof.ruled_out]
+            short = {proof.limiting} - {""}
+        short |= {reason.removeprefix(_INSUFFICIENT) for reason in reasons if reason.startswith(_INSUFFICIENT)}
+        names = self._engine.columns.resource_names
+        missing = tuple((rid, value) for rid, value in needs if names[rid] in short)
+        if missing or not reasons:
+            return f"a node has {self._amounts(missing or needs)} free"
+        return f"a node comes or changes (most say: {reasons[0]})"
+
+    def _amounts(self, needs: Needs) -> str:
         names = self._engine.columns.resource_names
         parts = [f"{names[rid]} {amount_word(names[rid], value)}" for rid, value in needs if names[rid] != "pods"]
         return ", ".join(parts) or "room for a pod"

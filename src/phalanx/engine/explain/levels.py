@@ -81,6 +81,8 @@ def pods_of(groups: Groups, key: GroupKey, records: Mapping[str, PodRecord]) -> 
             said = record.said.partition(": ")[2] if record is not None and not record.node_name else ""
             if said == of_group:
                 said = ""  # only what is not said about the group already
+            if member.state is MemberState.FOREIGN:
+                said = f"for the scheduler {member.pod.spec.scheduler_name} (spec.schedulerName), not for this one"
             nominated = record.nominated if record is not None else ""
             found.append(PodLine(name.name, member.state.name.lower(), member.node, nominated, said))
     found.sort(key=lambda line: (line.state != "pending", line.name))

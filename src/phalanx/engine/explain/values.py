@@ -146,6 +146,7 @@ class Why(_Value, frozen=True):
     relaxations: list[Relaxation] = []
     pods: list[PodLine] = []
     story: list[StoryLine] = []  # how it got here, oldest first; the first things and the latest ones
+    hints: list[str] = []  # what was probably meant
 
 
 class Report(_Value, frozen=True):

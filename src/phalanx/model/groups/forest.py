@@ -144,6 +144,15 @@ class GroupForest:
         """The group, also while only its pods or children have named it."""
         return self._groups.get(key)
 
+    def namesakes(self, key: GroupKey) -> list[Group]:
+        """Groups of the same kind and name in other namespaces, by namespace. Looks at all groups: for questions."""
+        found = [group for other, group in self._groups.items() if other != key and other[::2] == key[::2]]
+        return sorted(found, key=lambda group: group.key)
+
+    def in_namespace(self, namespace: str) -> list[Group]:
+        """By key. Looks at all groups: for questions."""
+        return sorted((g for g in self._groups.values() if g.key.namespace == namespace), key=lambda g: g.key)
+
     def take_changed(self) -> dict[GroupKey, None]:
         """Leaves that count otherwise than when this was last asked."""
         changed, self._changed = self._changed, {}

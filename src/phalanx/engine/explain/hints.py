@@ -1,0 +1,66 @@
+"""Mistakes that look like waiting: members that name no group, or one in another namespace. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, PodKey
+
+MOST_NAMED = 3
+
+
+def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) -> list[str]:
+    """What was probably meant, for a group that lacks members or that pods name and nobody made."""
+    group = forest.named(key)
+    if group is None or key.kind != POD_GROUP:
+        return []
+    twins = forest.namesakes(key)
+    if group.spec is None:
+        there = [twin.key.namespace for twin in twins if twin.spec is not None]
+        return [_elsewhere(f"there is a PodGroup {key.name} in namespace {', '.join(there)}")] if there else []
+    if group.ready:
+        return []
+    found = [
+        _elsewhere(f"pods in namespace {twin.key.namespace} ({_named(twin.members)}) name a PodGroup {key.name} there")
+        for twin in twins
+        if twin.spec is None and twin.members
+    ]
+    here = (record for record in records if record.namespace == key.namespace)
+    alike = [PodKey(record.namespace, record.name) for record in here if _alike(record, group, forest)]
+    if alike:
+        found.append(f"pods without spec.schedulingGroup look like members ({_named(alike)}): {_join(key)}")
+    return found
+
+
+def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
+    """For a pod without a group: a group that lacks members and seems to be its own."""
+    return [
+        f"PodGroup {group.key.name} lacks members and this pod looks like one: {_join(group.key)}"
+        for group in forest.in_namespace(record.namespace)
+        if group.key.kind == POD_GROUP and group.spec is not None and not group.ready and _alike(record, group, forest)
+    ][:1]
+
+
+def _alike(record: PodRecord, group: Group, forest: GroupForest) -> bool:
+    """Named after the group, or with all labels of one of its members."""
+    if forest.leaf_of(PodKey(record.namespace, record.name)) is not None:
+        return False
+    if record.name.startswith(f"{group.key.name}-"):
+        return True
+    member = next(iter(group.members.values()), None)
+    labels = member.pod.metadata.labels if member is not None else {}
+    return bool(labels) and labels.items() <= record.labels.items()
+
+
+def _elsewhere(what: str) -> str:
+    return f"{what}: pods and their group share one namespace"
+
+
+def _join(key: GroupKey) -> str:
+    return f"a pod joins with schedulingGroup: {{podGroupName: {key.name}}} when it is created"
+
+
+def _named(pods: Iterable[PodKey]) -> str:
+    names = sorted(pod.name for pod in pods)
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
