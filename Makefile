@@ -8,9 +8,18 @@ STAMP := $(VENV)/.installed
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+
+# Every file is checked against its hash on the platform the lock was made for; elsewhere pip resolves anew.
+$(STAMP): pyproject.toml requirements-dev.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@if $(BIN)/python tools/lock.py --fits requirements-dev.lock; then \
+	  echo "installing what requirements-dev.lock pins"; \
+	  $(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .; \
+	else \
+	  echo "requirements-dev.lock is for another platform: installing what pyproject.toml allows"; \
+	  $(PIP) -e '.[dev]'; \
+	fi
 	touch $(STAMP)
 
 up: venv
@@ -52,9 +61,11 @@ docs: venv
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 
 # Pins what the image installs; after a change of the dependencies in pyproject.toml.
-lock: venv
+lock:
 	$(BIN)/python tools/lock.py > requirements.lock.new
 	mv requirements.lock.new requirements.lock
+	$(BIN)/python tools/lock.py dev > requirements-dev.lock.new
+	mv requirements-dev.lock.new requirements-dev.lock
 
 # Known vulnerabilities of what is pinned; code 3 where no source of advisories can be reached.
 audit: venv

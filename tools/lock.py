@@ -1,6 +1,8 @@
-"""Writes requirements.lock: what Phalanx needs to run, each pinned to a version and to the sha256 of its file.
+"""Prints a lock: what Phalanx needs to run (or to be worked on), each pinned to a version and the sha256 of its file.
 
     python tools/lock.py > requirements.lock
+    python tools/lock.py dev > requirements-dev.lock
+    python tools/lock.py --fits requirements-dev.lock     # code 0: made for this interpreter and platform
 
 pip resolves, for the interpreter and platform at hand: an image for another platform wants a lock made there.
 """
@@ -18,9 +20,22 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = "phalanx-scheduler"
 
 
-def resolved() -> list[dict[str, Any]]:
+BUILDS = ("hatchling", "editables")  # what an editable installation of ours is built with
+
+
+def here() -> str:
+    version = f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]}"
+    return f"{version} on {sys.platform} {platform.machine()}"
+
+
+def fits(path: str) -> bool:
+    return Path(path).read_text().splitlines()[0].endswith(f" for {here()}.")
+
+
+def resolved(extra: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-    command += ["--disable-pip-version-check", "--report", "-", str(ROOT)]
+    command += ["--disable-pip-version-check", "--report", "-"]
+    command += [f"{ROOT}[{extra}]", *BUILDS] if extra else [str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"error: pip could not resolve the dependencies:\n{done.stderr}")
@@ -28,13 +43,10 @@ def resolved() -> list[dict[str, Any]]:
     return found
 
 
-def lock() -> str:
-    where = f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]}"
-    lines = [
-        f"# Made by `make lock` for {where} on {sys.platform} {platform.machine()}.",
-        "# pip install --require-hashes -r requirements.lock",
-    ]
-    for each in sorted(resolved(), key=lambda each: each["metadata"]["name"].lower()):
+def lock(extra: str = "") -> str:
+    name = f"requirements-{extra}.lock" if extra else "requirements.lock"
+    lines = [f"# Made by `make lock` for {here()}.", f"# pip install --require-hashes -r {name}"]
+    for each in sorted(resolved(extra), key=lambda each: each["metadata"]["name"].lower()):
         name, version = each["metadata"]["name"], each["metadata"]["version"]
         if name == OURS:
             continue
@@ -44,4 +56,6 @@ def lock() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(lock())
+    if sys.argv[1:2] == ["--fits"]:
+        sys.exit(0 if fits(sys.argv[2]) else 1)
+    sys.stdout.write(lock(*sys.argv[1:2]))

@@ -10,18 +10,20 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_lock_has_a_hash_for_everything_and_fits_what_the_project_asks_for() -> None:
-    text = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("extra", ["", "dev"])
+def test_the_lock_has_a_hash_for_everything_and_fits_what_the_project_asks_for(extra: str) -> None:
+    text = (ROOT / (f"requirements-{extra}.lock" if extra else "requirements.lock")).read_text()
     pinned = dict(re.findall(r"^([a-z0-9._-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.M))
     assert len(pinned) == text.count("==") and not re.search(r"https?://|file:|/opt/", text)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {name.replace("_", "-"): version for name, version in pinned.items()}
-    for line in project["dependencies"]:
+    for line in [*project["dependencies"], *(project["optional-dependencies"][extra] if extra else ())]:
         wanted = Requirement(line)
         version = named.get(wanted.name.lower().replace("_", "-"))
         assert version is not None and wanted.specifier.contains(version), f"{line}: run `make lock`"
