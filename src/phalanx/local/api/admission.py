@@ -98,7 +98,12 @@ class Admission:
             check_grant(self._rights, user, kind, obj, None, namespace)
 
     def _after_group(self, pod: Json, namespace: str) -> None:
-        """A group that is being deleted takes nobody in: who is made now waits for its successor."""
+        """A group that is being deleted takes nobody in whose controller will make another: they wait for that one.
+
+        A pod made by hand has nobody who would; it joins the group that is going, as kube-scheduler 1.37 has it.
+        """
+        if not any(owner.get("controller") for owner in pod["metadata"].get("ownerReferences") or ()):
+            return
         group = (pod["spec"]["schedulingGroup"] or {}).get("podGroupName") or ""
         entry = self._store.latest((_POD_GROUPS, namespace, group))
         if entry is None or entry.index.deletion_timestamp is None:
