@@ -11,6 +11,7 @@ import pytest
 from phalanx.base import work as module
 from phalanx.base.errors import Conflict
 from phalanx.base.work import WorkQueue
+from phalanx.testing.virtual_time import VirtualLoop, run
 
 
 def play(work: Callable[[str], Awaitable[None]], scenario: Callable[[WorkQueue[str]], Awaitable[None]]) -> None:
@@ -167,3 +168,27 @@ def test_cancelling_the_queue_ends_it_though_work_is_under_way() -> None:
         assert running.cancelled()
 
     asyncio.run(main())
+
+
+def test_a_burst_of_news_about_what_must_wait_does_not_make_it_wait_longer() -> None:
+    """A set whose group is not there yet hears of every pod that comes and goes meanwhile."""
+
+    async def main(loop: VirtualLoop) -> float:
+        queue: WorkQueue[str] = WorkQueue("test")
+        possible, done = False, asyncio.Event()
+
+        async def work(key: str) -> None:
+            if not possible:
+                raise Conflict("not yet")
+            done.set()
+
+        running = asyncio.create_task(queue.run(work, workers=1))
+        for _ in range(100):
+            queue.add("a")
+            await asyncio.sleep(0.001)
+        possible = True
+        await done.wait()
+        running.cancel()
+        return loop.time()
+
+    assert run(main) < 0.3, "waited 0.1 s: the next try is due within twice of that"

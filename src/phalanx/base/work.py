@@ -103,6 +103,8 @@ class WorkQueue(Generic[K]):
     def _again_later(self, key: K, error: BaseException) -> None:
         self.failed += 1
         failures = self._failures.get(key, 0)
+        if key in self._timers:
+            return  # it is tried again soon: a burst of news about what must wait is no reason to wait longer
         self._failures[key] = failures + 1
         if isinstance(error, Conflict):
             log.debug("%s: %s changed meanwhile, looking again", self.name, key)

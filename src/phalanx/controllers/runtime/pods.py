@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.base.client import Resource
 from phalanx.base.clock import parse_rfc3339
 from phalanx.controllers.runtime.ownership import controller_reference
+from phalanx.model.groups.keys import AFTER_GROUP
 
 Json = dict[str, Any]
 # May change a pod before it is created, or raise to have it tried again later: (pod, the set that makes it).
@@ -39,6 +40,12 @@ def index_by_group(pod: Json) -> list[str]:
     """Cache index: the PodGroup of a pod that has not finished."""
     name = group_of(pod)
     return [f"{pod['metadata']['namespace']}/{name}"] if name and not finished(pod) else []
+
+
+def keeps_group(pod: Json) -> bool:
+    """Whether the group of a pod stays for its sake, were that deleted: not for one on its way out, nor for one that
+    was made when the group was being deleted and waits for the next."""
+    return active(pod) and (bound(pod) or AFTER_GROUP not in (pod["metadata"].get("annotations") or {}))
 
 
 def condition(obj: Json, type_: str) -> Json | None:

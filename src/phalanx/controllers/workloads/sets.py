@@ -17,8 +17,8 @@ from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
-from phalanx.controllers.runtime.pods import active, index_by_group
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pods import index_by_group, keeps_group
 from phalanx.controllers.workloads.kind import Local, PodToCome, numbered, replicas_of
 
 
@@ -33,7 +33,6 @@ class SetGroupsController(Controller):
         self._events, self._groups, self._resource, self._group = events, groups, resource, group
         self._owners = caches.of(resource)
         self._pods = caches.of(r.PODS)
-        self._pods.index("controller", index_by_controller)
         self._pods.index("group", index_by_group)
         self._owners.on_change(self._owner_changed)
         groups.feed(resource.kind, self.queue)
@@ -63,25 +62,25 @@ class SetGroupsController(Controller):
         group = wanted.links[""].pod_group if "" in wanted.links else ""
         return bool(group) and self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
 
-    def _has_group(self, namespace: str, name: str, maker: Json) -> bool:
-        """A group that is being deleted stays as long as pods refer to it; without any it is about to go."""
+    def _has_group(self, namespace: str, name: str) -> bool:
+        """A group that is being deleted stays as long as pods keep it; without any it is about to go."""
         found = self._groups.pod_groups.get(namespace, name)
         if found is None or not deleting(found):
             return found is not None
-        return any(map(active, self._pods.by_index("controller", maker["metadata"]["uid"])))
+        return any(map(keeps_group, self._pods.by_index("group", f"{namespace}/{name}")))
 
     async def admit(self, pod: Json, maker: Json) -> None:
         """`maker` makes the pod; `owner` asks for the group: the same, or a Deployment above a ReplicaSet."""
         above = controller_of(maker)
         if above is None:
             if maker["kind"] == self._resource.kind:
-                self._link(pod, maker, maker)
+                self._link(pod, maker)
         elif above["kind"] == self._resource.kind:
             owner = self._owners.get(maker["metadata"]["namespace"], above["name"])
             if owner is not None and owner["metadata"]["uid"] == above["uid"]:
-                self._link(pod, owner, maker)
+                self._link(pod, owner)
 
-    def _link(self, pod: Json, owner: Json, maker: Json) -> None:
+    def _link(self, pod: Json, owner: Json) -> None:
         try:
             wanted = self._wanted(owner)
         except Refused as refusal:
@@ -90,7 +89,7 @@ class SetGroupsController(Controller):
         if link is None:
             return
         namespace = owner["metadata"]["namespace"]
-        if link.pod_group and not self._has_group(namespace, link.pod_group, maker):
+        if link.pod_group and not self._has_group(namespace, link.pod_group):
             raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
         for group in wanted.groups:
             # A set that grows asks for more members before there are more: else the first of them start alone.

@@ -13,6 +13,7 @@ from phalanx.controllers.providers import provider_of
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pods import index_by_group, keeps_group
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.workloads.leaderworkerset import grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
@@ -30,6 +31,7 @@ def grouped_now(lws: Json, groups: Groups | None) -> bool:
 class PodAdmission:
     def __init__(self, owners: Cache, pods: Cache, revisions: Revisions, groups: Groups | None) -> None:
         self._owners, self._pods, self._revisions, self._groups = owners, pods, revisions, groups
+        pods.index("group", index_by_group)
 
     async def admit(self, pod: Json, owner: Json) -> None:
         """Complete a pod of ours; raises Conflict while its group does not exist."""
@@ -87,6 +89,8 @@ class PodAdmission:
         return leader
 
     def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
-        """A group that is being deleted stays as long as a leader refers to it, so its workers may still join."""
+        """A group that is being deleted stays as long as pods keep it: workers of a leader that does may still join."""
         found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
-        return found is not None and not (staying and deleting(found))
+        if found is None or not deleting(found):
+            return found is not None
+        return not staying and any(map(keeps_group, self._pods.by_index("group", f"{namespace}/{name}")))

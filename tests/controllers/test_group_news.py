@@ -1,0 +1,77 @@
+"""A group that is gone, of which the controllers have not heard yet: nobody new is put into it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from test_statefulset import stateful_set
+from world import Json
+
+from phalanx.base.client import Resource, WatchEvent
+from phalanx.testing.simulated_cluster import PatientClient, SimulatedCluster
+from phalanx.testing.virtual_time import VirtualLoop, run
+
+
+class HeldNews:
+    """A client whose watch of PodGroups can be held up."""
+
+    def __init__(self, client: PatientClient) -> None:
+        self._client = client
+        self.flows = asyncio.Event()
+        self.flows.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
+        async for event in self._client.watch(resource, namespace, **options):
+            if resource.plural == "podgroups":
+                await self.flows.wait()
+            yield event
+
+
+def deployment(name: str, replicas: int) -> Json:
+    body = stateful_set(name, replicas)
+    del body["spec"]["serviceName"]
+    return {**body, "kind": "Deployment"}
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Deployment"])
+def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays(kind: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = SimulatedCluster()
+        try:
+            await cluster.start_duties()
+            await cluster.start_nodes(2)
+            news = HeldNews(cluster.client_of("controllers"))
+            await cluster.start_controllers(news)
+            await cluster.start_scheduler()
+            body = stateful_set("w", 2, podManagementPolicy="Parallel") if kind == "StatefulSet" else deployment("w", 2)
+            body["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": str(kind == "StatefulSet").lower()}
+            await cluster.apply(body)
+            await cluster.settle()
+            first, second = (pod["metadata"]["name"] for pod in cluster.all("Pod"))
+            (group,) = cluster.all("PodGroup")
+            await cluster.delete("PodGroup", group["metadata"]["name"])
+            await cluster.delete("Pod", first)
+            await cluster.settle(quiet=40)
+            assert [group["metadata"]["uid"] for group in cluster.all("PodGroup")] == [group["metadata"]["uid"]]
+            (waiting,) = (pod for pod in cluster.all("Pod") if pod["metadata"]["name"] != second)
+            assert "nodeName" not in waiting["spec"], "it waits for the next group"
+            news.flows.clear()
+            await cluster.delete("Pod", second)
+            await cluster.settle(quiet=40)
+            assert not cluster.all("PodGroup"), "gone with the last of its pods"
+            assert [pod["metadata"]["uid"] for pod in cluster.all("Pod")] == [waiting["metadata"]["uid"]]
+            news.flows.set()
+            await cluster.settle(quiet=40)
+            assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
+            (successor,) = cluster.all("PodGroup")
+            assert successor["metadata"]["uid"] != group["metadata"]["uid"]
+        finally:
+            await cluster.stop()
+
+    run(main)
