@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.base.errors import ConfigProblem
+from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.cli.options import connection_options, log_level_option
 
 if TYPE_CHECKING:
@@ -27,25 +28,54 @@ def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callabl
 @connection_options
 @click.option("--nodes", "count", default=0, show_default=True, type=click.IntRange(min=0), help="Nodes to create.")
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
+@click.option("--like", default="", metavar="KUBECONFIG", help="Create a twin of every node of that cluster.")
+@click.option("--like-context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
 @log_level_option("info")
-def nodes(kubeconfig: str, context: str, count: int, topology: str, log_level: str) -> int:
+def nodes(
+    kubeconfig: str, context: str, count: int, topology: str, like: str, like_context: str, log_level: str
+) -> int:
     """Create simulated nodes and run the kubelets of all simulated nodes.
 
     \b
-    Example:
+    Examples:
       phalanx nodes --kubeconfig data/kubeconfig --nodes 100 --topology zones=2,racks=8
+      phalanx nodes --kubeconfig data/kubeconfig --like ~/.kube/config
     """
     from phalanx.local.nodes.simulation import SimulatedNodes
     from phalanx.local.nodes.topology import parse_topology
     from phalanx.serve.component import Loop
 
+    if like and (count or topology):
+        raise ConfigProblem(
+            "--like", "cannot be used with --nodes or --topology: there are as many twins as that cluster has nodes"
+        )
     parsed = parse_topology(topology) if topology else None
+    originals = asyncio.run(_nodes_of(like, like_context, kubeconfig, context)) if like else []
 
     def make(client: Any) -> Loop:
-        simulated = SimulatedNodes(client, count, parsed)
+        simulated = SimulatedNodes(client, count, parsed, originals=originals)
         return Loop("nodes", simulated.run, ready=simulated.ready.wait)
 
     return _run(kubeconfig, context, log_level, "nodes", make)
+
+
+async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str) -> list[dict[str, Any]]:
+    """The nodes of the cluster that twins are made of; that cluster is only read."""
+    import msgspec
+
+    from phalanx.kube.client import HttpClient
+    from phalanx.kube.config import load
+    from phalanx.local.nodes.fleet import NODES
+
+    source = load(like, like_context)
+    if kubeconfig and load(kubeconfig, context).server == source.server:
+        raise ConfigProblem("--like", f"{source.server} is the same cluster; twins go to a local one (--kubeconfig)")
+    async with HttpClient(source, user_agent="phalanx-nodes") as client:
+        try:
+            found: list[dict[str, Any]] = msgspec.json.decode(await client.list(NODES))["items"]
+        except ApiProblem as problem:
+            raise ConfigProblem("--like", f"cannot read the nodes of {source.server}: {problem}") from None
+    return found
 
 
 @click.command(short_help="Run the workload controllers.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
@@ -11,11 +13,13 @@ from phalanx.local.nodes.fleet import USUAL, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
 from phalanx.local.nodes.topology import Topology
+from phalanx.local.nodes.twins import create_twins
 
 
 class SimulatedNodes:
     """`run` until cancelled; `ready` once all nodes exist and their kubelet listens. A count of 0 creates none,
-    None as many as a new cluster usually has (`usual`) and no more where some exist."""
+    None as many as a new cluster usually has (`usual`) and no more where some exist. `originals` are nodes of another
+    cluster, each of which gets a twin."""
 
     def __init__(
         self,
@@ -24,6 +28,7 @@ class SimulatedNodes:
         topology: Topology | None = None,
         *,
         usual: int = USUAL,
+        originals: Sequence[dict[str, Any]] = (),
         clock: Clock | None = None,
         options: KubeletOptions | None = None,
     ) -> None:
@@ -32,11 +37,14 @@ class SimulatedNodes:
         self._count = count
         self._topology = topology
         self._usual = usual
+        self._originals = originals
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
         self._heartbeats = Heartbeats(client, self._clock, self.kubelet.nodes.values)
 
     async def run(self) -> None:
+        if self._originals:
+            await create_twins(self._client, self._originals, self._clock)
         await create_fleet(self._client, self._count, self._topology, self._clock, self._usual)
         await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat())))
 

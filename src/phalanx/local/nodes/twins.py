@@ -1,0 +1,97 @@
+"""Simulated twins of the nodes of another cluster: the same labels, room and taints under names of their own.
+
+Whatever says which machine or cluster a node is stays behind: names, addresses, ids, annotations, images. Labels are
+kept, since topology and affinity are made of them, unless their value holds the node's name, an address or its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import phalanx
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import AlreadyExists
+from phalanx.local.nodes.fleet import NODES, SIMULATED, node_ip, ready_conditions
+from phalanx.local.nodes.topology import HOSTNAME
+
+Json = dict[str, Any]
+# Taints that tell of a node's state. The twin has a state of its own, and the node controller writes its taints.
+_STATE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+
+
+def twin_name(index: int) -> str:
+    return f"twin-{index:05d}"
+
+
+def twin(node: Json, index: int, now: float) -> Json:
+    """What to create for the node that is number `index`."""
+    name = twin_name(index)
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    secrets = _identities(node)
+    labels = {
+        key: value
+        for key, value in (node["metadata"].get("labels") or {}).items()
+        if not any(secret in value for secret in secrets)
+    }
+    taints = [taint for taint in spec.get("taints") or () if not taint["key"].startswith(_STATE)]
+    room = status.get("allocatable") or status.get("capacity") or {}
+    info = status.get("nodeInfo") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {**labels, HOSTNAME: name, SIMULATED: "true"}},
+        "spec": {
+            "providerID": f"simulated://{name}",
+            "taints": [{key: taint[key] for key in ("key", "value", "effect") if taint.get(key)} for taint in taints],
+            **({"unschedulable": True} if spec.get("unschedulable") else {}),
+        },
+        "status": {
+            "capacity": status.get("capacity") or room,
+            "allocatable": room,
+            "conditions": ready_conditions(rfc3339(now)),
+            "addresses": [
+                {"type": "InternalIP", "address": node_ip(index)},
+                {"type": "Hostname", "address": name},
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "nodeInfo": {
+                "architecture": info.get("architecture") or "amd64",
+                "bootID": f"simulated-{index}",
+                "containerRuntimeVersion": f"simulated://{phalanx.__version__}",
+                "kernelVersion": "simulated",
+                "kubeProxyVersion": "",
+                "kubeletVersion": "v1.37.0-phalanx",
+                "machineID": f"simulated-{index}",
+                "operatingSystem": info.get("operatingSystem") or "linux",
+                "osImage": "Phalanx simulated node",
+                "systemUUID": f"simulated-{index}",
+            },
+        },
+    }
+
+
+def _identities(node: Json) -> set[str]:
+    """Texts that name this very machine. Short ones would be found in innocent values."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    info = status.get("nodeInfo") or {}
+    found = {
+        node["metadata"]["name"],
+        str(spec.get("providerID") or "").rpartition("/")[2],
+        *(str(one.get("address") or "") for one in status.get("addresses") or ()),
+        *(str(info.get(key) or "") for key in ("machineID", "systemUUID", "bootID")),
+    }
+    return {text for text in found if len(text) > 3}
+
+
+async def create_twins(client: Client, nodes: Sequence[Json], clock: Clock) -> int:
+    """One twin for every node, in the order of their names; those that are there stay. Returns how many were made."""
+    made = 0
+    for index, node in enumerate(sorted(nodes, key=lambda one: str(one["metadata"]["name"]))):
+        try:
+            await client.create(NODES, twin(node, index, clock.now()))
+            made += 1
+        except AlreadyExists:
+            continue
+    return made
