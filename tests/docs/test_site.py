@@ -55,3 +55,8 @@ def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
     links = [link for link in LINK.findall(page.read_text()) if not link.startswith(("http:", "https:", "#"))]
     missing = [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
     assert not missing, f"{name} links to what is not there: {missing}"
+
+
+def test_every_example_is_listed() -> None:
+    listed = set(re.findall(r"^\| `([\w.-]+\.yaml)` \|", (ROOT / "examples" / "README.md").read_text(), flags=re.M))
+    assert listed == {path.name for path in (ROOT / "examples").glob("*.yaml")}
