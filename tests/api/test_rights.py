@@ -159,8 +159,12 @@ def test_a_cluster_role_with_the_label_adds_to_view(guarded: Guarded) -> None:
         f"{RBAC}/clusterroles", {"metadata": {"name": "see-leases", "labels": labels}, "rules": rules}
     )
     assert guarded.code("GET", path, token=token) == 200
+    for role in ("view", "edit", "admin"):  # and whoever reads the role sees it there
+        guarded.cluster.wait(f"{RBAC}/clusterroles/{role}", lambda found: rules[0] in found["rules"])
     guarded.cluster.delete(f"{RBAC}/clusterroles/see-leases")
     assert guarded.code("GET", path, token=token) == 403
+    for role in ("view", "edit", "admin"):
+        guarded.cluster.wait(f"{RBAC}/clusterroles/{role}", lambda found: rules[0] not in found["rules"])
 
 
 def test_a_binding_to_a_missing_role_says_so(guarded: Guarded) -> None:

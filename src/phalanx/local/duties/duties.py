@@ -8,6 +8,7 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
 from phalanx.local.duties import garbage, protection
+from phalanx.local.duties.aggregation import Aggregation
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.bootstrap_roles import bootstrap_roles
 from phalanx.local.duties.feed import Feed
@@ -45,6 +46,7 @@ class Duties:
             GarbageCollector(client, registry, self._feed),
             NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),
             GroupProtection(client, registry, self._feed),
+            Aggregation(client, self._feed),
         )
 
     async def run(self) -> None:
