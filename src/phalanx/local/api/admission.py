@@ -77,8 +77,6 @@ class Admission:
                 self._runtime(kind, obj)
             if obj["spec"].get("schedulingGroup"):
                 self._after_group(obj, namespace)
-            if self._store.list(LIMIT_RANGES, namespace):
-                fill_pod(self._store, obj, namespace)
         elif key == "services":
             self._assign(kind, obj, namespace, None)
         elif key == _SIGNING_REQUESTS:
@@ -157,6 +155,11 @@ class Admission:
             self.priorities.only_one_default(kind, new, creating=False)
         elif key in GUARDED and self._rights is not None:
             check_grant(self._rights, user, kind, new, old, str(old["metadata"].get("namespace") or ""))
+
+    def fill(self, kind: Kind, obj: Json, namespace: str) -> None:
+        """What the LimitRanges of a namespace give to pods that do not say it."""
+        if kind.storage_key == "pods" and self._store.list(LIMIT_RANGES, namespace):
+            fill_pod(self._store, obj, namespace)
 
     def within_limits(self, kind: Kind, new: Json, namespace: str) -> None:
         """Raises Forbidden for what a LimitRange of the namespace does not allow; after all that may change it."""
