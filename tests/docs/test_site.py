@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
+import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,3 +65,24 @@ def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
 def test_every_example_is_listed() -> None:
     listed = set(re.findall(r"^\| `([\w.-]+\.yaml)` \|", (ROOT / "examples" / "README.md").read_text(), flags=re.M))
     assert listed == {path.name for path in (ROOT / "examples").glob("*.yaml")}
+
+
+def test_the_search_finds_pages_in_a_browser_that_asks_nobody_else(site: Path) -> None:
+    path = shutil.which(os.environ.get("PHALANX_BROWSER") or "chromium")
+    if path is None:
+        pytest.skip("no browser: apt-get install chromium, or name one in PHALANX_BROWSER")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make venv")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as play:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        page.fill("input[data-md-component=search-query]", "WaitingForMembers")
+        page.wait_for_selector(".md-search-result__item", timeout=60_000)
+        assert "Troubleshooting" in page.locator(".md-search-result__list").inner_text()
+        browser.close()
+        server.shutdown()
+    assert all(url.startswith((f"http://127.0.0.1:{server.server_port}/", "data:", "blob:")) for url in asked), asked
