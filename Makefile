@@ -57,6 +57,7 @@ simulate: venv
 # The pages made from the code, then the site: site/index.html, without network; a broken link fails.
 docs: venv
 	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
+	$(BIN)/python -m phalanx.cli.page > docs/commands.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.progress import progress
 
 PATH = "/phalanx/v1/backup"
 
@@ -41,23 +42,26 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
         raise ConfigProblem("FILE", f"{target} exists already: choose another name")
     part = Path(f"{target}.part")
     try:
-        if kubeconfig:
-            _download(kubeconfig, context, part)
-        else:
-            directory = Path(data or "data")
-            store = directory / "store.db"
-            if not store.exists():
-                raise ConfigProblem("--data", f"there is no store in {directory}")
-            try:
-                rows, revision = backups.read_snapshot(store)
-                backups.write_rows(part, rows, revision)
-            except StoreInUse:
-                _download(str(directory / "kubeconfig"), context, part)
-        rows, revision = backups.read_snapshot(part)
+        with progress(f"writing {target}"):
+            if kubeconfig:
+                _download(kubeconfig, context, part)
+            else:
+                directory = Path(data or "data")
+                store = directory / "store.db"
+                if not store.exists():
+                    raise ConfigProblem("--data", f"there is no store in {directory}")
+                try:
+                    rows, revision = backups.read_snapshot(store)
+                    backups.write_rows(part, rows, revision)
+                except StoreInUse:
+                    _download(str(directory / "kubeconfig"), context, part)
+            rows, revision = backups.read_snapshot(part)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-    click.echo(f"{len(rows)} objects at revision {revision} in {target}")
+    click.echo(
+        f"{len(rows)} objects at revision {revision} in {target}; restore with: phalanx restore {target} --data DIR"
+    )
     return 0
 
 
@@ -108,9 +112,11 @@ def restore(file: str | None, data: str, replace: bool, as_is: bool) -> int:
     if as_is == (file is not None):
         raise ConfigProblem("FILE", "say which backup, or --as-is to accept what is in --data")
     if file is None:
-        count, revision = backups.accept(store)
+        with progress(f"verifying {store}"):
+            count, revision = backups.accept(store)
         click.echo(f"accepted {store}: {count} objects at revision {revision}")
     else:
-        count, revision = backups.restore(Path(file), store, replace=replace)
+        with progress(f"restoring {file}"):
+            count, revision = backups.restore(Path(file), store, replace=replace)
         click.echo(f"{count} objects in {store}, at revision {revision}; start with: phalanx up --data {data}")
     return 0

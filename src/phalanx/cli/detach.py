@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.progress import Progress
 
 TAIL = 15  # lines of the log that are shown when the start failed
 
@@ -36,6 +37,15 @@ def detached(start: Callable[[], int], log: Path, patience: float, hint: str) ->
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+    shown = Progress("starting")
+    shown.start()
+    try:
+        return _wait(child, log, patience, hint)
+    finally:
+        shown.stop()
+
+
+def _wait(child: int, log: Path, patience: float, hint: str) -> int:
     end = time.monotonic() + patience
     while (line := _line(log, "ready ")) is None:
         ended, status = os.waitpid(child, os.WNOHANG)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli.progress import Progress
 from phalanx.serve.cluster import Cluster, ClusterSettings
 from phalanx.serve.clusters import Record
 from phalanx.serve.parts import parts_of
@@ -31,6 +32,8 @@ def start_cluster(
     parts = parts_of(settings, dashboard.follow if dashboard is not None else None)
     cluster = Cluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
     home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
+
+    starting = Progress("starting")
 
     def ready() -> str:
         if announce is not None:
@@ -54,6 +57,7 @@ def start_cluster(
         return line
 
     def say(text: str) -> None:
+        starting.stop()
         click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
         sys.stdout.flush()
 
@@ -75,7 +79,11 @@ def start_cluster(
             table.stop()
 
     with home.held() if home is not None else nullcontext() as announce:
-        return run(cluster, ready, say, show_demo if demo else None, serving=True)
+        starting.start()
+        try:
+            return run(cluster, ready, say, show_demo if demo else None, serving=True)
+        finally:
+            starting.stop()
 
 
 def _guide(kubeconfig: Path) -> str:

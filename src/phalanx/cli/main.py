@@ -35,6 +35,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
 
+# What every command's exit code means; docs/commands.md has the same.
+EXIT_CODES = (
+    (0, "done; what was asked about is scheduled, fits, runs or is the same"),
+    (1, "an answer that is no: pending, does not fit, stopped, differs; or a part failed while running"),
+    (2, "nothing was done: bad input, not found, cannot be reached; the message says what to do"),
+    (130, "ended by Ctrl-C"),
+)
+
 
 class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,6 +59,8 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,7 +70,9 @@ def cli() -> None:
 
     \b
     Examples:
+      phalanx up --demo
       phalanx up --nodes 100 --topology zones=2,racks=8
+      phalanx top --kubeconfig data/kubeconfig
       KUBECONFIG=data/kubeconfig kubectl get nodes
       phalanx up --data :memory: --kubeconfig ./kubeconfig
       phalanx apiserver --listen 127.0.0.1:7443

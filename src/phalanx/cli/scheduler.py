@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import connection_options
+from phalanx.cli.options import connection_options, log_level_option
 from phalanx.cli.output import encoded, for_programs, output_option
+from phalanx.cli.progress import progress
 
 
 @click.command(short_help="Run the scheduler against an API server.")
@@ -49,9 +50,7 @@ from phalanx.cli.output import encoded, for_programs, output_option
     help="The dashboard at /dashboard/ of the health address, for tokens the API server allows.",
 )
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
+@log_level_option("info")
 def scheduler(
     kubeconfig: str,
     context: str,
@@ -131,7 +130,8 @@ def replay(file: Path, output: str) -> int:
     try:
         head = read_head(file)
         config = read_config(head["config"], installed_plugins())
-        counts = play(file, Engine(config.engine(), Gates(head.get("gates"))))
+        with progress(f"replaying {file.name}") as tell:
+            counts = play(file, Engine(config.engine(), Gates(head.get("gates"))), tell)
     except ReplayProblem as problem:
         if for_programs(output):
             click.echo(encoded({"same": False, "problem": str(problem)}, output))

@@ -1,0 +1,41 @@
+"""docs/commands.md is what the commands say about themselves; every command says what it is for and how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from phalanx.cli.main import COMMANDS, EXIT_CODES, cli
+from phalanx.cli.page import page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_is_not_stale() -> None:
+    assert (DOCS / "commands.md").read_text() == page(), "run: make docs"
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_and_option_says_what_it_is_for(name: str) -> None:
+    context = click.Context(cli, info_name="phalanx")
+    command = cli.get_command(context, name)
+    assert command is not None and command.help
+    if not isinstance(command, click.Group):
+        assert "Example" in command.help, "one example at least"
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert option.help, f"{name} {option.opts}"
+
+
+def test_help_has_the_exit_codes_and_is_narrow() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "phalanx", "--help"], text=True, capture_output=True, timeout=60, check=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )  # fmt: skip
+    assert "Exit codes:" in done.stdout and all(f"  {code}" in done.stdout for code, _ in EXIT_CODES)
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())

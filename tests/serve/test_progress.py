@@ -1,0 +1,54 @@
+"""Signs of life: after two seconds, on a terminal's standard error only, and the line is gone at the end."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+
+import pytest
+
+from phalanx.cli import progress as module
+from phalanx.cli.progress import Progress, progress
+
+
+class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drew = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.drew.set()
+        return super().write(text)
+
+
+def test_a_terminal_sees_how_far_it_is_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module, "AFTER", 0.0)
+    with progress("replaying run.jsonl") as tell:
+        tell(1, 4)
+        assert terminal.drew.wait(30)
+    assert "replaying run.jsonl" in terminal.getvalue() and terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_what_is_quick_or_no_terminal_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, file = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress("quick"):
+        pass
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(module, "AFTER", 0.0)
+    with progress("in a log") as tell:
+        tell(1, 2)
+    assert terminal.getvalue() == "" and file.getvalue() == ""
+
+
+def test_a_line_says_the_share_and_the_time() -> None:
+    shown = Progress("restoring")
+    assert shown.line(3.0).endswith("restoring, 3 s")
+    shown.tell(1, 4)
+    assert shown.line(65.0).endswith("25%, 65 s")
