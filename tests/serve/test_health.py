@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from phalanx.base.errors import ConfigProblem
 from phalanx.serve import watchdog as module
 from phalanx.serve.health import HealthServer
 from phalanx.serve.watchdog import Watchdog
@@ -28,6 +29,20 @@ class Still:
 async def _asked(port: int, path: str) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
         return answer.status, await answer.text()
+
+
+def test_a_taken_port_is_a_setting_to_change_and_not_a_crash() -> None:
+    async def main() -> None:
+        first, second = HealthServer(CollectorRegistry()), HealthServer(CollectorRegistry())
+        await first.start()
+        try:
+            with pytest.raises(ConfigProblem, match=rf"--health: cannot listen on 127.0.0.1:{first.port}: Address alr"):
+                await second.start(port=first.port)
+            await second.stop()
+        finally:
+            await first.stop()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])

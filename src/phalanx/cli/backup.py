@@ -59,9 +59,8 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-    click.echo(
-        f"{len(rows)} objects at revision {revision} in {target}; restore with: phalanx restore {target} --data DIR"
-    )
+    then = f"make a cluster of it with: phalanx restore {target} --data DIR"
+    click.echo(f"{len(rows)} objects at revision {revision} in {target}; {then}")
     return 0
 
 

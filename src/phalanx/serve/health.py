@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from phalanx.serve.settings import Listen
+from phalanx.serve.settings import Listen, cannot_listen
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,11 @@ class HealthServer:
     async def _serve(app: web.Application, host: str, port: int) -> web.AppRunner:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as problem:
+            await runner.cleanup()
+            raise cannot_listen("--health", host, port, problem) from None
         return runner
 
     async def stop(self) -> None:

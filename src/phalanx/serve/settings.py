@@ -43,6 +43,12 @@ class Listen:
             return False
 
 
+def cannot_listen(option: str, host: str, port: int, problem: OSError) -> ConfigProblem:
+    """asyncio wraps the system's words in its own: only the first say it shortly."""
+    why = os.strerror(problem.errno) if problem.errno else str(problem)
+    return ConfigProblem(option, f"cannot listen on {host}:{port}: {why}; choose another address, such as {host}:0")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     data: Path | None = None  # None: everything in memory

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from phalanx.controllers.grouping.core import Json
 from phalanx.controllers.workloads.member import PodView
+from phalanx.serve.settings import cannot_listen
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,10 @@ class WebhookServer:
         app.router.add_get("/readyz", self._is_ready)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+        try:
+            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+        except OSError as problem:
+            raise cannot_listen("--webhook-listen", host, port, problem) from None
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
