@@ -21,7 +21,7 @@ from phalanx.model import builtin
 from phalanx.model.gates import Gates
 
 Json = dict[str, Any]
-TIMEOUT = 30.0
+TIMEOUT = 90.0  # what is tried again comes within 30 s: WorkQueue
 
 
 class Inside:

@@ -18,7 +18,7 @@ def play(work: Callable[[str], Awaitable[None]], scenario: Callable[[WorkQueue[s
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue("test")
         running = asyncio.create_task(queue.run(work, workers=3))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario(queue)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -115,7 +115,7 @@ def test_a_very_short_delay_under_uvloop_is_a_delay_like_any_other() -> None:
         queue.add_after("a", 0.0001)
         queue.add_after("a", 0.0002)
         queue.add_after("a", 60)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await done.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -163,7 +163,7 @@ def test_cancelling_the_queue_ends_it_though_work_is_under_way() -> None:
         queue.add("a")
         await begun.wait()
         running.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(running, return_exceptions=True)
         assert running.cancelled()
 

@@ -152,7 +152,7 @@ def test_killed_between_making_the_job_and_telling_it_does_not_run_twice(writes:
             dying = DyingClient(cluster.client, writes)
             clock.advance(300)
             await cluster.start_controllers(dying)
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             before = {job["metadata"]["uid"] for job in cluster.all("Job")}
             assert len(before) == writes
             await cluster.kill_controllers()

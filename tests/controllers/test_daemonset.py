@@ -100,7 +100,7 @@ def test_killed_at_any_write_no_node_gets_two(writes: int) -> None:
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
             await cluster.apply(daemon_set("agent"))
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
             await done(cluster, "agent")

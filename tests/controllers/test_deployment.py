@@ -216,7 +216,7 @@ def test_killed_in_the_middle_of_a_rollout_it_finishes_it(writes: int) -> None:
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
             await cluster.patch("Deployment", "web", new_image("v2"))
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
             await done(cluster, "web")

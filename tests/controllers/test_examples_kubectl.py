@@ -33,29 +33,29 @@ def test_kubectl_applies_waits_rolls_and_deletes(start_cluster: Callable[..., An
         return done.stdout
 
     kubectl("apply", "-f", str(EXAMPLES / "crds"))
-    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=90s")
     applied = kubectl("apply", "-f", str(EXAMPLES))
     assert len(applied.splitlines()) >= 25
-    kubectl("wait", "--for=condition=Completed", "jobset", "--all", "--timeout=60s")
-    kubectl("wait", "--for=condition=Complete", "job/job-gang", "job/job-indexed", "--timeout=60s")
-    kubectl("wait", "--for=condition=Available", "lws", "--all", "--timeout=60s")
-    kubectl("rollout", "status", "statefulset/statefulset-gang", "--timeout=60s")
-    kubectl("rollout", "status", "deployment/deployment-basic", "--timeout=60s")
+    kubectl("wait", "--for=condition=Completed", "jobset", "--all", "--timeout=120s")
+    kubectl("wait", "--for=condition=Complete", "job/job-gang", "job/job-indexed", "--timeout=120s")
+    kubectl("wait", "--for=condition=Available", "lws", "--all", "--timeout=120s")
+    kubectl("rollout", "status", "statefulset/statefulset-gang", "--timeout=120s")
+    kubectl("rollout", "status", "deployment/deployment-basic", "--timeout=120s")
     # Changing, pausing, undoing and scaling, as people do.
     kubectl("set", "image", "deployment/deployment-basic", "web=example/web:2")
-    kubectl("rollout", "status", "deployment/deployment-basic", "--timeout=60s")
+    kubectl("rollout", "status", "deployment/deployment-basic", "--timeout=120s")
     assert "2" in kubectl("rollout", "history", "deployment/deployment-basic")
     kubectl("rollout", "undo", "deployment/deployment-basic")
-    kubectl("rollout", "status", "deployment/deployment-basic", "--timeout=60s")
+    kubectl("rollout", "status", "deployment/deployment-basic", "--timeout=120s")
     path = "jsonpath={.spec.template.spec.containers[0].image}"
     assert kubectl("get", "deployment", "deployment-basic", "-o", path) == "example/web:1"
     kubectl("set", "image", "statefulset/statefulset-gang", "shard=example/search:2")
-    kubectl("rollout", "status", "statefulset/statefulset-gang", "--timeout=60s")
+    kubectl("rollout", "status", "statefulset/statefulset-gang", "--timeout=120s")
     kubectl("rollout", "undo", "statefulset/statefulset-gang")
-    kubectl("rollout", "status", "statefulset/statefulset-gang", "--timeout=60s")
+    kubectl("rollout", "status", "statefulset/statefulset-gang", "--timeout=120s")
     kubectl("scale", "lws/lws-created", "--replicas=1")
-    kubectl("wait", "--for=jsonpath={.status.replicas}=1", "lws/lws-created", "--timeout=60s")
-    kubectl("delete", "-f", str(EXAMPLES), "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.replicas}=1", "lws/lws-created", "--timeout=120s")
+    kubectl("delete", "-f", str(EXAMPLES), "--timeout=120s")
     everything = "pods,jobs,replicasets,statefulsets,podgroups,compositepodgroups,workloads,controllerrevisions"
-    kubectl("wait", "--for=delete", "pods,podgroups,workloads", "--all", "--timeout=60s")
+    kubectl("wait", "--for=delete", "pods,podgroups,workloads", "--all", "--timeout=120s")
     assert kubectl("get", everything, "-o", "name") == ""

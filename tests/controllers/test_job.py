@@ -309,7 +309,7 @@ def test_counts_are_right_wherever_the_controller_dies(writes: int, indexed: boo
             await cluster.apply(job("a", 2, run=0, completions=4, completionMode=mode, scheduling=gang()))
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
             found = await done(cluster, "a")

@@ -229,7 +229,7 @@ def test_the_same_objects_wherever_the_controllers_die(way: str, writes: int) ->
             await cluster.apply(sample(way))
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             refers(cluster)
             await cluster.start_controllers()

@@ -111,7 +111,7 @@ def test_killed_between_two_writes_it_goes_on_where_it_stopped(writes: int) -> N
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
             await cluster.apply(replica_set("web", 4))
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
             await ready(cluster, "web", 4)

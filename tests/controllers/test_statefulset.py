@@ -275,7 +275,7 @@ def test_killed_at_any_write_it_ends_up_the_same(writes: int) -> None:
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
             await cluster.apply(stateful_set("db", 3, podManagementPolicy="Parallel"))
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
             await done(cluster, "db")

@@ -432,7 +432,7 @@ def test_a_provisioner_killed_half_way_makes_one_disk(writes: int) -> None:
             dying = DyingClient(cluster.client, writes)
             await cluster.start_controllers(dying)
             await cluster.apply(claim("c", class_="now"))
-            await asyncio.wait_for(dying.died.wait(), 20)
+            await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
             made = await volume_of(cluster, "c")

@@ -45,7 +45,7 @@ def person(tmp_path: Path) -> Iterator[Person]:
         yield Person(tmp_path)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 def test_a_user_is_added_given_a_role_and_removed(person: Person) -> None:

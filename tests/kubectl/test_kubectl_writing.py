@@ -188,17 +188,17 @@ def family(kubectl):
 
 def test_delete_in_the_background_takes_dependents_along(family) -> None:
     assert "deleted" in family("delete", "configmap", "parent")
-    family("wait", "--for=delete", "configmap/child", "--timeout=20s")
+    family("wait", "--for=delete", "configmap/child", "--timeout=90s")
     assert "NotFound" in family.fails("get", "configmap", "child")
 
 
 def test_delete_in_the_foreground_waits_for_dependents(family) -> None:
-    family("delete", "configmap", "parent", "--cascade=foreground", "--timeout=20s")
+    family("delete", "configmap", "parent", "--cascade=foreground", "--timeout=90s")
     assert "NotFound" in family.fails("get", "configmap", "child")
 
 
 def test_delete_orphan_leaves_dependents(family) -> None:
-    family("delete", "configmap", "parent", "--cascade=orphan", "--timeout=20s")
+    family("delete", "configmap", "parent", "--cascade=orphan", "--timeout=90s")
     assert family.value("configmap", "child", ".metadata.ownerReferences") == ""
 
 
@@ -215,21 +215,21 @@ def test_delete_by_selector_everything_and_by_force(kubectl) -> None:
 def test_delete_namespace_empties_it(kubectl) -> None:
     kubectl("create", "namespace", f"{kubectl.namespace}-x")
     kubectl("create", "configmap", "c", "-n", f"{kubectl.namespace}-x")
-    kubectl("delete", "namespace", f"{kubectl.namespace}-x", "--timeout=20s")
+    kubectl("delete", "namespace", f"{kubectl.namespace}-x", "--timeout=90s")
     assert "NotFound" in kubectl.fails("get", "namespace", f"{kubectl.namespace}-x")
 
 
 def test_wait_for_a_condition_a_value_and_creation(kubectl) -> None:
     kubectl.apply(pod("a"))
-    waiting = kubectl.popen("wait", "--for=condition=Ready", "pod/a", "--timeout=20s")
+    waiting = kubectl.popen("wait", "--for=condition=Ready", "pod/a", "--timeout=90s")
     status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     kubectl("patch", "pod", "a", "--subresource=status", "--type=merge", "-p", json.dumps(status))
-    said, _ = waiting.communicate(timeout=30)
+    said, _ = waiting.communicate(timeout=90)
     assert said == "pod/a condition met\n"
-    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=20s")
-    waiting = kubectl.popen("wait", "--for=create", "pod/b", "--timeout=20s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=90s")
+    waiting = kubectl.popen("wait", "--for=create", "pod/b", "--timeout=90s")
     kubectl.apply(pod("b"))
-    waiting.communicate(timeout=30)
+    waiting.communicate(timeout=90)
     assert waiting.returncode == 0
 
 
@@ -285,7 +285,7 @@ def test_drain_respects_a_disruption_budget(kubectl, node: str) -> None:
     assert kubectl.value("node", node, ".spec.unschedulable") == "true"
     assert kubectl("get", "pod", "a", "-o", "name") == "pod/a\n"
     allow(1)
-    assert "drained" in kubectl("drain", node, "--force", "--timeout=20s")
+    assert "drained" in kubectl("drain", node, "--force", "--timeout=90s")
     assert "NotFound" in kubectl.fails("get", "pod", "a")
 
 
@@ -338,7 +338,7 @@ def test_a_custom_resource_from_definition_to_deletion(kubectl) -> None:
         },
     }
     kubectl.apply(crd)
-    kubectl("wait", "--for=condition=Established", f"crd/lamps.{group}", "--timeout=20s")
+    kubectl("wait", "--for=condition=Established", f"crd/lamps.{group}", "--timeout=90s")
     lamp = {"apiVersion": f"{group}/v1", "kind": "Lamp", "metadata": {"name": "l"}, "spec": {}}
     assert kubectl.apply(lamp) == f"lamp.{group}/l created\n"
     assert kubectl.value(f"lamps.{group}", "l", ".spec.watts") == "60"
@@ -346,5 +346,5 @@ def test_a_custom_resource_from_definition_to_deletion(kubectl) -> None:
     assert "watts" in kubectl("explain", f"lamps.{group}.spec")
     dark = lamp | {"metadata": {"name": "dark"}, "spec": {"watts": 0}}
     assert "spec.watts" in kubectl.fails("apply", "-f", "-", input=json.dumps(dark))
-    kubectl("delete", "crd", f"lamps.{group}", "--timeout=20s")
+    kubectl("delete", "crd", f"lamps.{group}", "--timeout=90s")
     assert "doesn't have a resource type" in kubectl.fails("get", f"lamps.{group}")

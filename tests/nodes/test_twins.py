@@ -92,7 +92,7 @@ def test_nodes_of_another_cluster_become_simulated_ones_that_pods_can_use(
         assert seen["spec"]["nodeName"] == "twin-00000"
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 @pytest.mark.parametrize(

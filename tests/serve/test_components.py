@@ -77,7 +77,7 @@ def test_a_part_that_dies_is_noticed_with_its_reason(run, said: str) -> None:
             await group.stop()
 
     with pytest.raises((ValueError, EndedEarly), match=said):
-        asyncio.run(asyncio.wait_for(live(), 10))
+        asyncio.run(asyncio.wait_for(live(), 60))
 
 
 def test_a_part_that_dies_before_it_is_ready_fails_the_start() -> None:
@@ -85,7 +85,7 @@ def test_a_part_that_dies_before_it_is_ready_fails_the_start() -> None:
         await Group([Loop("part", _dies, ready=asyncio.Event().wait)]).start()
 
     with pytest.raises(ValueError, match="the reason"):
-        asyncio.run(asyncio.wait_for(live(), 10))
+        asyncio.run(asyncio.wait_for(live(), 60))
 
 
 def test_a_supervised_part_that_dies_is_made_anew_and_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_supervised_part_that_dies_is_made_anew_and_says_what_was_wrong(monkey
         part = Supervised(make, lambda: troubles.append(part.trouble))
         group = Group([part])
         await group.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await well.wait()
         assert part.restarts == 2 and part.failed is None
         await group.stop()
@@ -123,4 +123,4 @@ def test_a_supervised_part_that_cannot_start_at_all_is_an_error() -> None:
         await Supervised(lambda: Loop("part", _dies, ready=asyncio.Event().wait)).start()
 
     with pytest.raises(ValueError, match="the reason"):
-        asyncio.run(asyncio.wait_for(live(), 10))
+        asyncio.run(asyncio.wait_for(live(), 60))

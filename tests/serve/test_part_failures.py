@@ -26,7 +26,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def eventually(what: Callable[[], bool], said: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not what():
         assert time.monotonic() < deadline, f"never: {said}"
         time.sleep(0.02)

@@ -98,7 +98,7 @@ class Storm:
 
     async def acknowledgements(self, more: int) -> None:
         wanted = self.ledger.count + more
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while self.ledger.count < wanted:
                 await asyncio.sleep(0.002)
 

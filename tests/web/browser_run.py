@@ -142,7 +142,7 @@ class Kube:
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         connection = http.client.HTTPSConnection(
-            self._where.hostname or "", self._where.port, context=self._tls, timeout=20
+            self._where.hostname or "", self._where.port, context=self._tls, timeout=60
         )
         try:
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}

@@ -49,7 +49,7 @@ class Browser:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         where = urlsplit(self.url)
-        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
         try:
             send = {"Cookie": self.cookie} if self.cookie else {}
             if method != "GET":
@@ -74,7 +74,7 @@ class Browser:
 
     def follow(self, after: str) -> Stream:
         where = urlsplit(self.url)
-        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
         connection.request("GET", "/api/feed", headers={"Cookie": self.cookie, "Last-Event-ID": after})
         return Stream(connection)
 
