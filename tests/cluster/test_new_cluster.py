@@ -283,8 +283,8 @@ def test_deleted_and_made_again_at_once_it_waits_for_its_own_groups(native: bool
         await cluster.eventually("PodGroup", lambda all_: "deletionTimestamp" in all_[0]["metadata"])
         await cluster.patch("PodGroup", name, {"metadata": {"finalizers": None}})
         await cluster.eventually("PodGroup", lambda all_: [g for g in all_ if _owned_by(g, second)])
-        found = await cluster.eventually("Pod", running(2))
-        assert all(_of(cluster, pod, second) for pod in found)
+        # Those of the first may still be on their way out.
+        await cluster.eventually("Pod", lambda all_: running(2)([pod for pod in all_ if _of(cluster, pod, second)]))
         (group,) = cluster.all("PodGroup")
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 1}}
         assert not any(event["reason"] == "NameConflict" for event in cluster.all("Event"))
