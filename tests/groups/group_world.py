@@ -23,6 +23,7 @@ from phalanx.engine.events import (
     PodChanged,
 )
 from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.engine.placement import place
 from phalanx.engine.scheduling.group_roots import Groups
 from phalanx.engine.scheduling.roots import Place
@@ -300,11 +301,15 @@ class GroupWorld:
         if found is None or found.metadata.uid != decision.uid:
             self.news.append(Outcome(decision.id, NOT_FOUND))
             return
-        before = {c.type: c for c in found.status.conditions or ()}.get(decision.type)
-        assert before is None or before.status != "True" or decision.status == "True", "True is for good"
-        made = {"type": decision.type, "status": decision.status, "reason": decision.reason,
-                "message": decision.message}  # fmt: skip
-        status = msgspec.convert({"conditions": [made]}, type(found.status))
+        conditions = {c.type: msgspec.to_builtins(c) for c in found.status.conditions or ()}
+        before = conditions.get(decision.type)
+        if decision.type in TYPE_OF.values():  # a DisruptionTarget is taken back when the group runs again
+            assert before is None or before["status"] != "True" or decision.status == "True", (
+                f"{decision.kind} {decision.name}: {decision.type} went from True to {decision.status}"
+            )
+        conditions[decision.type] = {"type": decision.type, "status": decision.status, "reason": decision.reason,
+                                     "message": decision.message}  # fmt: skip
+        status = msgspec.convert({"conditions": list(conditions.values())}, type(found.status))
         self.show_group(msgspec.structs.replace(found, status=status))
         self.news.append(Outcome(decision.id))
 
