@@ -74,6 +74,7 @@ class Admission:
         root.asked = min(root.asked, self._repair_since(group, root.asked))
         place = root.place
         if place is Place.BACKOFF and not root.gate[0]:
+            self._queued(root)
             return True  # it failed a moment ago
         if place is Place.WAITING and not helps and self._like_the_others(root, newcomers):
             return True
@@ -83,9 +84,13 @@ class Admission:
             self._pods.admit(root)
         if root.place is Place.GATED:
             self._lives.to(root.key, GroupState.HELD, root.gate[1])
-        elif self._lives.of(root.key) not in (GroupState.EVICTING, GroupState.COMMITTING):
-            self._lives.to(root.key, GroupState.QUEUED)
+        else:
+            self._queued(root)
         return True
+
+    def _queued(self, root: Root) -> None:
+        if self._lives.of(root.key) not in (GroupState.EVICTING, GroupState.COMMITTING):
+            self._lives.to(root.key, GroupState.QUEUED)
 
     def _in_order(self, root: Root, group: Group, newcomers: Newcomers | None) -> bool:
         hold = hold_of(self._forest, group.key)

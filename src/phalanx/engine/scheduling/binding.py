@@ -9,6 +9,7 @@ from phalanx.engine.framework.profile import Profile
 from phalanx.engine.scheduling.lifecycle import Lifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.reservations import ask, reserve
 from phalanx.engine.scheduling.roots import Root
@@ -17,12 +18,20 @@ from phalanx.engine.state.records import PodRecord
 
 class Binding:
     def __init__(
-        self, state: ClusterState, queue: Queue, life: Lifecycle, members: Members, status: PodStatus, emit: Emit
+        self,
+        state: ClusterState,
+        queue: Queue,
+        life: Lifecycle,
+        members: Members,
+        pods: Pods,
+        status: PodStatus,
+        emit: Emit,
     ) -> None:
         self._cluster = state
         self._queue = queue
         self._life = life
         self._members = members
+        self._pods = pods
         self._status = status
         self._emit = emit
 
@@ -122,14 +131,15 @@ class Binding:
         root = self._life.roll_back(record, message or "the bind failed")
         if message:
             self._status.say(record, SCHEDULER_ERROR, message)
-        if root is None:
-            root = Root("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
         self._again(root, record)
 
-    def _again(self, root: Root, record: PodRecord) -> None:
-        """After a while; members with their group."""
+    def _again(self, root: Root | None, record: PodRecord) -> None:
+        """After a while; members with the group they are in now, which need not be the one they were placed with."""
         if self._members.claims(record):
             self._members.pending(record)
-            return
-        root.records[record.key] = record
-        self._queue.back_off(root, self._cluster.now)
+        else:
+            if root is None or root.kind != "Pod":
+                root = Root("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
+            root.records[record.key] = record
+            self._queue.back_off(root, self._cluster.now)
+        self._pods.back(record)

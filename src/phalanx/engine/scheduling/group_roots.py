@@ -130,6 +130,7 @@ class Groups:
         old = members.home.get(leaf)
         if not pods:
             members.home.pop(leaf, None)
+            members.stumbled.pop(leaf, None)  # whose bind failed is gone; who comes next has nothing to do with it
             return old
         target = self.forest.resolve(leaf).root
         key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"

@@ -110,6 +110,8 @@ class Members:
         heads = forest.put_member(key, leaf, pod)
         if before is not None and leaf != before:
             self._moved(name, before, leaf)
+        elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
+            self._joined(key, known, pod)
         elif pod.spec.node_name:
             self._answered(name, failed=False)
         new = self._member(leaf, key)
@@ -169,6 +171,14 @@ class Members:
         self.commits.moved(name, leaf)
         self._unlist(before, name)
         self._mark((before,), helps=True)
+
+    def _joined(self, key: PodKey, record: PodRecord, pod: Pod) -> None:
+        """A pod without a group has one now, and a node by our decision: it is placed, and waited for."""
+        if pod.spec.node_name:
+            return  # and bound, as the object says itself
+        self.forest.assume(key, record.node_name)
+        if record.bind:
+            self.commits.begin([record])
 
     def lost(self, namespace: str, name: str) -> None:
         """A pod object is gone; after the engine has let go of its record."""

@@ -98,6 +98,8 @@ class Pods:
 
     def _pending(self, old: PodRecord | None, pod: Pod) -> None:
         if old is not None and old.node_name:
+            if old.assumed:
+                old.pod = pod  # what it is like should its bind fail: `back`
             return
         if pod.spec.scheduler_name not in self._cluster.profiles:
             return
@@ -132,6 +134,11 @@ class Pods:
             self._cluster.nominations.set(record, nominated)
 
     # ---- parts
+
+    def back(self, record: PodRecord) -> None:
+        """A pod is pending again after its bind failed: catch up with what it became meanwhile (labels, going)."""
+        if record.pod is not None:
+            self._pending(record, record.pod)
 
     def enqueue(self, record: PodRecord) -> None:
         """Put a pending pod where it belongs: its group's root, or a root of its own, active or gated."""

@@ -71,8 +71,8 @@ class Scheduler:
         members = Members(state, queue, self.evictions, conditions, WorkloadStatuses(state.forest, emit), commits)
         self.life = Lifecycle(state, queue, waiting, members, self.stories)
         self.life.departed.append(self.evictions.gone)
-        self.binding = Binding(state, queue, self.life, members, status, emit)
         self.pods = Pods(state, queue, self.life, members, status, catalogue)
+        self.binding = Binding(state, queue, self.life, members, self.pods, status, emit)
         self.pod_cycle = PodCycle(
             state, queue, self.attempts, self.binding, self.preemption, self.evictions, waiting, status, emit
         )

@@ -104,6 +104,7 @@ class GroupForest:
             if before != leaf:
                 heads = self._forget_member(key)
         if leaf is None:
+            self._assumed.pop(key, None)  # of no concern here any more, also not for the next pod of this name
             return heads
         set_ = self._set_member(leaf, key, pod)
         return _union(heads, set_) if heads else set_
