@@ -213,3 +213,20 @@ def test_whole_pods_and_claims_have_limits_too(space: Space) -> None:
         "POST", f"{space.base}/persistentvolumeclaims", {"metadata": {"name": "c"}, "spec": claim}
     )
     assert "minimum storage usage per PersistentVolumeClaim is 1Gi, but request is" in refused.json["message"]
+
+
+def test_objects_that_go_with_their_definition_are_given_back(space: Space) -> None:
+    group = f"{space.name}.example.com"
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    names = {"plural": "things", "kind": "Thing"}
+    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    space.cluster.create(definitions, {"metadata": {"name": f"things.{group}"}, "spec": spec})
+    space.quota({f"count/things.{group}": "1"})
+    things = f"/apis/{group}/v1/namespaces/{space.name}/things"
+    thing = {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "a"}}
+    space.cluster.create(things, thing)
+    space.used({f"count/things.{group}": "1"})
+    assert space.cluster.ask("POST", things, {**thing, "metadata": {"name": "b"}}).code == 403
+    space.cluster.delete(f"{definitions}/things.{group}")
+    space.used({f"count/things.{group}": "0"})

@@ -179,8 +179,9 @@ class Quotas:
         ledger = self._ledgers.get(key[1]) if self._ledgers else None
         if ledger is None:
             return
-        kind = self._registry.by_storage_key(key[0])
-        if kind is not None and ledger.set(key, charge_of(kind, obj) if obj is not None else None):
+        kind = self._registry.by_storage_key(key[0])  # None: its definition went before it
+        charge = charge_of(kind, obj) if kind is not None and obj is not None else None
+        if ledger.set(key, charge):
             self._wake(key[1])
 
     def _wake(self, namespace: str) -> None:
