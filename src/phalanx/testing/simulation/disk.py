@@ -99,7 +99,7 @@ class _Commits(CommitThread):
         super().__init__(log, report)
         self.disk = disk
         self._due: asyncio.TimerHandle | None = None
-        self.dead = False
+        self.started = self.dead = False
         commit = log.commit
 
         def checked(rows: Sequence[Row], discard: Sequence[int] = (), floor: int = 0) -> None:
@@ -109,7 +109,7 @@ class _Commits(CommitThread):
         log.commit = checked  # type: ignore[method-assign]
 
     def start(self) -> None:
-        return
+        self.started = True
 
     def submit(self, epoch: int, row: Row) -> None:
         self._queue.append((epoch, row))
@@ -118,7 +118,7 @@ class _Commits(CommitThread):
 
     def discard(self, floor: int, revisions: tuple[int, ...]) -> None:
         super().discard(floor, revisions)
-        if len(self._discards) > 2 * COMPACT_IDLE:
+        if self.started and not self.dead and len(self._discards) > 2 * COMPACT_IDLE:
             self._compact()
 
     def _turn(self) -> None:
