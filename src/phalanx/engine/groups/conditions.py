@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
@@ -93,9 +95,14 @@ class GroupConditions:
     def is_true(self, key: GroupKey) -> bool:
         return self._said.get(key, ("",))[0] == "True"
 
-    def unsaid(self, key: GroupKey) -> None:
-        """A write failed: say it again when there is reason to."""
-        self._said.pop(key, None)
+    def unsaid(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
+        """A write failed: say it again when there is reason to. What was said since, or of another type, stands.
+        `obj`: the group as last seen."""
+        if write.type == TARGET:
+            if isinstance(obj, PodGroup | CompositePodGroup):
+                self._targeted(key, obj)
+        elif self._said.get(key) == (write.status, write.reason, write.message):
+            self._said.pop(key)
 
     def say(self, group: Group, status: str, reason: str, message: str, *, event: bool = True) -> None:
         key = group.key

@@ -261,7 +261,9 @@ class Members:
                 self.workloads.unsaid((decision.namespace, decision.name))
         elif isinstance(decision, d.SetGroupCondition):
             if event.problem != e.NOT_FOUND:
-                self.conditions.unsaid(GroupKey(decision.kind, decision.namespace, decision.name))
+                key = GroupKey(decision.kind, decision.namespace, decision.name)
+                group = self.forest.group(key)
+                self.conditions.unsaid(key, decision, group.source if group is not None else None)
         elif isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
 

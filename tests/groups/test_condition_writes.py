@@ -1,0 +1,72 @@
+"""Writes of groups' conditions that fail, or are answered late: True stays True."""
+
+from __future__ import annotations
+
+from phalanx.engine import decisions as d
+from phalanx.engine.events import TRANSIENT, Outcome
+from phalanx.engine.groups.conditions import TARGET
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group
+
+
+class Refusing(Cluster):
+    """An API server that fails some writes of conditions, at once or when told to."""
+
+    failing: tuple[str, str] = ("", "")  # type and status
+    answers_late = False
+
+    def perform(self, decision: d.Decision) -> None:
+        if isinstance(decision, d.SetGroupCondition) and (decision.type, decision.status) == self.failing:
+            if not self.answers_late:
+                self.engine.apply(Outcome(decision.id, TRANSIENT))
+            return
+        super().perform(decision)
+
+
+def statuses(run: Cluster, name: str, type_: str) -> list[str]:
+    return [each.status for each in run.of(d.SetGroupCondition, name) if each.type == type_]
+
+
+def test_a_failed_write_about_a_disruption_leaves_what_was_said_about_scheduling():
+    run = Refusing().see(
+        *(node(f"n{i}").cpu("1") for i in range(2)),
+        pod_group("batch").gang(2).priority(10).disrupt_all(),
+        *(pod(f"b{i}").cpu("1").group("batch").priority(10) for i in range(2)),
+    )
+    run.step()
+    run.failing = (TARGET, "True")
+    run.see(*(pod(f"high{i}").cpu("1").priority(100) for i in range(2))).step()
+    assert set(run.evicted) == {"b0", "b1"}
+    run.see(pod("b2").cpu("1").group("batch").priority(10)).step(11)
+    assert statuses(run, "batch", "PodGroupInitiallyScheduled") == ["True"]
+
+
+def test_a_write_that_fails_after_more_was_said_takes_nothing_back():
+    run = Refusing().see(node("n").cpu("4"), pod_group("g").gang(2), pod("a").group("g").cpu("1"))
+    run.failing, run.answers_late = ("PodGroupInitiallyScheduled", "False"), True
+    run.step()
+    late = run.of(d.SetGroupCondition, "g")[0]
+    run.see(pod("b").group("g").cpu("1")).step()
+    assert run.said("g") == ("True", "Scheduled", "")
+    run.engine.apply(Outcome(late.id, TRANSIENT))
+    run.gone("Pod", "a").gone("Pod", "b").see(pod("c").group("g").cpu("1")).step(11)
+    assert statuses(run, "g", "PodGroupInitiallyScheduled") == ["False", "True"]
+
+
+def test_a_disruption_that_could_not_be_taken_back_is_taken_back_later():
+    run = Refusing().see(
+        *(node(f"n{i}").cpu("1") for i in range(2)),
+        pod_group("batch").gang(1).priority(10).disrupt_all(),
+        pod("b0").cpu("1").group("batch").priority(10),
+        pod("other").cpu("1").priority(100),
+    )
+    run.step()
+    run.see(pod("high").cpu("1").priority(100)).step()
+    assert statuses(run, "batch", TARGET) == ["True"]
+    run.failing = (TARGET, "False")
+    run.gone("Pod", "other").see(pod("b1").cpu("1").group("batch").priority(10)).step(11)
+    assert statuses(run, "batch", TARGET)[1:], "it runs again"
+    run.failing = ("", "")
+    before = len(statuses(run, "batch", TARGET))
+    run.see(node("n2").cpu("1"), pod("b2").cpu("1").group("batch").priority(10)).step(11)
+    assert statuses(run, "batch", TARGET)[before:] == ["False"]
