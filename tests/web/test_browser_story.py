@@ -151,6 +151,7 @@ def asks_why(page: Any, root: str) -> None:
     page.locator(".funnel").get_by_text("nodes in the cluster").first.wait_for()
     assert page.locator(".pips .out").count() >= 1
     page.locator(".remedy.fits").first.wait_for()
+    assert page.locator(".story li").count() >= 2, "how it got here is told, step by step"
     accessible(page, "why")
     shot(page, "why")
 

@@ -46,6 +46,13 @@ function proof(found, total, depth = 0) {
     found.inner ? proof(found.inner, 0, depth + 1) : "");
 }
 
+// What happened to it, oldest first: the same lines as `phalanx why --story`.
+function story(lines) {
+  return h("ol", { class: "events story" }, lines.map((line) => h("li", {},
+    h("time", { datetime: line.time, class: "muted" }, line.time.slice(11, 19)), " ", h("b", {}, line.what), line.detail ? ` ${line.detail}` : "",
+    line.times > 1 ? h("span", { class: "muted" }, ` ×${line.times}`) : "")));
+}
+
 export function verdict(app, item, root) {
   const last = item.now ?? item.last;
   const certificate = item.now?.proof ?? item.last?.proof;
@@ -103,6 +110,7 @@ export function whyView(app) {
         h("button", { type: "button", onclick: () => app.try(root, {}) }, "Try it in what-if")) : "",
       verdict(app, item, root),
       item.levels?.length ? [h("h3", {}, "Groups"), levels(item)] : "",
+      item.story?.length ? [h("h3", {}, "How it got here"), story(item.story)] : "",
       item.pods?.length ? [h("h3", {}, "Pods"), h("table", {}, h("tbody", {}, item.pods.slice(0, 100).map((pod) => h("tr", {},
         h("td", {}, pod.name), h("td", { class: pod.state === "pending" ? "wait" : "" }, pod.state), h("td", {}, pod.node ? h("a", { href: `#/node/${pod.node}` }, pod.node) : pod.nominated ? `promised ${pod.nominated}` : "")))))] : "");
   }
