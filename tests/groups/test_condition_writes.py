@@ -70,3 +70,16 @@ def test_a_disruption_that_could_not_be_taken_back_is_taken_back_later():
     before = len(statuses(run, "batch", TARGET))
     run.see(node("n2").cpu("1"), pod("b2").cpu("1").group("batch").priority(10)).step(11)
     assert statuses(run, "batch", TARGET)[before:] == ["False"]
+
+
+def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_server_is_well_again():
+    run = Refusing().see(node("n").cpu("4"), pod_group("g").gang(2), *(pod(p).group("g").cpu("1") for p in "ab"))
+    run.failing = ("PodGroupInitiallyScheduled", "True")
+    run.step()
+    assert run.bound.keys() == {"a", "b"} and len(statuses(run, "g", "PodGroupInitiallyScheduled")) == 1, "not at once"
+    run.failing = ("", "")
+    wake = run.engine.next_wake()
+    assert wake is not None, "somebody has to call"
+    run.step(wake - run.now)
+    assert run.objects["PodGroup"]["g"].status.conditions[0].status == "True"
+    assert run.engine.next_wake() is None

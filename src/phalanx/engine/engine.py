@@ -208,6 +208,7 @@ class Engine(Scheduler):
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.life.holding.values()]
+        times += self.groups.members.unwritten.values()
         due = self.queue.next_time()
         if due is not None:
             times.append(due)

@@ -39,6 +39,8 @@ from phalanx.model.groups import (
 )
 from phalanx.model.objects import Pod
 
+WRITE_AGAIN = 5.0  # seconds after a write of a group's condition failed
+
 
 @dataclass(slots=True)
 class Notes:
@@ -74,6 +76,7 @@ class Members:
         self.group_of: dict[str, GroupKey] = {}
         self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
         self.stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
+        self.unwritten: dict[GroupKey, float] = {}  # groups whose condition could not be written -> when to look again
         self.notes = Notes({}, {}, {}, {})
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
 
@@ -81,6 +84,14 @@ class Members:
         """What happened; the next notes start empty."""
         taken, self.notes = self.notes, Notes({}, {}, {}, {})
         return taken
+
+    def remind(self) -> None:
+        """Trees of groups whose condition could not be written are judged again: nothing else may ever happen there."""
+        for key in [key for key, due in self.unwritten.items() if due <= self._cluster.now]:
+            del self.unwritten[key]
+            head = self.forest.resolve(key).root
+            if head is not None:
+                self.notes.judged[head] = None
 
     # ---- what happened
 
@@ -264,6 +275,8 @@ class Members:
                 key = GroupKey(decision.kind, decision.namespace, decision.name)
                 group = self.forest.group(key)
                 self.conditions.unsaid(key, decision, group.source if group is not None else None)
+                if event.problem == e.TRANSIENT:
+                    self.unwritten[key] = self._cluster.now + WRITE_AGAIN
         elif isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
 
