@@ -184,7 +184,7 @@ def test_workload_rules_views_and_columns_are_wired() -> None:
     assert workload.validate_create is not None
     assert workload.version("v1alpha1").from_storage is not None
     assert workload.version("v1alpha1").to_storage is not None
-    assert [column.name for column in workload.columns] == ["Name", "Age"]
+    assert [column.name for column in workload.columns] == ["Name", "Status", "Groups", "Pods", "Age"]
 
 
 def test_both_kinds_of_events_are_one_stored_object() -> None:
