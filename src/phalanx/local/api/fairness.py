@@ -23,7 +23,7 @@ class Shares:
 
     seats: int = 128  # requests of one client being answered
     queue: int = 512  # requests of one client that wait
-    turn: int = 8  # requests of one client begun in one turn of the loop
+    turn: int = 16  # requests of one client begun in one turn of the loop
     turn_all: int = 32  # of all clients together; ours and leases do not count
     watches: int = 2048  # of one client
 
