@@ -47,6 +47,7 @@ PROMISES = {
 class Gang:
     minimum: int
     members: set[Key] = field(default_factory=set)  # bound and alive
+    living: set[Key] = field(default_factory=set)  # bound or not
     whole_once: bool = False
     partial_since: float | None = None
 
@@ -123,8 +124,11 @@ class Ledger:
             self._take(old, -1)
         if old is not None and old.group in self.gangs:
             self.gangs[old.group].members.discard(key)
+            self.gangs[old.group].living.discard(key)
         if body is not None:
             pod = self.pods[key] = _pod_of(key, body)
+            if pod.group in self.gangs and not pod.leaving and not pod.over:
+                self.gangs[pod.group].living.add(key)
             if pod.node and not pod.over:
                 self._take(pod, +1)
                 self._check_room(key, pod)
@@ -171,11 +175,12 @@ class Ledger:
             raise Violation("durable", f"after a restart {len(wrong)} differences: {wrong[:4]}")
 
     def partial_gangs(self, longer: float) -> list[str]:
+        """Gangs in part that could be whole: one whose user took a member away while it was bound keeps what runs."""
         now = self._now()
         return [
             name
             for name, gang in self.gangs.items()
-            if gang.partial_since is not None and now - gang.partial_since > longer
+            if gang.partial_since is not None and now - gang.partial_since > longer and len(gang.living) >= gang.minimum
         ]
 
     def check_eviction(self, key: Key) -> None:
