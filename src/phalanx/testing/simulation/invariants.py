@@ -18,7 +18,6 @@ Json = dict[str, Any]
 LEASES = "leases.coordination.k8s.io"
 PODS, NODES, GROUPS = "pods", "nodes", "podgroups.scheduling.k8s.io"
 RESTLESS = frozenset({LEASES, "events", "events.events.k8s.io"})  # written by the clock, not because something happened
-PARTIAL_SECONDS = 120.0  # docs/reliability.md: how long a gang may be bound in part while everything is healthy
 
 
 class Violation(AssertionError):
