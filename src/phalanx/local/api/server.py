@@ -7,6 +7,8 @@ import contextlib
 import errno
 import socket
 import ssl
+from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -38,6 +40,26 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def connections(
+    app: Any, limits: Limits, state: ServerState, loop: asyncio.AbstractEventLoop
+) -> Callable[[], BoundedProtocol]:
+    """What speaks HTTP on each new connection of one server, whatever carries its bytes."""
+    protocol: type[BoundedProtocol] = type("Protocol", (BoundedProtocol,), {"limits": limits, "idle": {}})
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(limits.idle_seconds),
+    )
+    config.load()
+    return lambda: protocol(config=config, server_state=state, app_state={}, _loop=loop)
+
+
 class Server:
     """Serves one App on one socket."""
 
@@ -51,22 +73,9 @@ class Server:
         self.port: int = port
 
     async def start(self) -> None:
-        protocol: type[BoundedProtocol] = type("Protocol", (BoundedProtocol,), {"limits": self._limits, "idle": {}})
-        config = uvicorn.Config(
-            self._app,
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=int(self._limits.idle_seconds),
-        )
-        config.load()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: protocol(config=config, server_state=self._state, app_state={}, _loop=loop),
+            connections(self._app, self._limits, self._state, loop),
             sock=self._sock,
             ssl=self._tls,
             backlog=1024,

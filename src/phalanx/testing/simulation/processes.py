@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-import uvicorn
 from uvicorn.server import ServerState
 
 from phalanx.base.errors import ConfigProblem
@@ -27,7 +26,8 @@ from phalanx.local.api.auth import Anonymous
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
-from phalanx.local.api.limits import BoundedProtocol
+from phalanx.local.api.limits import Limits
+from phalanx.local.api.server import connections
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
 from phalanx.local.duties import Duties
@@ -143,19 +143,6 @@ class ApiServer(Process):
         api = Api(context, Writer(context))
         app = App(api, Anonymous())
         app.address, app.ready = ADDRESS, True
-        config = uvicorn.Config(
-            self._wrap(app),
-            http=BoundedProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=120,
-        )
-        config.load()
         state = ServerState()
         try:
             duties = Duties(LocalClient(api, user_agent="duties"), context.registry, self.clock)
@@ -164,11 +151,8 @@ class ApiServer(Process):
                 ready = asyncio.create_task(duties.ready.wait())
                 await asyncio.wait({ready, beside}, return_when=asyncio.FIRST_COMPLETED)
                 ready.cancel()
-                self.network.listen(
-                    ADDRESS,
-                    self.host,
-                    lambda: BoundedProtocol(config=config, server_state=state, app_state={}, _loop=self.loop),
-                )
+                speaking = connections(self._wrap(app), Limits(), state, self.loop)
+                self.network.listen(ADDRESS, self.host, speaking)
                 await beside
             finally:
                 beside.cancel()
