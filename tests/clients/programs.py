@@ -1,0 +1,56 @@
+"""Programs that other people built: where they are, and one of them running until the test is over.
+
+They are looked for in the folder that KUBEBUILDER_ASSETS names (the convention of envtest) and on PATH. Nothing here
+fetches or builds them: a test whose program is not at hand says so and is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def program(name: str) -> str:
+    """Where it is; the test is skipped if it is nowhere."""
+    folder = os.environ.get("KUBEBUILDER_ASSETS", "")
+    found = (shutil.which(name, path=folder) if folder else None) or shutil.which(name)
+    if found is None:
+        pytest.skip(
+            f"{name} is neither in the folder that KUBEBUILDER_ASSETS names ({folder or 'not set'}) nor on PATH"
+        )
+    return found
+
+
+class Running:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def complaints(self) -> list[str]:
+        """Lines about resources it could not list or watch."""
+        return [line for line in self.log.splitlines() if "Failed to watch" in line or "failed to list" in line]
+
+
+@contextmanager
+def running(log: Path, name: str, *arguments: str) -> Iterator[Running]:
+    with log.open("wb") as out:
+        process = subprocess.Popen([program(name), *arguments], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        try:
+            yield Running(process, log)
+        finally:
+            process.kill()
+            process.wait()
