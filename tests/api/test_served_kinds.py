@@ -15,6 +15,9 @@ Json = dict[str, Any]
 CERTIFICATE = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TAINT = {"key": "a/b", "effect": "NoExecute"}
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+RULES = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+MUTATION = {"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}
 # path -> the rest of a small object
 NEW: dict[str, Json] = {
     "/api/v1/namespaces/ns/replicationcontrollers": {"spec": {"template": TEMPLATE}},
@@ -44,6 +47,18 @@ NEW: dict[str, Json] = {
     CERTIFICATE: {"spec": {"request": "YQ==", "signerName": "a.b/c", "usages": ["client auth"]}},
     "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas": {"spec": {"priorityLevelConfiguration": {"name": "x"}}},
     "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations": {"spec": {"type": "Exempt"}},
+    f"{ADMISSION}/validatingadmissionpolicies": {
+        "spec": {"matchConstraints": {"resourceRules": [RULES]}, "validations": [{"expression": "false"}]}
+    },
+    f"{ADMISSION}/validatingadmissionpolicybindings": {"spec": {"policyName": "p", "validationActions": ["Deny"]}},
+    f"{ADMISSION}/mutatingadmissionpolicies": {
+        "spec": {
+            "matchConstraints": {"resourceRules": [RULES]},
+            "mutations": [MUTATION],
+            "reinvocationPolicy": "Never",
+        }
+    },
+    f"{ADMISSION}/mutatingadmissionpolicybindings": {"spec": {"policyName": "p"}},
     "/apis/storagemigration.k8s.io/v1/storageversionmigrations": {"spec": {"resource": {"resource": "pods"}}},
 }
 
@@ -64,6 +79,16 @@ def test_a_small_object_is_made_changed_and_shown(server: LocalCluster, namespac
     rows = table.json["rows"]
     assert len(rows[0]["cells"]) == len(table.json["columnDefinitions"]) and name in rows[0]["cells"]
     assert server.ask("DELETE", f"{path}/{name}").code == 200
+
+
+def test_who_writes_an_admission_policy_is_told_that_nobody_evaluates_it(server: LocalCluster) -> None:
+    path = f"{ADMISSION}/validatingadmissionpolicies"
+    made = server.ask("POST", path, {"metadata": {"name": "no-pods"}, **NEW[path]})
+    assert "not evaluated" in made.headers["warning"]
+    assert made.json["spec"]["matchConstraints"]["matchPolicy"] == "Equivalent"
+    assert made.json["spec"]["matchConstraints"]["resourceRules"][0]["scope"] == "*"
+    refused = server.ask("POST", path, {"metadata": {"name": "empty"}, "spec": {}})
+    assert refused.code == 422 and "spec.matchConstraints" in refused.json["message"]
 
 
 def test_everything_that_is_served_can_be_listed(server: LocalCluster) -> None:

@@ -24,6 +24,10 @@ _CREATE = ("create",)
 _STATUS = frozenset({"status"})
 _SCALED = frozenset({"status", "scale"})
 
+_NOT_EVALUATED = (
+    "admission policies are kept, but their expressions (CEL) are not evaluated here: nothing is refused or changed"
+)
+
 _STATUS_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
 # Upstream: a write to the status of most kinds may change their metadata, too. Not of these, nor of custom resources.
 _STATUS_ALONE = frozenset({
@@ -31,7 +35,7 @@ _STATUS_ALONE = frozenset({
     "servicecidrs.networking.k8s.io", "flowschemas.flowcontrol.apiserver.k8s.io",
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io", "storageversionmigrations.storagemigration.k8s.io",
     "customresourcedefinitions.apiextensions.k8s.io", "podgroups.scheduling.k8s.io",
-    "compositepodgroups.scheduling.k8s.io",
+    "compositepodgroups.scheduling.k8s.io", "validatingadmissionpolicies.admissionregistration.k8s.io",
 })  # fmt: skip
 _STATUS_EXCEPT = {"pods": ("ownerReferences",), "deployments.apps": ("labels",)}
 
@@ -123,6 +127,13 @@ def _cluster() -> Iterator[Kind]:
         yield _kind(kind, "rbac.authorization.k8s.io", namespaced=False, generation=False, create_on_update=True)
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         yield _kind(kind, "admissionregistration.k8s.io", namespaced=False, categories=("api-extensions",))
+    for kind in ("Mutating", "Validating"):
+        policies: dict[str, Any] = {"namespaced": False, "categories": ("api-extensions",), "warning": _NOT_EVALUATED}
+        plural = f"{kind.lower()}admissionpolicies"
+        subresources = _STATUS if kind == "Validating" else frozenset[str]()
+        yield _kind(f"{kind}AdmissionPolicy", "admissionregistration.k8s.io", plural, subresources=subresources,
+                    **policies)  # fmt: skip
+        yield _kind(f"{kind}AdmissionPolicyBinding", "admissionregistration.k8s.io", **policies)
     question: dict[str, Any] = {"verbs": _CREATE, "stored": False, "generation": False}
     for kind in ("SelfSubjectReview", "TokenReview"):
         yield _kind(kind, "authentication.k8s.io", namespaced=False, **question)

@@ -86,6 +86,7 @@ class Kind:
     strategic: bool = True  # strategic merge patch offered (false for custom resources: 415)
     zeros: Json = field(default_factory=dict)  # what every stored object has at least (model.zeros)
     status_writes: tuple[str, ...] = ()  # metadata that a write to the status subresource may change, too
+    warning: str = ""  # told to everybody who writes one
     stored: bool = True  # false: asked and answered in one request, nothing is kept (reviews, Binding)
     stored_as: str = ""  # storage key of the kind this one is a view of (events.k8s.io Event of core Event)
     # Rules work on the storage version. `default` edits in place. Gate dropping is part of `prepare`.

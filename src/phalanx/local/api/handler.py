@@ -60,6 +60,8 @@ class Api:
         answer = await self._writer.handle(request)
         if request.warnings:
             answer.warnings += request.warnings
+        if request.kind.warning and verb != "delete":
+            answer.warnings += (request.kind.warning,)
         if form.protobuf:
             return await protobuf_answers.converted(request, answer)
         if form.shape == "metadata" and not answer.body.startswith(b'{"kind":"Status"'):
