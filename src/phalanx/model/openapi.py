@@ -1,7 +1,7 @@
 """OpenAPI v3 from the registry: one document per group and version, built when asked for, kept until a kind changes.
 
-kubectl checks `create` and `apply` against the PATCH operations and prints `explain` from the schemas. There is no
-OpenAPI v2. Sentences come from our tables only.
+kubectl checks `create` and `apply` against the PATCH operations and prints `explain` from the schemas. OpenAPI v2 is
+in `openapi_v2`. Sentences come from our tables only.
 """
 
 from __future__ import annotations

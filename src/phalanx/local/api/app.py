@@ -29,6 +29,7 @@ from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_o
 from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
 from phalanx.model.openapi import OpenApi
+from phalanx.model.openapi_v2 import Swagger
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -59,7 +60,8 @@ class App:
         extras: Mapping[str, Extra] | None = None,
     ) -> None:
         self._api, self._auth = api, auth
-        self._openapi, self._discovery = OpenApi(api.ctx.registry), Discovery(api.ctx)
+        self._openapi, self._swagger = OpenApi(api.ctx.registry), Swagger(api.ctx.registry)
+        self._discovery = Discovery(api.ctx)
         self._limits = limits or Limits()
         self.metrics = ApiMetrics(api.ctx)
         self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
@@ -277,7 +279,8 @@ class App:
                 etag = named.get(b"if-none-match", b"").decode("latin-1")
                 return openapi_answer(self._openapi, path, query, etag)
             case ["openapi", "v2"]:
-                return openapi_v2_answer(named.get(b"accept", b"").decode("latin-1"))
+                accept, etag = (named.get(name, b"").decode("latin-1") for name in (b"accept", b"if-none-match"))
+                return openapi_v2_answer(self._swagger, accept, etag)
             case [""]:
                 paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
                 paths += [*self._extras, *self.extensions, *self.downloads]

@@ -1,0 +1,108 @@
+"""OpenAPI v2 from the registry, for programs that read nothing newer: the definitions of all kinds, without paths.
+
+v2 has fewer words than v3: no `nullable`, no junctions (`allOf`, `oneOf`, …), and readers that take the properties it
+lists for all there are. What it cannot say is left out, as Kubernetes does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+import phalanx
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Registry
+from phalanx.model.openapi_schema import Schemas
+
+Json = dict[str, Any]
+
+_JUNCTIONS = ("allOf", "oneOf", "anyOf", "not", "nullable")
+_GVK = "x-kubernetes-group-version-kind"
+_KEEP = "x-kubernetes-preserve-unknown-fields"
+_NAMED: dict[str, Json] = {
+    "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": "string"},
+    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": "string", "format": "int-or-string"},
+}
+
+
+class Swagger:
+    """The document of one registry. Built-in kinds are described once, custom ones anew when a kind changes."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._generation = -1
+        self._built_in: dict[str, msgspec.Raw] = {}
+        self._document = (b"", "")
+
+    def document(self) -> tuple[bytes, str]:
+        """(document, its hash)."""
+        if self._generation != self._registry.generation:
+            self._generation = self._registry.generation
+            if not self._built_in:
+                found = _definitions(self._registry, custom=False)
+                self._built_in = {name: msgspec.Raw(msgspec.json.encode(schema)) for name, schema in found.items()}
+            definitions = {**self._built_in, **_definitions(self._registry, custom=True)}
+            info = {"title": "Phalanx", "version": phalanx.__version__}
+            text = msgspec.json.encode({"swagger": "2.0", "info": info, "paths": {}, "definitions": definitions})
+            self._document = text, hashlib.sha512(text).hexdigest().upper()
+        return self._document
+
+
+def _definitions(registry: Registry, *, custom: bool) -> dict[str, Json]:
+    schemas = Schemas()
+    roots: set[str] = set()
+    for kind in registry.all():
+        for version in kind.versions:
+            if (version.openapi is not None) == custom:
+                roots.add(schemas.add_kind(kind, version))
+                for other in filter(None, map(SUBRESOURCE_KINDS.get, sorted(kind.subresources))):
+                    schemas.add_body(*other)
+    wanted = roots if custom else schemas.components  # what custom kinds refer to is described with the others
+    found = {name: definition(schemas.components[name]) for name in sorted(wanted)}
+    return found if custom else found | {name: _NAMED[name] for name in _NAMED if name in found}
+
+
+def definition(written: Json) -> Json:
+    """A component of v3 in the words of v2."""
+    if written.get(_KEEP) and _GVK in written:  # a kind that keeps everything: any property named here would be all
+        return {"type": "object", _GVK: written[_GVK]}
+    return _schema(written)
+
+
+def _schema(written: Json) -> Json:
+    match written.get("allOf"):
+        case [{"$ref": _} as reference]:  # how v3 puts words beside a reference
+            return _schema({**{name: value for name, value in written.items() if name != "allOf"}, **reference})
+    found = {name: value for name, value in written.items() if name not in _JUNCTIONS}
+    if "$ref" in found:
+        found["$ref"] = found["$ref"].replace("#/components/schemas/", "#/definitions/")
+        return found
+    if written.get("nullable"):
+        _drop(found, "type", "items", "properties")
+    if found.get(_KEEP):
+        _drop(found, "items", "properties")
+    if ("items" not in found and found.get("type") == "array") or (found.get(_KEEP) and found.get("type") == "object"):
+        _drop(found, "type")
+    if "properties" in found:
+        _without_nullable(found)
+        found["properties"] = {name: _schema(inner) for name, inner in found["properties"].items()}
+    for name in ("items", "additionalProperties"):
+        if isinstance(found.get(name), dict):
+            found[name] = _schema(found[name])
+    return found
+
+
+def _without_nullable(schema: Json) -> None:
+    """A property whose type v2 cannot say is not required either."""
+    properties: Json = schema["properties"]
+    left = [name for name in schema.get("required") or () if not (properties.get(name) or {}).get("nullable")]
+    if left:
+        schema["required"] = left
+    else:
+        _drop(schema, "required")
+
+
+def _drop(schema: Json, *names: str) -> None:
+    for name in names:
+        schema.pop(name, None)
