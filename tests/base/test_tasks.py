@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.base import tasks as module
-from phalanx.base.tasks import EndedEarly, end, run_all
+from phalanx.base.tasks import EndedEarly, end, kept, run_all, told
 
 
 async def _forever() -> None:
@@ -110,3 +110,37 @@ def test_a_task_that_never_ends_is_named_and_left(
 
     asyncio.run(main())
     assert "stone does not end: it stands at" in caplog.text and "test_tasks.py" in caplog.text
+
+
+@pytest.mark.parametrize("work", [_returns, _raises, _exits, _awaits_what_is_cancelled])
+def test_what_others_do_without_for_a_while_is_begun_again_and_ends_when_told(
+    work: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
+    begun = 0
+
+    async def ill() -> None:
+        nonlocal begun
+        begun += 1
+        if begun < 3:
+            await work()
+        else:
+            await _forever()
+
+    async def main() -> None:
+        task = asyncio.create_task(kept("the dashboard", ill))
+        async with asyncio.timeout(10):
+            while begun < 3:
+                await asyncio.sleep(0.001)
+        assert await end((task,)) and task.cancelled()
+
+    asyncio.run(main())
+    assert caplog.text.count("the dashboard") == 2 and "begun again" in caplog.text
+
+
+@pytest.mark.parametrize("work", [_raises, _exits, _awaits_what_is_cancelled])
+def test_what_others_do_without_fails_and_the_log_says_of_what(
+    work: Callable[[], Coroutine[Any, Any, None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(told("the demo", work()))
+    assert "the demo failed; the rest goes on without it" in caplog.text and "Traceback" in caplog.text

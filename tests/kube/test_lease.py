@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest_kube import eventually
 
-from phalanx.base.clock import SystemClock
+from phalanx.base.clock import ManualClock, SystemClock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound, Unreachable
 from phalanx.kube.client import HttpClient
 from phalanx.kube.lease import LEASES, Elector, LeaderLost, LeaseSettings
@@ -185,5 +185,35 @@ def test_a_leader_whose_renewals_fail_gives_up_before_others_may_begin(run, name
             await leading
         holder = json.loads(await client.get(LEASES, "sched", namespace))["spec"]["holderIdentity"]
         assert holder == "leader", "it runs out by itself: a write of ours may still be under way"
+
+    run(elect)
+
+
+def test_who_lost_the_lease_and_begins_anew_waits_as_long_as_anybody_else_and_no_longer(run, namespace):
+    """What it wrote last is remembered: the time it could not reach the server counts."""
+
+    class Clock(ManualClock):
+        def now(self) -> float:
+            return SystemClock().now()
+
+    async def elect(client: HttpClient) -> None:
+        clock = Clock()
+        settings = LeaseSettings("sched", namespace, duration=15.0, renew_deadline=10.0, retry=0.01)
+        before = Elector(client, settings, "first life", clock)
+        assert await before._try() == "held"
+        again, stranger = before.heir(client, "second life"), Elector(client, settings, "stranger", clock)
+        for waited, outcome in ((0.0, "taken"), (14.9, "taken"), (0.2, "held")):
+            clock.advance(waited)
+            assert await again._try() == outcome
+        assert await stranger._try() == "taken"
+        # A renewal whose answer got lost is news, and counts from when it was seen.
+        body = json.loads(await client.get(LEASES, "sched", namespace))
+        body["spec"]["renewTime"] = "2030-01-01T00:00:00.000000Z"
+        await client.update(LEASES, "sched", body, namespace)
+        third = again.heir(client, "third life")
+        clock.advance(20.0)
+        assert await third._try() == "taken"
+        clock.advance(15.1)
+        assert await third._try() == "held"
 
     run(elect)

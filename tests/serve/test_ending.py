@@ -10,6 +10,7 @@ import pytest
 
 SCRIPT = """
 import asyncio, sys, time
+from phalanx.kube.lease import LeaderLost
 from phalanx.serve import process
 from phalanx.serve.component import Loop
 
@@ -53,7 +54,21 @@ async def dies():
     await asyncio.sleep(0.01)
     raise RuntimeError("File descriptor 12 is used by transport")
 
+class Elected:  # loses the lease twice, then leads
+    lives = 0
+    async def start(self):
+        Elected.lives += 1
+        say(f"life {Elected.lives}")
+    async def until_failure(self):
+        if Elected.lives < 3:
+            raise LeaderLost("lease ns/name was lost")
+        await well()
+    async def stop(self): say("stopped")
+    def again(self): return Elected()
+
 def say(text): print(text, flush=True)
+if sys.argv[1] == "elected":
+    sys.exit(process.run(Elected(), lambda: "ready", say))
 sys.exit(process.run(Part(globals()[sys.argv[1]]), lambda: "ready", say, serving=sys.argv[2] == "serving"))
 """
 
@@ -105,3 +120,17 @@ def test_a_part_that_ends_by_itself_ends_the_process_with_its_cause(work: str, c
     said = rest(process)
     assert process.returncode == 1
     assert f"error: a part of the control plane failed: {cause}" in said and "Traceback" in said
+
+
+def test_a_process_that_loses_its_lease_stands_by_again_and_still_ends_when_told() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "elected", "calling"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline().strip() for _ in range(6)]
+    assert lines == ["life 1", "ready", "stopped", "life 2", "stopped", "life 3"], "ready is said once"
+    process.send_signal(signal.SIGTERM)
+    assert rest(process) == "stopped\n" and process.returncode == 0

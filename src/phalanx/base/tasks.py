@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
 log = logging.getLogger(__name__)
 
 ASK_AGAIN = 3.0  # seconds after which a task that was cancelled and still runs is cancelled once more
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before something that failed is begun again; doubles each time
 PATIENCE = 12.0  # seconds after which it is left alone, with a line in the log
 
 
@@ -37,6 +38,31 @@ async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
         await work
     except (SystemExit, KeyboardInterrupt) as raised:
         raise EndedEarly(f"{name} raised {type(raised).__name__}: {raised}") from raised
+
+
+async def told(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """For work that others do without when it fails: they go on, and the log says what it failed of."""
+    try:
+        await work
+    except BaseException as raised:
+        if is_our_end(raised):
+            raise
+        log.exception("%s failed; the rest goes on without it", name)
+
+
+async def kept(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
+    """Work without end that others do without for a while: when it ends it is begun again, and the log says why."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            await work()
+            log.error("%s ended by itself and is begun again in %.0f s", name, pause)
+        except BaseException as raised:
+            if is_our_end(raised):
+                raise
+            log.exception("%s failed and is begun again in %.0f s", name, pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def cause_of_end(tasks: Iterable[asyncio.Task[Any]]) -> Exception:

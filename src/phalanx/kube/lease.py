@@ -55,6 +55,15 @@ class Elector:
         self.leading = False
         self._renewed = float("-inf")  # our monotonic time before the last write of ours that stood
 
+    def heir(self, client: Client, identity: str) -> Elector:
+        """For the same process when it lost the lease and begins anew: it waits for as long as anybody else, no longer.
+
+        What it wrote last is remembered as seen then. A write whose answer got lost is news to it, and counts from now.
+        """
+        made = Elector(client, self._settings, identity, self._clock)
+        made._seen, made._seen_at = self._seen, self._seen_at
+        return made
+
     async def lead(
         self, work: Callable[[], Coroutine[Any, Any, None]], settled: Callable[[], bool] = lambda: True
     ) -> None:
@@ -154,10 +163,12 @@ class Elector:
             "acquireTime": now if taken_over else spec.get("acquireTime", now),
             "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (1 if taken_over else 0),
         }
+        wrote = self._clock.monotonic()
         try:
             await self._client.update(LEASES, settings.name, {**lease, "spec": spec}, settings.namespace)
         except (Conflict, NotFound):
             return AGAIN
+        self._seen, self._seen_at = (self._identity, now), wrote
         return HELD
 
     async def _create(self, now: str) -> Attempt:

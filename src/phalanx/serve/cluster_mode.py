@@ -11,7 +11,7 @@ import logging
 import random
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -75,8 +75,11 @@ async def probe(api: GroupApi, ask: Ask) -> Abilities:
 class ClusterMode:
     """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
 
-    def __init__(self, settings: ClusterModeSettings, *, clock: Clock | None = None) -> None:
-        self._settings, self._clock = settings, clock or SystemClock()
+    def __init__(
+        self, settings: ClusterModeSettings, *, clock: Clock | None = None, before: Elector | None = None
+    ) -> None:
+        """before: the elector of a life of this process that lost the lease."""
+        self._settings, self._clock, self._before = settings, clock or SystemClock(), before
         self._http: HttpClient | None = None
         self.controllers: ClusterControllers | None = None
         self.webhook: WebhookServer | None = None
@@ -120,7 +123,9 @@ class ClusterMode:
             await controllers.work()
             return
         identity = f"{socket.gethostname()}_{random.SystemRandom().getrandbits(64):016x}"
-        self._elector = Elector(client, self._settings.lease, identity, self._clock)
+        before = self._before
+        made = before.heir(client, identity) if before is not None else None
+        self._elector = made or Elector(client, self._settings.lease, identity, self._clock)
         await self._elector.lead(controllers.work)
 
     async def _serve_webhook(self, client: Client, controllers: ClusterControllers, listen: Listen) -> None:
@@ -158,6 +163,15 @@ class ClusterMode:
             before_scrape=refresh,
         )
         await self.health.start(listen.host, listen.port)
+
+    def again(self) -> ClusterMode:
+        """A new life at the same addresses, that stands by."""
+        settings = self._settings
+        if settings.webhook is not None and self.webhook is not None:
+            settings = replace(settings, webhook=replace(settings.webhook, port=self.webhook.port))
+        if settings.health is not None and self.health is not None:
+            settings = replace(settings, health=replace(settings.health, port=self.health.port))
+        return ClusterMode(settings, clock=self._clock, before=self._elector)
 
     async def until_failure(self) -> None:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

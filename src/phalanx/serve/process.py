@@ -1,7 +1,8 @@
 """Run components as a process: event loop, signals, the line that says `ready`, exit codes.
 
 A process ends when it is told to, within a bounded time whatever stands in the way; and when one of its tasks ends that
-should not, with the cause in the log and a code that is not zero.
+should not, with the cause in the log and a code that is not zero. Only a lost lease is no end: the work is made anew
+and stands by, because whoever restarts processes waits longer each time, and an API server that was away comes back.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.base.tasks import cause_of_end
+from phalanx.base.tasks import cause_of_end, told
+from phalanx.kube.lease import LeaderLost
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,15 @@ class Runnable(Protocol):
 
     async def until_failure(self) -> None:
         """Raises what a part died of."""
+        ...
+
+
+@runtime_checkable
+class Elected(Runnable, Protocol):
+    """Acts only while it holds a lease."""
+
+    def again(self) -> Elected:
+        """The same anew, with nothing of its state but what it knows of the lease. Called when it has stopped."""
         ...
 
 
@@ -92,12 +103,35 @@ class _Ending:
             self._soon = True
             faulthandler.dump_traceback_later(LAST_RESORT, exit=True, file=sys.__stderr__)
 
+    def not_yet(self) -> None:
+        """What was to end did, and the process goes on."""
+        if self._soon and not self.told.is_set():
+            self._soon = False
+            faulthandler.cancel_dump_traceback_later()
+
 
 async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None) -> int:
     ending = _Ending()
     # A cluster's objects live long and form no cycles: looking for garbage among them all the time costs a third of
     # a write and finds nothing.
     gc.set_threshold(100_000, 50, 100)
+    while True:
+        try:
+            return await _live(what, ending, ready, say, then)
+        except LeaderLost as lost:
+            if not isinstance(what, Elected):
+                raise
+            log.error("%s: standing by to lead again", lost)
+            what = what.again()
+            ready, then = (lambda: ""), None  # whoever waited for that line has read it
+            gc.unfreeze()
+            ending.not_yet()
+
+
+async def _live(
+    what: Runnable, ending: _Ending, ready: Callable[[], str], say: Callable[[str], None], then: Then | None
+) -> int:
+    """From start to stop; the exit code. Raises LeaderLost where that can be made good."""
     starting = asyncio.create_task(what.start(), name="start")
     stopping = asyncio.ensure_future(ending.told.wait())
     beside: list[asyncio.Future[None]] = []
@@ -110,13 +144,16 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
         await starting
         gc.collect()
         gc.freeze()
-        say(ready())
+        if line := ready():
+            say(line)
         if then is not None:
-            beside.append(asyncio.ensure_future(then()))
+            beside.append(asyncio.ensure_future(told("beside the control plane", then())))
         failing = asyncio.create_task(what.until_failure(), name="the control plane")
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
             cause = cause_of_end((failing,))
+            if isinstance(cause, LeaderLost) and isinstance(what, Elected):
+                raise cause
             log.error("a part of the control plane failed", exc_info=cause)
             say(f"error: a part of the control plane failed: {cause}; see the log")
             return CRASH
@@ -125,6 +162,8 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
     except ConfigProblem as problem:
         say(f"error: {problem}")
         return USAGE
+    except LeaderLost:
+        raise
     except Exception as problem:
         log.exception("starting failed")
         say(f"error: {type(problem).__name__}: {problem}; see the log")

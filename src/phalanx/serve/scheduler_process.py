@@ -7,7 +7,7 @@ import logging
 import random
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem, ConfigProblem
-from phalanx.base.tasks import end
+from phalanx.base.tasks import cause_of_end, end, kept
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
 from phalanx.kube.client import HttpClient
@@ -29,6 +29,7 @@ from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
 from phalanx.serve.health import HealthServer
 from phalanx.serve.metrics import SchedulerMetrics
+from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.watchdog import Watchdog
@@ -107,9 +108,15 @@ class SchedulerProcess:
     """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
 
     def __init__(
-        self, settings: SchedulerSettings, *, clock: Clock | None = None, beside: MakeBeside | None = None
+        self,
+        settings: SchedulerSettings,
+        *,
+        clock: Clock | None = None,
+        beside: MakeBeside | None = None,
+        before: Elector | None = None,
     ) -> None:
-        self._settings = settings
+        """before: the elector of a life of this process that lost the lease."""
+        self._settings, self._before = settings, before
         self._make_beside = beside
         self._beside: Beside | None = None
         self._showing: asyncio.Task[None] | None = None
@@ -159,8 +166,8 @@ class SchedulerProcess:
         await self.health.start(settings.health_host, settings.health_port)
         await wait_for_server(client)
         if self._beside is not None:
-            self._showing = asyncio.create_task(self._beside.run())
-        self._task = asyncio.create_task(self._run(client, service))
+            self._showing = asyncio.create_task(kept("the dashboard", self._beside.run), name="dashboard")
+        self._task = asyncio.create_task(self._run(client, service), name="the scheduler")
         ready = asyncio.create_task(self._ready(service))
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
@@ -197,12 +204,24 @@ class SchedulerProcess:
             election.retry_period,
         )
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
-        self._elector = Elector(client, lease, identity, self._clock)
+        before = self._before
+        made = Elector(client, lease, identity, self._clock) if before is None else before.heir(client, identity)
+        self._elector = made
         await self._elector.lead(service.run, lambda: service.settled)
 
+    def again(self) -> SchedulerProcess:
+        """A new life at the same address, that stands by: caches, engine and everything under way are made anew."""
+        settings, health = self._settings, self.health
+        if health is not None:
+            settings = replace(settings, health_port=health.port)
+        if settings.record is not None:
+            settings = replace(settings, record=next_recording(settings.record))
+        return SchedulerProcess(settings, clock=self._clock, beside=self._make_beside, before=self._elector)
+
     async def until_failure(self) -> None:
-        assert self._task is not None
-        await asyncio.shield(self._task)
+        tasks = [task for task in (self._task, self._watching) if task is not None]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        raise cause_of_end(done)
 
     async def stop(self) -> None:
         if self.service is not None:
@@ -213,7 +232,7 @@ class SchedulerProcess:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._showing is not None and self._beside is not None:
-            self._showing.cancel()
+            await end((self._showing,))
             await self._beside.close()
         if self._watching is not None:
             await end((self._watching,))

@@ -45,7 +45,7 @@ from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 ADDRESS = "127.0.0.1:8001"
 LEASE = LeaseSettings("phalanx-scheduler")
 LAST_BREATH = 60.0  # seconds a process may take to end once it is told to
-EXPECTED = (LeaderLost, ConfigProblem)  # a process may end of these, and is started again as by its supervisor
+EXPECTED = (ConfigProblem,)  # a process may end of this, and is started again as by its supervisor
 
 
 class Process(ABC):
@@ -182,21 +182,32 @@ class Scheduler(Process):
     ) -> None:
         super().__init__(name, network, loop, rng)
         self._decided = decided
-        self.identity = ""
+        self._lives = 0
         self.elector: Elector | None = None
 
     async def run(self) -> None:
+        self.elector = None
+        while True:
+            try:
+                await self._stand_by()
+                return
+            except LeaderLost:
+                continue  # as `serve.process` does: a new life that remembers the lease
+
+    async def _stand_by(self) -> None:
         gates = Gates()
         async with self.client() as client:
             engine = Engine(default_config().engine(), gates)
             rng = random.Random(self.rng.getrandbits(64))
             service = SchedulerService(client, engine, gates, self.clock, rng)
             service.on_decisions.append(lambda made: self._decided(self.name, made))
-            self.identity = f"{self.name}_{self.restarts}"
-            self.elector = Elector(client, LEASE, self.identity, self.clock)
+            self._lives += 1
+            identity, before = f"{self.name}_{self._lives}", self.elector
+            made = Elector(client, LEASE, identity, self.clock) if before is None else before.heir(client, identity)
+            self.elector = made
             self.service = service
             try:
-                await self.elector.lead(service.run, lambda: service.settled)
+                await made.lead(service.run, lambda: service.settled)
             finally:
                 self.service = None
 
