@@ -258,10 +258,8 @@ async def lease(seconds: float, seed: int = 1, thefts: bool = True) -> None:
                 raise Broken(f"conflicting writes deposed the leader {after - before} times")
             conflicts = counts["writes"]
             if thefts:
-                stealing = asyncio.create_task(_steal(world, client, schedulers, counts))
-                await _churn(world, client, room, seconds / 2)
-                stealing.cancel()
-                await asyncio.gather(stealing, return_exceptions=True)
+                churning = _churn(world, client, room, seconds / 2)
+                await asyncio.gather(churning, _steal(world, client, schedulers, counts, seconds / 2))
             again = await bound(client, "last", "500m")
         finally:
             touching.cancel()
@@ -288,7 +286,7 @@ async def _touch(client: HttpClient, counts: Counter[str]) -> None:
             counts["writes"] += 1
         except ApiProblem:
             await asyncio.sleep(0.1)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
 
 
 async def _transitions(client: HttpClient) -> int:
@@ -296,9 +294,12 @@ async def _transitions(client: HttpClient) -> int:
     return int(found["spec"].get("leaseTransitions") or 0)
 
 
-async def _steal(world: Stage, client: HttpClient, schedulers: list[Part], counts: Counter[str]) -> None:
+async def _steal(
+    world: Stage, client: HttpClient, schedulers: list[Part], counts: Counter[str], seconds: float
+) -> None:
     """Somebody takes the lease for as long as a lease lasts and gives it back; or a scheduler is killed."""
-    while True:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         await asyncio.sleep(world.rng.uniform(0.5, 3.0))
         if world.rng.random() < 0.4:
             victim = world.rng.choice(schedulers)
@@ -308,10 +309,10 @@ async def _steal(world: Stage, client: HttpClient, schedulers: list[Part], count
             continue
         counts["thefts"] += 1
         # Given back at once, the next could begin before the last has noticed: leases know no better.
-        for holder, seconds in (("outsider", DURATION), ("", 0.0)):
+        for holder, lasts in (("outsider", DURATION), ("", 0.0)):
             spec = {"holderIdentity": holder, "renewTime": rfc3339_micro(time.time())}
             await client.patch(LEASES, "phalanx-scheduler", {"spec": spec}, "kube-system")
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(lasts)
 
 
 async def _churn(world: Stage, client: HttpClient, room: Room, seconds: float) -> None:
