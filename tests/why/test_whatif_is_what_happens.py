@@ -103,4 +103,6 @@ def test_what_whatif_says_is_what_happens(seed: int) -> None:
         evicted = {f"default/{e.name}" for e in made if isinstance(e, d.Evict) and e.preemptor == would.root}
         assert (bound, evicted) == (says(would), set(would.evicts)), would
         if would.evicts:
+            assert would.plan is not None and would.plan.cost is not None
+            assert would.plan.cost.pods == sum(line.pods for line in would.plan.victims) == len(would.evicts), would
             return  # what comes after it is judged as if its victims were gone already

@@ -60,14 +60,19 @@ def render(answer: PlanAnswer) -> str:
     for victim in answer.victims:
         pods = f"{victim.pods} pod{'s' if victim.pods != 1 else ''}"
         lines.append(f"  {victim.name}: priority {victim.priority}, {pods}; {victim.why}")
-    if answer.cost is not None and answer.victims:
-        lines.append(f"  cost: {describe(_cost(answer.cost))}")
-        if answer.lower_bound is not None:
-            lines.append(f"  {proof(answer.proved, _cost(answer.lower_bound))}")
+    lines += cost_lines(answer)
     if answer.places:
         nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]
         lines.append(f"  would then go to {', '.join(nodes)}")
     return "\n".join(lines)
+
+
+def cost_lines(answer: PlanAnswer) -> list[str]:
+    """What a plan costs, and how much of that is proved."""
+    if answer.cost is None or not answer.victims:
+        return []
+    proved = [] if answer.lower_bound is None else [f"  {proof(answer.proved, _cost(answer.lower_bound))}"]
+    return [f"  cost: {describe(_cost(answer.cost))}", *proved]
 
 
 def _cost(price: Price) -> Cost:

@@ -10,6 +10,7 @@ import msgspec
 from phalanx.cli.asking import Asker, Paint, Where, asking_options, run
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.output import Answer, say
+from phalanx.cli.plan import cost_lines
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 
 MOST_NODES = 8
@@ -74,6 +75,8 @@ def render(item: Would, paint: Paint, *, wide: bool = False) -> str:
     if item.evicts:
         more = f" and {len(item.evicts) - most} more" if len(item.evicts) > most else ""
         lines.append(f"  would make room by evicting {', '.join(item.evicts[:most])}{more}")
+    if item.plan is not None:
+        lines += cost_lines(item.plan)
     lines += [f"  {r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons]
     for relaxation in item.relaxations:
         if relaxation.fits is not False:

@@ -51,9 +51,12 @@ class Questions:
     async def plan(self, query: Query) -> bytes:
         """The plan, and on which nodes each victim is."""
         plan = msgspec.json.decode(await self.diagnostics.answer("GET", f"{BASE}/plan", _of(query), b""))
+        self._locate(plan)
+        return msgspec.json.encode(plan)
+
+    def _locate(self, plan: Json) -> None:
         for victim in plan.get("victims") or ():
             victim["nodes"] = [{"node": n, "pods": c} for n, c in sorted(self._reader.nodes_of(victim["name"]).items())]
-        return msgspec.json.encode(plan)
 
     async def manifest(self, query: Query) -> bytes:
         text = manifest_of(
@@ -64,7 +67,7 @@ class Questions:
         return msgspec.json.encode({"text": text})
 
     async def whatif(self, body: bytes) -> bytes:
-        """Where the manifests would go, and the numbers in them that sliders may change."""
+        """Where the manifests would go, who would make way, and the numbers in them that sliders may change."""
         try:
             asked = msgspec.json.decode(body, type=_Asked)
         except msgspec.DecodeError as problem:
@@ -75,8 +78,10 @@ class Questions:
         counts = counts_in(documents)
         items = with_counts(documents, asked.counts)
         question = msgspec.json.encode({"items": items, "namespace": asked.namespace or "default"})
-        outlook = await self.diagnostics.answer("POST", f"{BASE}/whatif", {}, question)
-        return msgspec.json.encode({"counts": counts, "outlook": msgspec.Raw(outlook)})
+        outlook = msgspec.json.decode(await self.diagnostics.answer("POST", f"{BASE}/whatif", {}, question))
+        for item in outlook["items"]:
+            self._locate(item.get("plan") or {})
+        return msgspec.json.encode({"counts": counts, "outlook": outlook})
 
     async def events(self, query: Query) -> bytes:
         """What happened to an object, youngest first."""

@@ -54,6 +54,13 @@ def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
     return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
 
 
+def planned(engine: Scheduler, root: str, answer: PlacedAfter) -> PlanAnswer:
+    """The plan of an attempt that found one: who goes, why each, at what cost."""
+    if isinstance(answer.plan, Candidate):
+        return _candidate(engine, engine.preemption.chooser, root, answer.plan)
+    return _of(engine, root, answer.plan, answer)
+
+
 # ---- pods
 
 
@@ -72,8 +79,7 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
     if isinstance(answer, Placed):
         return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.seats))
     if isinstance(answer, PlacedAfter):
-        assert isinstance(answer.plan, Candidate)
-        return _candidate(engine, engine.preemption.chooser, root, answer.plan)
+        return planned(engine, root, answer)
     if answer.diagnosis is None:
         return PlanAnswer(root, "none", answer.message)
     if record.preemption_policy == "Never":
@@ -124,8 +130,7 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
     if isinstance(answer, Placed):
         return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.seats))
     if isinstance(answer, PlacedAfter):
-        assert not isinstance(answer.plan, Candidate)
-        return _of(engine, name, answer.plan, answer)
+        return planned(engine, name, answer)
     if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
         return PlanAnswer(name, "none", answer.message)
     if groups.forest.preemption_policy(head) == "Never":

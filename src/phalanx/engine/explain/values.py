@@ -187,6 +187,7 @@ class Would(_Value, frozen=True):
     nodes: int = 0
     relaxations: list[Relaxation] = []
     evicts: list[str] = []  # pods ("ns/name") that the scheduler would have go to make room
+    plan: PlanAnswer | None = None  # the same, with the reason for each and what it costs
 
 
 class Outlook(_Value, frozen=True):

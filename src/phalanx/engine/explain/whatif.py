@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import reasons_of
+from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.trial import verdict_of
@@ -234,6 +235,7 @@ class _Asked:
             nodes=self._engine.columns.count,
             relaxations=list(changes),
             evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, PlacedAfter) else [],
+            plan=planned(self._engine, name, answer) if isinstance(answer, PlacedAfter) else None,
         )
 
     def _pod(self, root: _Root) -> Would:
