@@ -85,6 +85,19 @@ def accessible(page: Any, where: str) -> None:
     assert not found, f"{where}: " + "; ".join(found[:10])
 
 
+def until(page: Any, condition: str, what: str) -> None:
+    """Until an expression about the page's own state holds."""
+    script = """async (text) => {
+        const {cluster, map} = phalanx, holds = CONDITION;
+        for (let turn = 0; turn < 400; turn++) {
+            if (holds(cluster, map)) return true;
+            await new Promise((done) => setTimeout(done, 50));
+        }
+        return false;
+    }"""
+    assert page.evaluate(script.replace("CONDITION", condition), ""), what
+
+
 class Up:
     """`phalanx up` as a process; `start` again after `stop` keeps data and ports."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_run import Up, accessible, chromium, shot, watched_page
+from browser_run import Up, accessible, chromium, shot, until, watched_page
 
 from phalanx.serve.demo import workloads
 
@@ -53,19 +53,6 @@ def live(page: Any) -> None:
     page.locator("#state[data-state=live]").wait_for()
 
 
-def until(page: Any, condition: str, what: str) -> None:
-    """Until an expression about the page's own state holds."""
-    script = """async (text) => {
-        const {cluster, map} = phalanx, holds = CONDITION;
-        for (let turn = 0; turn < 400; turn++) {
-            if (holds(cluster, map)) return true;
-            await new Promise((done) => setTimeout(done, 50));
-        }
-        return false;
-    }"""
-    assert page.evaluate(script.replace("CONDITION", condition), ""), what
-
-
 def logs_in(page: Any, up: Up) -> None:
     link = up.start()
     page.goto(link)
@@ -100,7 +87,7 @@ def sees_gangs_arrive(page: Any, up: Up) -> None:
     page.mouse.move(box["x"] + x, box["y"] + y)
     page.locator(".tip").get_by_text("node-00000").wait_for()
     for mode in ("use", "priority", "state", "gang"):
-        page.locator(f"input[name=mode][value={mode}]").check(force=True)
+        page.locator(f"input[name=mode][value={mode}]").check()
         page.locator("#legend .key").first.wait_for()
         shot(page, f"map-by-{mode}")
     page.mouse.click(box["x"] + x, box["y"] + y)
@@ -167,7 +154,7 @@ def tries_a_remedy(page: Any, up: Up) -> None:
 
 
 def tries_another_manifest(page: Any, up: Up) -> None:
-    page.get_by_role("radio", name="Variant A").check(force=True)
+    page.get_by_role("radio", name="Variant A").check()
     page.get_by_label("Example").select_option(label="Job: 8 whole nodes in one rack")
     page.locator(".outlook .card[data-fits='1']").wait_for()
     until(page, "(c, map) => map.overlay?.marks.size === 8", "eight nodes should be marked")

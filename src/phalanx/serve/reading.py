@@ -380,6 +380,14 @@ class Reader:
                 found[member["node"]] = found.get(member["node"], 0) + 1
         return found
 
+    def group_of(self, unit: str) -> str:
+        """The group a unit of a plan is a member of: "" for one that is a group itself, or in none."""
+        kind, _, key = unit.partition(" ")
+        if kind != "pod" or self.forest is None:
+            return ""
+        leaf = self.forest.leaf_of(PodKey(*key.split("/", 1)))
+        return text_of(leaf) if leaf is not None else ""
+
     def waiting_pods(self, text: str) -> list[tuple[GroupKey | None, Any]]:
         """The pods of a root as the API server knows them, with their group: for a manifest of it."""
         forest, key = self.forest, key_of(text)

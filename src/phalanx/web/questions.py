@@ -57,6 +57,7 @@ class Questions:
     def _locate(self, plan: Json) -> None:
         for victim in plan.get("victims") or ():
             victim["nodes"] = [{"node": n, "pods": c} for n, c in sorted(self._reader.nodes_of(victim["name"]).items())]
+            victim["group"] = self._reader.group_of(victim["name"])
 
     async def manifest(self, query: Query) -> bytes:
         text = manifest_of(

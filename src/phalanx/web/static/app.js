@@ -5,9 +5,10 @@ import { Cluster } from "./cluster.js";
 import { ask, Feed } from "./feed.js";
 import { ClusterMap } from "./map.js";
 import { legend } from "./legend.js";
+import { Guide } from "./guide.js";
 import { Room } from "./room.js";
 import { openLogin } from "./welcome.js";
-import { amount, percent, plural, resourceName } from "./words.js";
+import { amount, number, percent, plural, resourceName } from "./words.js";
 import { groupsView } from "./groups.js";
 import { nodeView } from "./node.js";
 import { planView } from "./plan.js";
@@ -29,6 +30,7 @@ const views = {
   queue: queueView(app), groups: groupsView(app), group: groupsView(app), why: whyView(app), whatif: whatifView(app),
   plan: planView(app), time: timeView(app), node: nodeView(app),
 };
+const guide = new Guide(app);
 let current = null;
 
 // ---- where we are
@@ -146,7 +148,7 @@ function sums() {
     for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
     items.push([name, `${amount(name, used)} of ${amount(name, all)} ${resourceName(name)}`, all ? percent(used / all) : "", all ? used / all : 0]);
   });
-  if (live) items.push(["waiting", queue.total ? `${plural(queue.total, "root")} waiting` : "nobody waits", queue.pods ? plural(queue.pods, "pod") : ""]);
+  if (live) items.push(["waiting", queue.total ? `${number(queue.total)} waiting` : "nobody waits", queue.pods ? plural(queue.pods, "pod") : ""]);
   refresh($("sums"), items.map(([key, text, more, share]) => h("li", { "data-sum": key, class: key === "waiting" && queue.total ? "waits" : "" },
     h("span", {}, text), more ? h("b", {}, more) : "",
     share !== undefined ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } })) : "")));
@@ -174,6 +176,7 @@ function changed(change) {
     if ([...$("resource").options].map((option) => option.value).join() !== names.join())
       show($("resource"), names.map((name) => h("option", { value: name }, resourceName(name))));
     current?.view.change?.(news ?? undefined);
+    guide.change();
     sums();
     if (!news || news.nodes || news.groups) {
       room.update();

@@ -6,6 +6,8 @@ const container = (gpus) => `          containers:
             resources: {limits: {nvidia.com/gpu: "${gpus}"}}
 `;
 
+export const URGENT = "Urgent Job: whom would it send away?";
+
 export const EXAMPLES = [
   {
     name: "Job: 8 whole nodes in one rack",
@@ -86,6 +88,31 @@ spec:
       - name: main
         image: example/train:1
         resources: {requests: {cpu: "4"}}
+`,
+  },
+  {
+    name: URGENT, // the same as examples/urgent.yaml
+    text: `apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: urgent}
+value: 1000
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: incident}
+spec:
+  parallelism: 8
+  completions: 8
+  completionMode: Indexed
+  scheduling:
+    schedulingPolicy: {gang: {}}
+    schedulingConstraints: {topology: [{key: topology.phalanx.dev/rack}]}
+  template:
+    spec:
+      priorityClassName: urgent
+      restartPolicy: Never
+      containers:
+      - {name: main, image: example/incident:1, resources: {limits: {nvidia.com/gpu: "8"}}}
 `,
   },
 ];

@@ -17,7 +17,7 @@ export function groupsView(app) {
   const { cluster } = app;
   const open = new Set();
   const details = new Map(); // group -> {members, events}
-  let element, list, chosen = "", sought = "";
+  let element, list, chosen = "", sought = "", several = false; // several namespaces: then each line names its own
 
   function* tree() {
     const workloads = new Map();
@@ -70,7 +70,7 @@ export function groupsView(app) {
         progress(group.placed, group.min, group.known),
         h("span", { class: "num" }, h("b", { class: met ? "good" : "wait" }, group.placed), ` / ${group.min}`, h("span", { class: "muted" }, group.known > group.min ? ` of ${group.known}` : "", " ", what))),
       h("div", { class: "chips indent" },
-        h("span", { class: "chip" }, kind === "CompositePodGroup" ? `composite of ${below.length}` : namespace),
+        kind === "CompositePodGroup" ? h("span", { class: "chip" }, `composite of ${below.length}`) : several ? h("span", { class: "chip" }, namespace) : "",
         h("span", { class: "chip" }, group.gang ? `gang, at least ${group.min}` : "basic"),
         group.topology ? h("span", { class: "chip" }, `one ${levelName(group.topology)}`) : "",
         group.priority ? h("span", { class: "chip" }, `priority ${group.priority}`) : "",
@@ -125,6 +125,7 @@ export function groupsView(app) {
     if (!list?.isConnected) return;
     for (const key of open) if (!cluster.groups.has(key)) open.delete(key);
     for (const key of details.keys()) if (!open.has(key)) details.delete(key);
+    several = new Set([...cluster.groups.keys()].map((key) => parts(key).namespace)).size > 1;
     const rows = [];
     let hidden = 0;
     for (const entry of tree()) {

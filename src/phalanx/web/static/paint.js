@@ -231,7 +231,8 @@ function ring(ctx, cell, style, width, away = 1.5) {
   ctx.stroke();
 }
 
-const middle = (cell) => [cell.x + cell.size / 2, cell.y + cell.size / 2];
+// Where a rank or a mark stands: at the foot of a cell that shows its devices, else in the middle.
+const middle = (cell) => [cell.x + cell.size / 2, cell.size >= 56 ? cell.y + cell.size - 10 : cell.y + cell.size / 2];
 
 // Members of a gang, joined rank by rank: how far apart neighbours are can be seen at once.
 function ranks(ctx, layout, members, style, scale) {
@@ -275,7 +276,7 @@ export function span(numbers) {
 }
 
 function label(ctx, cell, text, style, scale) {
-  let size = Math.min(13, Math.max(cell.size * 0.42, 7));
+  let size = Math.min(12, Math.max(cell.size * 0.42, 7));
   if (size * scale < 6 || cell.size * scale < 11) return;
   ctx.font = `700 ${size}px system-ui, sans-serif`;
   const over = (ctx.measureText(text).width + size * 0.7) / cell.size;

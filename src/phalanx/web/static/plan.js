@@ -1,59 +1,29 @@
 // A preemption before it happens: who would go and why each, what it costs part by part, whether that is proved.
 
 import { h, refresh, show } from "./dom.js";
-import { age, number, parts, plural, short } from "./words.js";
+import { cost, mapKey, marks, victims } from "./victims.js";
+import { number, parts, plural, short } from "./words.js";
 
 const RESULTS = {
   plan: "There is a plan", fits: "Fits without evicting anybody", underWay: "Under way", hopeless: "Evictions do not help",
   gaveUp: "The search gave up", none: "No plan",
 };
-const PARTS = [
-  ["budgetViolations", "beyond disruption budgets", number],
-  ["highestPriority", "highest priority hurt", (value) => (value === null || value === undefined ? "nobody" : number(value))],
-  ["pods", "pods evicted", number],
-  ["brokenGangs", "gangs left broken", number],
-  ["lostSeconds", "work lost", age],
-];
+
+// Only pods of lower priority are ever evicted: said in numbers where no plan was found.
+function lower(cluster, key) {
+  const priority = cluster.queue.roots.find((root) => root.key === key)?.priority ?? cluster.groups.get(key)?.priority ?? 0;
+  const below = [...cluster.groups.values()].filter((group) => group.placed && group.priority < priority).length;
+  return below ? `${plural(below, "group")} of lower priority run; without them it still would not fit.`
+    : `Only pods of lower priority make way, and its priority is ${number(priority)}: no group that runs has less.`;
+}
 
 export function planView(app) {
   const { cluster } = app;
   let element = null, body = null, picker = null, key = "", stamp = 0, state = "";
 
-  function cost(plan) {
-    if (!plan.cost) return "";
-    const bound = plan.lowerBound;
-    return [h("h3", {}, "What it costs"),
-      h("table", { class: "cost" },
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "in this order"), h("th", { scope: "col" }, "this plan"), bound ? h("th", { scope: "col" }, "no plan below") : "")),
-        h("tbody", {}, PARTS.map(([field, text, say]) => h("tr", {}, h("th", { scope: "row" }, text),
-          h("td", { class: "num" }, say(plan.cost[field] ?? (field === "highestPriority" ? undefined : 0))),
-          bound ? h("td", { class: "num muted" }, say(bound[field] ?? (field === "highestPriority" ? undefined : 0))) : "")))),
-      plan.optimal ? h("p", { class: "good" }, "✓ Proved: no cheaper plan exists.")
-        : plan.result === "plan" ? h("p", { class: "muted" }, "Not proved to be the cheapest.") : ""];
-  }
-
-  function victims(plan) {
-    if (!plan.victims?.length) return "";
-    return [h("h3", {}, "Who would go"), h("ul", { class: "cards" }, plan.victims.map((victim) => h("li", { class: "card goes" },
-      h("p", {}, h("b", {}, victim.name), h("span", { class: "muted" }, ` priority ${number(victim.priority)} · ${plural(victim.pods, "pod")}`)),
-      h("p", {}, victim.why),
-      victim.nodes.length ? h("p", { class: "muted small" }, "on ", victim.nodes.slice(0, 8).map((share, index) => [index ? ", " : "", h("a", { href: `#/node/${share.node}` }, share.node)]), victim.nodes.length > 8 ? " …" : "") : "")))];
-  }
-
-  function marks(plan) {
-    const found = new Map();
-    for (const share of plan.places ?? []) found.set(share.node, { tone: "good", text: `+${share.pods}`, why: `${plural(share.pods, "pod")} of ${parts(key).name} would come here` });
-    for (const victim of plan.victims ?? [])
-      for (const share of victim.nodes) {
-        const comes = found.get(share.node);
-        const gone = (comes?.gone ?? 0) + share.pods;
-        found.set(share.node, { tone: "bad", goes: true, gone, text: `−${gone}`, why: `${plural(gone, "pod")} would go: ${victim.why}` });
-      }
-    return found;
-  }
-
   async function update() {
-    if (!key) return show(body, h("p", { class: "empty" }, cluster.queue.total ? "Choose who should get room." : "Nobody waits, so nobody has to go."));
+    if (!key) return show(body, h("p", { class: "empty" }, cluster.queue.total ? "Choose who should get room."
+      : [h("b", {}, "Nobody waits, so nobody has to go."), " Plan for what is not there yet: choose the urgent example in ", h("a", { href: "#/whatif" }, "What-if"), "."]));
     const asked = ++stamp;
     let plan = null, problem = "";
     try {
@@ -66,11 +36,12 @@ export function planView(app) {
       app.map.lay(null);
       return show(body, h("p", { class: "problem" }, problem));
     }
-    app.map.lay(marks(plan));
+    app.map.lay(marks(plan, key));
     show(body,
       h("p", { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result }, h("b", {}, RESULTS[plan.result] ?? plan.result), " ", plan.summary),
+      plan.result === "hopeless" ? h("p", { class: "muted" }, lower(cluster, key)) : "",
       h("p", { class: "actions" }, h("a", { class: "button", href: `#/why/${key}` }, "Why it waits")),
-      cost(plan), victims(plan),
+      plan.victims?.length ? mapKey() : "", victims(plan, cluster), cost(plan),
       plan.places?.length ? [h("h3", {}, "Where it would then go"), h("p", {}, plan.places.slice(0, 24).map((share, index) => [index ? ", " : "", h("a", { href: `#/node/${share.node}` }, share.node), share.pods > 1 ? ` ×${share.pods}` : ""]), plan.places.length > 24 ? " …" : "")] : "");
   }
 

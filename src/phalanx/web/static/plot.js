@@ -6,7 +6,7 @@ import { clock } from "./words.js";
 const WIDE = 360, HIGH = 76, LEFT = 2, TOP = 6, BOTTOM = 14;
 
 // series: [{name, tone, of: sample -> number|null}]; say: number -> text.
-export function plot(title, samples, series, say, most = 0) {
+export function plot(title, samples, series, say, most = 0, note = "") {
   const values = series.map(({ of }) => samples.map(of));
   const top = Math.max(most, ...values.flat().filter((value) => value !== null && value !== undefined), 1e-9);
   const from = samples[0]?.t ?? 0, until = samples.at(-1)?.t ?? 1;
@@ -31,7 +31,7 @@ export function plot(title, samples, series, say, most = 0) {
     return [area ? s("path", { d: area, class: `area tone-${tone}` }) : "", s("path", { d: path, class: `curve tone-${tone}` })];
   });
   return h("figure", { class: "plot" },
-    h("figcaption", {}, h("b", {}, title),
+    h("figcaption", {}, h("b", {}, title), note ? h("small", { class: "muted plot-note" }, note) : "",
       series.map(({ name, tone }, index) => h("span", { class: `key tone-${tone}` }, h("i", {}), name, " ", h("b", {}, last(values[index]) === undefined ? "–" : say(last(values[index])))))),
     s("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": label, preserveAspectRatio: "none" },
       s("line", { x1: 0, x2: WIDE, y1: y(0), y2: y(0), class: "axis" }), s("line", { x1: 0, x2: WIDE, y1: y(top), y2: y(top), class: "axis faint" }), lines),

@@ -1,7 +1,7 @@
 // The queue: who waits, in the order in which they will be tried, why, and what would help.
 
 import { h, refresh, show } from "./dom.js";
-import { age, number, PLACES, plural, reason, short } from "./words.js";
+import { age, gist, number, PLACES, plural, reason, short } from "./words.js";
 
 const HELPED = 6; // so many rows are asked about without being opened: every question costs the scheduler a few trials
 const SHOWN = 100;
@@ -35,9 +35,10 @@ export function queueView(app) {
       h("a", { class: "card-title", href: `#/why/${root.key}`, "data-focus": root.key },
         h("span", { class: "order", "aria-label": `number ${index + 1}` }, index + 1),
         h("b", { title: root.name }, short(root.name)), h("span", { class: "muted" }, root.namespace)),
-      h("p", { class: "why" }, root.message || (root.place === "active" ? "waiting for its turn" : "no reason told yet")),
-      helps.length ? h("p", { class: "help" }, "would help: ", h("b", {}, helps[0].text), helps.length > 1 ? ` and ${helps.length - 1} more` : "") : "",
-      waits.length ? h("p", { class: "muted small" }, "wakes when ", waits.slice(0, 2).join(", or ")) : "",
+      gist(root.message) ? h("p", { class: "gist" }, gist(root.message)) : "",
+      h("p", { class: gist(root.message) ? "why small muted" : "why", title: root.message }, root.message || (root.place === "active" ? "waiting for its turn" : "no reason told yet")),
+      helps.length ? h("p", { class: "help" }, "Would help: ", h("b", {}, helps[0].text), helps.length > 1 ? ` and ${helps.length - 1} more` : "") : "",
+      waits.length ? h("p", { class: "muted small" }, "Tried again when ", waits.slice(0, 2).join(", or ")) : "",
       h("p", { class: "chips" },
         h("span", { class: "chip", "data-place": root.place }, PLACES[root.place] ?? root.place),
         h("span", { class: "chip" }, plural(root.pods, "pod")),

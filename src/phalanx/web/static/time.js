@@ -18,9 +18,9 @@ export function timeView(app) {
     const shown = cluster.resources.filter((name) => name !== "pods").slice(0, 3);
     refresh(plots,
       plot("In use", samples, shown.map((name, index) => ({ name: resourceName(name), tone: TONES[index], of: (sample) => sample.use[name] ?? 0 })), percent, 1),
-      plot("Torn free room", samples, shown.slice(0, 1).map((name) => ({ name: resourceName(name), tone: "a", of: (sample) => sample.torn[name] ?? 0 })), percent, 1),
-      plot("Queue", samples, [{ name: "roots", tone: "a", of: (sample) => sample.roots }, { name: "pods", tone: "b", of: (sample) => sample.pods }], number, 1),
-      plot("Waits for a place", samples, [{ name: "median", tone: "a", of: (sample) => sample.wait }, { name: "longest", tone: "b", of: (sample) => sample.longest }], age, 1),
+      plot("Fragmentation", samples, shown.slice(0, 1).map((name) => ({ name: resourceName(name), tone: "a", of: (sample) => sample.torn[name] ?? 0 })), percent, 1, "free room on nodes already in use"),
+      plot("Queue", samples, [{ name: "entries", tone: "a", of: (sample) => sample.roots }, { name: "pods", tone: "b", of: (sample) => sample.pods }], number, 1),
+      plot("Waits for a place", samples, [{ name: "median", tone: "a", of: (sample) => sample.wait }, { name: "longest", tone: "b", of: (sample) => sample.longest }], age, 1, "of those placed just then"),
       plot("Oldest in the queue", samples, [{ name: "for", tone: "a", of: (sample) => (sample.roots ? sample.oldest : 0) }], age, 1),
       plot("Evicted", samples, [{ name: "pods", tone: "b", of: (sample) => sample.evicted }], number, 1));
   }

@@ -2,6 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
+import { cost, mapKey, marks as planned, victims } from "./victims.js";
 import { verdict } from "./why.js";
 import { levelName, parts, plural, short } from "./words.js";
 
@@ -38,7 +39,24 @@ export function whatifView(app) {
     app.go("whatif");
     await run("a");
     if (variants.b.text) await run("b");
+    reveal();
   };
+
+  // Opened by the guide.
+  app.tryExample = async (name) => {
+    const example = EXAMPLES.find((each) => each.name === name);
+    put("a", example.text, example.note ?? "");
+    put("b", "", "");
+    shown = "a";
+    namespace = "default";
+    app.go("whatif");
+    if (element?.isConnected) build();
+    await run("a");
+    reveal();
+  };
+
+  // Who came by a button came for the answer, not for the manifest above it.
+  const reveal = () => element?.results?.isConnected && element.results.scrollIntoView({ block: "start", behavior: app.map.still ? "auto" : "smooth" });
 
   function put(name, text, note) {
     Object.assign(variants[name], { text, note, counts: [], set: new Map(), answer: null, problem: "" });
@@ -51,6 +69,7 @@ export function whatifView(app) {
       return update();
     }
     const asked = (variant.asked = (variant.asked ?? 0) + 1);
+    variant.running = true;
     try {
       const counts = [...variant.set.values()];
       const found = await app.ask.whatif({ text: variant.text, namespace, counts });
@@ -60,6 +79,7 @@ export function whatifView(app) {
       if (asked !== variant.asked) return;
       Object.assign(variant, { answer: null, problem: problem.message });
     }
+    variant.running = false;
     update();
   }
 
@@ -71,13 +91,15 @@ export function whatifView(app) {
   function marks() {
     const variant = variants[shown];
     const found = new Map();
-    for (const item of variant.answer?.items ?? [])
+    for (const item of variant.answer?.items ?? []) {
+      for (const [node, mark] of item.plan ? planned(item.plan, item.root) : []) found.set(node, mark);
       for (const place of item.places ?? [])
         for (const share of place.nodes ?? []) {
           const before = found.get(share.node)?.pods ?? 0;
           const pods = before + share.pods;
           found.set(share.node, { tone: shown, text: `+${pods}`, pods, why: `${place.group} would have ${plural(pods, "pod")} here` });
         }
+    }
     return found;
   }
 
@@ -108,10 +130,11 @@ export function whatifView(app) {
       note ? h("p", { class: "muted" }, note) : "",
       (answer.notes ?? []).map((text) => h("p", { class: "muted" }, text)),
       answer.items.map((item) => h("article", { class: "card", "data-fits": item.fits ? "1" : "0" },
-        h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : "Does not fit"), " ", h("span", { title: parts(item.root).name }, short(parts(item.root).name))),
-        h("p", { class: "muted" }, item.summary),
-        h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", { title: place.group }, short(place.group)), `: ${plural(place.pods, "pod")}`,
+        h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : item.plan ? "Fits after evictions" : "Does not fit"), " ", h("span", { title: parts(item.root).name }, short(parts(item.root).name))),
+        h("p", { class: item.plan ? "" : "muted" }, item.plan ? `If it came, ${plural(item.plan.cost?.pods ?? item.evicts.length, "pod")} would make way for it. Now nothing is created and nobody goes.` : item.summary),
+        h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", { title: place.group }, short(place.group.replace(/^\S+ /, ""))), `: ${plural(place.pods, "pod")}`,
           place.domain ? ` in ${levelName(place.key)} ${place.domain}` : "", h("span", { class: "muted" }, ` on ${plural(place.nodes?.length ?? 0, "node")}`)))),
+        item.plan ? [mapKey(), victims(item.plan, app.cluster), cost(item.plan)] : "",
         item.fits ? "" : verdict(app, { ...item, now: item.verdict }, null))));
   }
 
@@ -124,6 +147,7 @@ export function whatifView(app) {
     const rows = [
       ["fits", (answer) => (answer.fits ? "yes" : "no")],
       ["pods placed", (answer) => `${sum(answer, (item) => item.pods)} of ${sum(answer, (item) => item.wanted)}`],
+      ["pods evicted", (answer) => sum(answer, (item) => item.evicts?.length)],
       ["nodes used", nodes],
       ["domains", (answer) => (domains(answer).length ? domains(answer).slice(0, 3).join(", ") + (domains(answer).length > 3 ? " …" : "") : "–")],
     ];
@@ -141,7 +165,7 @@ export function whatifView(app) {
   function build() {
     const variant = variants[shown];
     const area = h("textarea", {
-      id: "manifest", rows: 12, spellcheck: "false", autocomplete: "off", "aria-describedby": "manifest-help",
+      id: "manifest", rows: 9, spellcheck: "false", autocomplete: "off", "aria-describedby": "manifest-help",
       oninput: (event) => {
         variant.text = event.target.value;
         variant.set.clear();
@@ -166,7 +190,7 @@ export function whatifView(app) {
       h("div", { class: "segments", role: "radiogroup", "aria-label": "Variant" }, ["a", "b"].map((name) => h("label", { class: `tone-${name}` },
         h("input", { type: "radio", name: "variant", value: name, checked: name === shown, onchange: () => choose(name) }), h("span", {}, `Variant ${name.toUpperCase()}`)))),
       h("div", { class: "row" },
-        h("label", { class: "select" }, h("span", {}, "Example"), h("select", {
+        h("label", { class: "select" }, h("span", { class: "sr" }, "Example"), h("select", {
           onchange: (event) => {
             const example = EXAMPLES[event.target.value];
             if (!example) return;
@@ -174,7 +198,7 @@ export function whatifView(app) {
             build();
             run(shown);
           },
-        }, h("option", { value: "" }, "choose …"), EXAMPLES.map((example, index) => h("option", { value: index }, example.name)))),
+        }, h("option", { value: "" }, "Example …"), EXAMPLES.map((example, index) => h("option", { value: index }, example.name)))),
         h("label", { class: "button" }, "Open file", h("input", { type: "file", class: "sr", accept: ".yaml,.yml,.json", onchange: (event) => event.target.files[0] && load(event.target.files[0]) })),
         h("button", { type: "button", onclick: () => { put(other, variant.text, ""); choose(other); } }, `Copy to ${other.toUpperCase()}`)),
       h("label", { class: "sr", for: "manifest" }, "Manifest"), area,
@@ -207,7 +231,7 @@ export function whatifView(app) {
       element = h("div", { class: "whatif" });
       show(view, element);
       build();
-      if (!variants.a.answer && !variants.a.problem) run("a");
+      if (!variants.a.answer && !variants.a.problem && !variants.a.running) run("a");
     },
     change() {},
     close: () => app.map.lay(null),

@@ -3,7 +3,13 @@
 
 import { h, show } from "./dom.js";
 import { progress } from "./groups.js";
-import { levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
+import { gist, levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
+
+// "PodGroup name-with-hash" as a short name; the whole one on hovering.
+function named(group) {
+  const [kind, ...rest] = group.split(" ");
+  return [h("span", { class: "kind" }, kind), " ", h("b", { title: group }, short(rest.join(" ")) || group)];
+}
 
 // One bar for each step: how many nodes are left after it.
 function funnel(total, steps) {
@@ -34,8 +40,8 @@ function proof(found, total, depth = 0) {
   const level = found.key ? levelName(found.key) : "";
   const ruled = (found.ruledOut ?? []).map((out) => ({ text: out.reason, nodes: out.nodes }));
   return h("div", { class: "proof", style: { "--depth": depth } },
-    h("p", {}, h("b", {}, found.group), " needs ", h("b", {}, number(found.needed)), found.together ? " together" : "", level ? ` in one ${level}` : "",
-      found.domains ? h("span", { class: "muted" }, ` · ${plural(found.domains, level || "domain")} looked at`) : ""),
+    h("p", {}, named(found.group), " needs ", h("b", {}, number(found.needed)), found.together ? " together" : "", level ? ` in one ${level}` : "",
+      found.domains > 1 || level ? h("span", { class: "muted" }, ` · ${plural(found.domains, level || "domain")} looked at`) : ""),
     ruled.length && total ? funnel(total, ruled) : "",
     h("div", { class: "best" },
       h("p", {}, found.best ? ["best ", level, " ", h("b", {}, found.best), " fits "] : "fits ", h("b", {}, number(found.fits)), " of ", h("b", {}, number(found.needed)),
@@ -76,7 +82,7 @@ function relaxations(app, found, root) {
 
 function levels(item) {
   return h("ul", { class: "levels" }, item.levels.map((level) => h("li", { style: { "--depth": level.depth ?? 0 } },
-    h("div", { class: "tree-row" }, h("span", { class: "kind" }, level.kind), h("b", {}, level.name),
+    h("div", { class: "tree-row" }, h("span", { class: "kind" }, level.kind), h("b", { title: level.name }, short(level.name)),
       progress(level.placed ?? 0, level.minimum ?? 1, level.known ?? 0), h("span", { class: "num" }, `${level.placed ?? 0} / ${level.minimum ?? 1}`)),
     h("p", { class: "chips" }, h("span", { class: "chip" }, level.policy ?? "basic"),
       level.topology ? h("span", { class: "chip" }, `one ${levelName(level.topology)}${level.domains?.length ? `: ${level.domains.slice(0, 3).join(", ")}` : ""}`) : "",
@@ -90,7 +96,7 @@ function queueLine(queue) {
   const words = [PLACES[queue.place] ?? queue.place];
   if (queue.position) words.push(`number ${queue.position}`);
   if (queue.attempts) words.push(plural(queue.attempts, "attempt"));
-  if (queue.waitsFor?.length) words.push(`wakes when ${queue.waitsFor.slice(0, 3).join(", or ")}${queue.waitsFor.length > 3 ? " …" : ""}`);
+  if (queue.waitsFor?.length) words.push(`tried again when ${queue.waitsFor.slice(0, 3).join(", or ")}${queue.waitsFor.length > 3 ? " …" : ""}`);
   if (queue.gate) words.push(`held by ${queue.gate}`);
   return h("p", { class: "muted" }, words.join(" · "));
 }
@@ -102,7 +108,7 @@ export function whyView(app) {
     const root = item.root;
     const waits = !item.scheduled;
     return h("article", { class: "why-card" },
-      h("p", { class: "verdict", "data-ok": item.scheduled ? "1" : "0" }, h("b", {}, item.scheduled ? "Scheduled" : "Waits"), " ", item.summary),
+      h("p", { class: "verdict", "data-ok": item.scheduled ? "1" : "0" }, h("b", {}, item.scheduled ? "Scheduled" : "Waits"), " ", gist(item.summary) ? [gist(item.summary), h("span", { class: "exact" }, item.summary)] : item.summary),
       queueLine(item.queue),
       item.preemption ? h("p", { class: "plan" }, `Making room: ${plural(item.preemption.victims.length, "victim")} of ${item.preemption.total} still there. `, h("a", { href: `#/plan/${root}` }, "See the plan")) : "",
       waits ? h("p", { class: "actions" },

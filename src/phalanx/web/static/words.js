@@ -48,8 +48,22 @@ export function parts(key) {
 // A name without what controllers add to make it unique; the whole name is shown beside it or on hovering.
 export const short = (name) =>
   name
+    .replace(/-what-if$/, "")
     .replace(/-[0-9a-f]{8,10}-[a-z0-9.-]*-pgt-(\d+)-[0-9a-f]{8,10}$/, (_, number) => (number === "0" ? "" : `-${number}`))
     .replace(/-[0-9a-f]{8,10}$/, "");
+
+// The heart of a message in the scheduler's exact words, as one would say it; "" where it is not of a known form.
+export function gist(message) {
+  const text = message ?? "";
+  const missing = /has (\d+) of (\d+) pods, (\d+) missing/.exec(text);
+  if (missing) return `${number(Number(missing[3]))} of its ${number(Number(missing[2]))} pods are not there yet`;
+  const room = /needs (\d+) (pods|groups)( together)?(?: in one (\w+))?; (?:best \w+ (\S+) fits|room for) (\d+)(?: \(limited by ([\w./-]+)\))?/.exec(text);
+  if (!room) return "";
+  const [, needed, what, , level, best, fits, limit] = room;
+  const where = level ? ` in one ${level}` : "";
+  const there = best ? `the best one, ${best}, has room for ${fits}` : `there is room for ${fits}`;
+  return `Needs ${needed} ${what} at once${where}; ${there}${limit ? ` (short of ${resourceName(limit)})` : ""}`;
+}
 
 // Why a root waits, in a word or two: what the filter of the queue offers.
 export function reason(root) {

@@ -1,0 +1,192 @@
+// The guided story: a gang that waits, why, what helps, the command that frees it, and a preemption before it happens.
+// It opens by itself where the demo runs, and by the button in the header anywhere; it changes nothing in the cluster.
+
+import { $, h, refresh } from "./dom.js";
+import { URGENT } from "./examples.js";
+import { parts, plural, short } from "./words.js";
+
+const KEPT = "guide";
+const DEMO = { running: "training", waiting: "evaluation", urgent: "incident" };
+
+export class Guide {
+  constructor(app) {
+    this.app = app;
+    this.element = $("guide");
+    this.step = 0;
+    this.asked = false; // opened or closed by hand in this page
+    this.seen = {}; // what the steps speak of, by role: it keeps its name after it is gone
+    try {
+      Object.assign(this, JSON.parse(localStorage.getItem(KEPT) ?? "{}"));
+    } catch {
+      // a browser that keeps nothing: fine
+    }
+    $("guide-open").addEventListener("click", () => this.toggle());
+  }
+
+  toggle() {
+    this.asked = true;
+    if (this.element.hidden) return this.open();
+    this.close();
+  }
+
+  open() {
+    this.element.hidden = this.closed = false;
+    $("guide-open").setAttribute("aria-expanded", "true");
+    this.keep();
+    this.update();
+    this.element.querySelector(".guide-title")?.focus({ preventScroll: true });
+  }
+
+  close() {
+    this.element.hidden = this.closed = true;
+    $("guide-open").setAttribute("aria-expanded", "false");
+    this.keep();
+    $("guide-open").focus({ preventScroll: true });
+  }
+
+  keep() {
+    try {
+      localStorage.setItem(KEPT, JSON.stringify({ step: this.step, closed: this.closed }));
+    } catch {
+      // as above
+    }
+  }
+
+  // ---- what the cluster has for it
+
+  find() {
+    const { groups, queue } = this.app.cluster;
+    const named = (name) => [...groups.keys()].find((key) => parts(key).kind === "PodGroup" && short(parts(key).name) === name);
+    const demo = Object.fromEntries(Object.entries(DEMO).map(([role, name]) => [role, named(name)]));
+    this.demo ||= Boolean(demo.waiting); // in the demo: its names; elsewhere the largest gang, and the first that waits
+    if (!this.demo) demo.waiting = queue.roots.find((root) => groups.has(root.key))?.key;
+    let most = 0;
+    if (!demo.running) for (const [key, group] of groups) if (group.gang && group.placed > most) [demo.running, most] = [key, group.placed];
+    for (const [role, key] of Object.entries(demo)) if (key) this.seen[role] = key;
+    return demo;
+  }
+
+  // Called with every change of the cluster: opens by itself once, ticks off what has happened.
+  change() {
+    const there = this.find();
+    if (this.element.hidden) {
+      if (this.app.cluster.live && there.waiting && this.demo && !this.closed && !this.asked) this.open();
+      return;
+    }
+    this.update();
+  }
+
+  // ---- the steps
+
+  steps() {
+    const { app } = this;
+    const there = this.find();
+    const { groups } = app.cluster;
+    const name = (role) => short(parts(this.seen[role] ?? "//").name) || "it";
+    const of = (role) => groups.get(there[role]);
+    const waiting = of("waiting"), runs = waiting && waiting.placed >= waiting.min;
+    const root = there.waiting && app.cluster.rootOf(there.waiting);
+    const steps = [
+      {
+        title: "All or nothing",
+        text: ["Eight workers of a training are worth nothing as seven. Such pods form a ", h("b", {}, "gang"), ": all of them start, or none does. On the map every colour is a gang and every small square a device.",
+          there.running ? "" : " No gang runs here now."],
+        act: there.running && [`Show ${name("running")} and its ranks`, () => app.go("group", there.running)],
+      },
+      {
+        title: "A gang that waits",
+        text: !waiting ? "Nobody waits at the moment. `phalanx up --demo` starts a cluster in which a gang does; the steps below then speak of it."
+          : runs ? [h("b", {}, name("waiting")), " waited here; it has got its places meanwhile."]
+          : [h("b", {}, name("waiting")), ` needs ${plural(waiting.min, "place")} and does not get them all. It holds none of them meanwhile: whoever fits may have them.`],
+        act: ["Open the queue", () => app.go("queue")],
+      },
+      {
+        title: "Why it waits",
+        text: "Rule by rule the picture shows how many nodes are left, and which squares of the gang find no place: dashed.",
+        act: root && ["Open why", () => app.go("why", root)],
+      },
+      {
+        title: "What would help",
+        text: runs ? "Every change that a why card offers was tried by the same search that said no." : "Every change below the picture was tried by the same search that said no. One opens in What-if: A as it waits, B with the change.",
+        act: root && !runs && ["Try what helps", () => this.remedy(root)],
+      },
+    ];
+    if (this.demo)
+      steps.push({
+        title: "One command frees it",
+        text: runs ? "" : "In a second terminal, with the two export lines that `make up` printed. Then watch the map: all 24 start in one moment.",
+        command: "kubectl delete jobset training",
+        done: runs && `${name("waiting")} got all its ${waiting.min} places at once.`,
+        act: runs && [`Show ${name("waiting")}`, () => app.go("group", there.waiting)],
+      });
+    const urgent = of("urgent"), came = urgent && urgent.placed >= urgent.min;
+    steps.push({
+      title: "A preemption, before it happens",
+      text: "An urgent Job wants a whole rack. What-if says whom the scheduler would send away, why each, what that costs and whether it is proved. Nothing is created.",
+      command: this.demo ? "phalanx whatif -f examples/urgent.yaml" : "",
+      act: ["Plan it on the map", () => app.tryExample(URGENT)],
+    });
+    if (this.demo)
+      steps.push({
+        title: "Let it come",
+        text: came ? "" : "Only what it needs makes way. Watch the map: first they go, then all eight come at once.",
+        command: "kubectl apply -f examples/urgent.yaml",
+        done: came && `${name("urgent")} has its rack. Who made way waits for room again.`,
+        act: came && [`Show ${name("urgent")}`, () => app.go("group", there.urgent)],
+      });
+    return steps;
+  }
+
+  async remedy(root) {
+    try {
+      const found = (await this.app.ask.why(root)).items[0]?.relaxations ?? [];
+      const change = found.find((each) => each.fits && ["members", "topology"].includes(each.change)) ?? found.find((each) => each.fits);
+      if (change) return this.app.try(root, change);
+    } catch {
+      // gone meanwhile: the why card says so
+    }
+    this.app.go("why", root);
+  }
+
+  move(to) {
+    this.step = to;
+    this.keep();
+    this.update();
+    this.element.querySelector(".guide-title")?.focus({ preventScroll: true });
+  }
+
+  async copy(text, button) {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(button.previousElementSibling); // not allowed: marked, to be copied by hand
+    }
+  }
+
+  update() {
+    const steps = this.steps();
+    const at = Math.min(this.step, steps.length - 1);
+    const { title, text, command, done, act } = steps[at];
+    refresh(this.element,
+      h("div", { class: "guide-head" },
+        h("ol", { class: "guide-steps", "aria-label": "Steps" }, steps.map((step, index) => h("li", {}, h("button", {
+          type: "button", "data-focus": `step ${index}`, "aria-label": `Step ${index + 1}: ${step.title}${step.done ? ", done" : ""}`, title: step.title,
+          "aria-current": index === at ? "step" : null, "data-done": step.done ? "1" : null, onclick: () => this.move(index),
+        }, step.done ? "✓" : index + 1)))),
+        h("button", { type: "button", class: "quiet", id: "guide-close", "aria-label": "Close the guide", title: "Close; the ? above opens it again", onclick: () => this.close() }, "✕")),
+      h("h2", { class: "guide-title", tabindex: "-1", "data-focus": "guide title" }, title),
+      text?.length ? h("p", {}, ticked(text)) : "",
+      command ? h("div", { class: "command" }, h("code", {}, command), h("button", { type: "button", "data-focus": "copy", "aria-label": `Copy: ${command}`, onclick: (event) => this.copy(command, event.target) }, "Copy")) : "",
+      h("p", { class: "good guide-done", role: "status" }, done ? `✓ ${done}` : ""),
+      h("div", { class: "row" },
+        act ? h("button", { type: "button", class: "primary", "data-focus": "act", onclick: act[1] }, act[0]) : "",
+        h("span", { class: "grow" }),
+        at ? h("button", { type: "button", "data-focus": "earlier", onclick: () => this.move(at - 1) }, "Back") : "",
+        at < steps.length - 1 ? h("button", { type: "button", "data-focus": "next", onclick: () => this.move(at + 1) }, "Next")
+          : h("button", { type: "button", "data-focus": "next", onclick: () => this.close() }, "Done")));
+  }
+}
+
+// `like this` is code.
+const ticked = (text) => (typeof text === "string" ? text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part)) : text);
