@@ -127,11 +127,6 @@ def test_pods_stay_five_minutes_on_a_lost_node(world: World) -> None:
     assert world.create(PODS, pod("r", tolerations=everything))["spec"]["tolerations"] == everything
 
 
-def test_pods_run_as_the_default_service_account(world: World) -> None:
-    assert world.create(PODS, pod("p"))["spec"]["serviceAccountName"] == "default"
-    assert world.create(PODS, pod("q", serviceAccountName="robot"))["spec"]["serviceAccountName"] == "robot"
-
-
 def test_an_update_without_the_admitted_fields_keeps_them(world: World) -> None:
     made = world.create(PODS, pod("p"))
     for name in ("priority", "preemptionPolicy"):

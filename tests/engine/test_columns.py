@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from phalanx.engine.framework import Handle, adapters, evaluation
 from phalanx.engine.framework.evaluation import Evaluation
@@ -21,6 +22,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest
+from phalanx.model.objects.pod import PersistentVolumeClaimVolumeSource, Volume
 from phalanx.testing.builders import node, pod
 
 
@@ -75,6 +77,25 @@ class Bench:
             [c.taint_sets[i] for i in c.taint_set[: c.n]], c.names, c.row_of, [sorted(p) for p in c.pods],
             {k: v for k, v in c.images._rows.items() if v}, c.ports._rows,
         ))  # fmt: skip
+
+
+def test_the_volume_of_the_service_account_does_not_make_every_pod_look_new(monkeypatch):
+    """Clusters mount one in every pod, under a name that differs: finding the shape must stay a look-up."""
+    looked: list[str] = []
+    careful = ShapeTable._canonical
+    monkeypatch.setattr(ShapeTable, "_canonical", lambda self, p: looked.append(p.metadata.name) or careful(self, p))
+    bench = Bench()
+
+    def shape(name: str, *volumes: Volume):
+        built = pod(name).cpu("1").build()
+        return bench.shapes.of(replace(built, spec=replace(built.spec, volumes=list(volumes))))
+
+    plain = shape("first")
+    assert {shape(f"p{n}", Volume(name=f"kube-api-access-{n}")) for n in range(50)} == {plain}
+    assert len(looked) == 2, "with no volumes and with one that matters to nobody"
+    claim = PersistentVolumeClaimVolumeSource(claim_name="data")
+    other = shape("q", Volume(name="kube-api-access-q"), Volume(name="d", persistent_volume_claim=claim))
+    assert other is not plain and [volume.name for volume in other.volumes] == ["d"]
 
 
 PODS = [

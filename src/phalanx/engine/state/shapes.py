@@ -159,7 +159,8 @@ class ShapeTable:
             spec.node_selector,
             spec.affinity,
             spec.topology_spread_constraints,
-            spec.volumes,
+            # Others say nothing here, and clusters give every pod one of its own name (kube-api-access-xxxxx).
+            [volume for volume in spec.volumes if _matters(volume)] if spec.volumes else None,
             spec.overhead,
             spec.resources,
             bool(spec.resource_claims),
@@ -271,13 +272,20 @@ def _volumes(pod: Pod) -> tuple[Volume, ...]:
         if volume.ephemeral is not None:
             claim = PersistentVolumeClaimVolumeSource(claim_name=f"{pod.metadata.name}-{volume.name}")
             found.append(Volume(name=volume.name, persistent_volume_claim=claim, ephemeral=volume.ephemeral))
-        elif (
-            volume.persistent_volume_claim
-            or volume.gce_persistent_disk
-            or volume.aws_elastic_block_store
-            or volume.iscsi
-            or volume.rbd
-            or volume.csi
-        ):
+        elif volume.image is None and _matters(volume):
             found.append(volume)
     return tuple(found)
+
+
+def _matters(volume: Volume) -> bool:
+    """Whether a plugin looks at it, or at its image."""
+    return bool(
+        volume.persistent_volume_claim
+        or volume.ephemeral is not None
+        or volume.gce_persistent_disk
+        or volume.aws_elastic_block_store
+        or volume.iscsi
+        or volume.rbd
+        or volume.csi
+        or volume.image is not None
+    )

@@ -13,6 +13,7 @@ from phalanx.local.api.limit_ranges import claim_complaints, fill_pod, pod_compl
 from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, invalid, not_found
 from phalanx.local.api.request import User
+from phalanx.local.api.service_accounts import ServiceAccounts
 from phalanx.local.api.service_addresses import ServiceAddresses
 from phalanx.local.api.view import decode
 from phalanx.model.groups.keys import AFTER_GROUP
@@ -41,6 +42,7 @@ class Admission:
         self._namespaces: dict[str, tuple[int, bool]] = {}  # name -> (revision, terminating)
         self.priorities = Priorities(ctx)
         self._addresses = ServiceAddresses(ctx.store)
+        self._accounts = ServiceAccounts(ctx.store)
         self._rights = ctx.rights
 
     def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
@@ -73,6 +75,7 @@ class Admission:
         if key == "pods":
             self.priorities.pod(kind, obj)
             _pod_defaults(obj)
+            self._accounts.admit(kind, obj, namespace)
             if obj["spec"].get("runtimeClassName"):
                 self._runtime(kind, obj)
             if obj["spec"].get("schedulingGroup"):
@@ -180,8 +183,6 @@ def _pod_defaults(pod: Json) -> None:
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         return
-    if not spec.get("serviceAccountName"):
-        spec["serviceAccountName"] = spec["serviceAccount"] = "default"
     tolerations = spec.get("tolerations") or []
     for key in _DEFAULT_TOLERATIONS:
         if not any(_tolerates(toleration, key) for toleration in tolerations):
