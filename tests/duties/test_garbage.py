@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from in_process import Inside, Json, inside, owner
+from in_process import TIMEOUT, Inside, Json, inside, owner
+from phalanx.base.tasks import EndedEarly
+from phalanx.local.duties import Duties
 
 HOLD = "example.com/hold"
 
@@ -274,5 +276,26 @@ def test_a_kind_that_is_no_longer_served_is_not_a_kind_whose_objects_are_gone() 
                 assert cluster.look("ConfigMap", "child") is not None
             await cluster.delete("Ghost", "g")
             await cluster.gone("ConfigMap", "child")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_duties_do_not_go_on_without_one_of_their_readers(synced: bool) -> None:
+    """A watch that was cancelled by something inside it would leave a kind without garbage collection, unnoticed."""
+
+    async def scenario() -> None:
+        async with inside(duties=False) as cluster:
+            duties = Duties(cluster.client, cluster.registry)
+            running = asyncio.create_task(duties.run())
+            reader = None
+            while reader is None or (synced and not duties.ready.is_set()):
+                await asyncio.sleep(0)
+                reader = next((task for task in asyncio.all_tasks() if task.get_name() == "feed configmaps"), None)
+            reader.cancel()
+            await asyncio.wait([running], timeout=TIMEOUT)
+            assert running.done(), "the duties went on"
+            with pytest.raises(EndedEarly, match="feed configmaps"):
+                running.result()
 
     asyncio.run(scenario())

@@ -20,7 +20,8 @@ from phalanx.cli.backup import backup as backup_command
 from phalanx.cli.backup import restore as restore_command
 from phalanx.local.store import Store, backup
 from phalanx.local.store.contract import Compacted
-from phalanx.local.store.log import Log, StoreInUse
+from phalanx.local.store.log import Log
+from phalanx.local.store.rows import StoreInUse
 
 ALONE = {"run_nodes": False, "run_controllers": False, "run_scheduler": False}
 CONFIGS = "/api/v1/namespaces/default/configmaps"

@@ -14,7 +14,8 @@ from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store import Bounds, Store
 from phalanx.local.store import log as log_module
 from phalanx.local.store.contract import Change, Compacted, Entry, Key, RevisionMismatch, SlowWatcher
-from phalanx.local.store.log import Log, Row
+from phalanx.local.store.log import Log
+from phalanx.local.store.rows import Row
 from phalanx.local.store.watchers import StoreWatcher
 
 POD: Key = ("pods", "default", "p")

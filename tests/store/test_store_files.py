@@ -16,7 +16,8 @@ import pytest
 from phalanx.base.errors import ConfigProblem, ServiceUnavailable
 from phalanx.local.store import Store, backup
 from phalanx.local.store.contract import Key, RevisionMismatch
-from phalanx.local.store.log import APPLICATION_ID, FORMAT, Log, Row, checksum
+from phalanx.local.store.log import Log
+from phalanx.local.store.rows import APPLICATION_ID, FORMAT, Row, checksum
 
 
 def key(index: int) -> Key:

@@ -33,7 +33,7 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
       phalanx backup --kubeconfig ./kubeconfig monday.phalanx
     """
     from phalanx.local.store import backup as backups
-    from phalanx.local.store.log import StoreInUse
+    from phalanx.local.store.rows import StoreInUse
 
     if data and kubeconfig:
         raise ConfigProblem("--kubeconfig", "say --data or --kubeconfig, not both")

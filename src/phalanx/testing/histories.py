@@ -29,7 +29,7 @@ from phalanx.local.api.index import index_of
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.write import Writer
 from phalanx.local.store.commits import CommitThread
-from phalanx.local.store.log import Row
+from phalanx.local.store.rows import Row
 from phalanx.local.store.space import Space
 from phalanx.local.store.store import Store
 from phalanx.model.builtin import registry

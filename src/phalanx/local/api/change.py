@@ -326,10 +326,10 @@ class Changes:
             )
         alarm = "" if terminating or kind.plural == "leases" else self.store.alarm()
         if alarm:
+            # Without Retry-After: a full disk is not mended by waiting, and kubectl would wait in silence.
             raise ServiceUnavailable(
                 f'{kind.plural} "{key[2]}" was not stored: {alarm}. Only deletions and what takes no more room than '
-                "before are stored until there is some: free space on that disk, or delete objects",
-                retry_after=10,
+                "before are stored until there is some: free space on that disk, or delete objects"
             )
 
     async def remove(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:

@@ -18,6 +18,7 @@ import msgspec
 
 from phalanx.base.client import Client
 from phalanx.base.informer import Change, Informer
+from phalanx.base.tasks import cause_of_end, contained, end
 from phalanx.model.kinds import Kind, Registry
 
 FOREGROUND = "foregroundDeletion"
@@ -91,6 +92,7 @@ class Feed:
         self._listeners: list[Listener] = []
         self._on_kinds: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
         self._definitions_changed = asyncio.Event()
 
     def listen(self, listener: Listener, on_kinds: Callable[[], None] | None = None) -> None:
@@ -99,26 +101,44 @@ class Feed:
             self._on_kinds.append(on_kinds)
 
     async def run(self) -> None:
+        try:
+            await self._follow()
+        finally:
+            await end([*self._tasks.values(), *self._telling])
+            self._tasks.clear()
+
+    async def _follow(self) -> None:
         generation = -1
-        async with asyncio.TaskGroup() as group:
-            while True:
-                if generation != self._registry.generation:
-                    generation = self._registry.generation
-                    started = self._follow_kinds(group)
-                    if self.synced.is_set():
-                        for informer in started:
-                            group.create_task(self._tell_when_synced(informer))
-                    else:
-                        for informer in started:
-                            await informer.synced.wait()
-                        self.synced.set()
-                    self._tell_kinds()
-                self._definitions_changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    # The wait has an end because the registry may follow its definitions a moment later.
-                    # Not wait_for: Python 3.11's swallows a cancellation that meets the event.
-                    async with asyncio.timeout(0.2):
-                        await self._definitions_changed.wait()
+        while True:
+            if generation != self._registry.generation:
+                generation = self._registry.generation
+                started = self._follow_kinds()
+                if self.synced.is_set():
+                    for informer in started:
+                        telling = asyncio.create_task(self._tell_when_synced(informer))
+                        self._telling.add(telling)
+                        telling.add_done_callback(self._telling.discard)
+                else:
+                    for informer in started:
+                        while not informer.synced.is_set():
+                            await self._wait(informer.synced)
+                    self.synced.set()
+                self._tell_kinds()
+            self._definitions_changed.clear()
+            # The wait has an end because the registry may follow its definitions a moment later.
+            await self._wait(self._definitions_changed)
+
+    async def _wait(self, event: asyncio.Event) -> None:
+        """For the event or a moment; never beside a reader that has ended, whose kind nobody would look after."""
+        with contextlib.suppress(TimeoutError):
+            # Not wait_for: Python 3.11's swallows a cancellation that meets the event.
+            async with asyncio.timeout(0.2):
+                await event.wait()
+        if any(task.done() for task in self._tasks.values()):
+            raise cause_of_end(self._tasks.values())
+
+    async def _read(self, key: str, informer: Informer[Body]) -> None:
+        await contained(f"feed {key}", informer.run())
 
     async def _tell_when_synced(self, informer: Informer[Body]) -> None:
         await informer.synced.wait()
@@ -128,7 +148,7 @@ class Feed:
         for tell in self._on_kinds:
             tell()
 
-    def _follow_kinds(self, group: asyncio.TaskGroup) -> list[Informer[Body]]:
+    def _follow_kinds(self) -> list[Informer[Body]]:
         wanted = {
             kind.key: kind
             for kind in self._registry.all()
@@ -144,7 +164,7 @@ class Feed:
                 continue
             view = self._views.get(key, Body)
             informer = Informer(self._client, kind.resource(), view, self._sink(kind), optional=True)
-            self._tasks[key] = group.create_task(informer.run(), name=f"feed {key}")
+            self._tasks[key] = asyncio.create_task(self._read(key, informer), name=f"feed {key}")
             started.append(informer)
         return started
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.store import mark
 from phalanx.local.store.contract import Entry, Key
-from phalanx.local.store.log import Log, Row, StoreInUse
+from phalanx.local.store.log import Log
 from phalanx.local.store.mark import Mark
+from phalanx.local.store.rows import Row, StoreInUse
 
 CHUNK = 2000  # rows per transaction
 # Clients remember revisions from before the disaster; nothing new may carry one of them (as etcd's --bump-revision).

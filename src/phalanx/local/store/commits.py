@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.local.store.log import Log, Row
+from phalanx.local.store.log import Log
+from phalanx.local.store.rows import Row
 from phalanx.local.store.space import Space
 
 log = logging.getLogger("phalanx.store")

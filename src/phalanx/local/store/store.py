@@ -20,7 +20,8 @@ from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store import memory
 from phalanx.local.store.commits import CommitThread, Outcome
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
-from phalanx.local.store.log import Log, Row
+from phalanx.local.store.log import Log
+from phalanx.local.store.rows import Row
 from phalanx.local.store.space import Space
 from phalanx.local.store.tables import Tables
 from phalanx.local.store.watchers import Hub, StoreWatcher

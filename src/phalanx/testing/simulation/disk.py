@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from phalanx.local.store.commits import COMPACT_IDLE, CommitThread, Outcome
-from phalanx.local.store.log import Log, Row
+from phalanx.local.store.log import Log
+from phalanx.local.store.rows import Row
 from phalanx.local.store.space import Space
 
 FILES = ("store.db", "store.db-wal", "store.db.mark")
