@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from table_sizes import table_sizes
 from verdicts import binds, no_victims
 
 from phalanx.testing import Cluster
@@ -44,3 +45,17 @@ def test_others_wake_when_the_promise_is_gone():
 def test_others_find_another_node_than_the_promised_one():
     run = waiting().see(node("m").cpu("1"), pod("low").cpu("1"))
     assert binds(run.step()) == {"low": "m"}
+
+
+def test_what_happened_to_promises_is_not_kept_for_ever():
+    """Followers that fell behind start over; everybody else finds what came after the position they know."""
+    run = waiting()
+    nominations, record = run.engine.nominations, run.engine.pods.records["default/p"]
+    seen = nominations.changes.position
+    for _ in range(40_000):
+        nominations.set(record, "n")
+    assert nominations.changes.since(seen) is None
+    known = nominations.changes.position
+    nominations.set(record, "n")
+    assert nominations.changes.since(known) == ["n", "n"]
+    assert table_sizes(nominations)["ChangeLog._entries"] <= 2 * nominations.changes.keep

@@ -176,6 +176,8 @@ class Engine(Scheduler):
         """Attempt up to `limit` roots; returns everything decided since the last step."""
         self._time(now)
         queue = self.queue
+        if self.cluster.outgrown():
+            self.cluster.tidy(queue.requested())
         queue.flush(self.cluster.now)
         self.groups.settle()
         if self.life.holding:

@@ -82,7 +82,11 @@ class Cluster:
             self.bound.pop(name, None)
         namespace, _, plain = name.rpartition("/")
         uid = known.metadata.uid if known is not None else ""
-        self.engine.apply(Gone(kind, plain, "" if kind == "Node" else namespace or "default", uid))
+        if known is not None:
+            namespace = known.metadata.namespace
+        elif kind != "Node":
+            namespace = namespace or "default"
+        self.engine.apply(Gone(kind, plain, namespace, uid))
         self.engine.validate()
         return self
 

@@ -72,8 +72,8 @@ class _Trial:
         if index is not None:
             index.sync()  # what it looks past must be known to the state that is put back
         self._interest = interest.state()
-        self._labels = set(columns.labels)
-        self._resources = len(columns.resource_names)
+        self._labels = {key: column.asked for key, column in columns.labels.items()}
+        self._resources = set(columns.resources)
         self._ids: _Ids = self._shared.setdefault(_Ids, _Ids())
         self.shapes = ShapeTable(columns.resource, interest)
         self.shapes.signers = list(self._engine.shapes.signers)
@@ -85,9 +85,12 @@ class _Trial:
         columns.journal.rewind(self._mark)
         for shape in self.shapes.every():
             engine.evaluations.forget(shape)
-        for key in [key for key in columns.labels if key not in self._labels]:
-            del columns.labels[key]
-        columns.forget_resources(self._resources)
+        for key, column in list(columns.labels.items()):
+            if key in self._labels:
+                column.asked = self._labels[key]
+            else:
+                del columns.labels[key]
+        columns.forget_resources([name for name in columns.resources if name not in self._resources])
         # The index must see pods of the question go as they came, and must not take a later growth of the interest for
         # the one it saw here.
         index = self._shared.get(PodIndex)

@@ -6,6 +6,8 @@ mark of the journal. `variant` is the same cluster with another forest, for ques
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.evaluations import Evaluations
 from phalanx.engine.framework.profile import Profile
@@ -31,6 +33,7 @@ class ClusterState:
         self.shapes = ShapeTable(self.columns.resource, self.interest)
         self.evaluations = Evaluations(self.columns, self.objects)
         self.shapes.on_evict.append(self.evaluations.forget)
+        self.interest.sources.append(self.shapes.mentions)
         self.nominations = Nominations()
         self.records: dict[str, PodRecord] = {}  # every pod that is pending with us or has a node, by key
         self.profiles: dict[str, Profile] = {}  # by scheduler name
@@ -52,3 +55,16 @@ class ClusterState:
         evaluation = self.evaluations.of(record.shape, self.profiles[record.scheduler_name])
         evaluation.refresh()
         return evaluation
+
+    def outgrown(self) -> bool:
+        """Whether tables hold so much that some of it may be of things long gone."""
+        return self.columns.outgrown() or self.interest.outgrown()
+
+    def tidy(self, requested: Iterable[int]) -> None:
+        """Forget what nobody uses any more; between attempts only. `requested`: ids of resources somebody waits for."""
+        if self.columns.journal.recording:
+            return
+        if self.interest.outgrown():
+            self.interest.relearn()
+        if self.columns.outgrown():
+            self.columns.tidy(self.shapes.requested().union(requested))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine.framework import Depends, Floats, Handle, Rows
-from phalanx.engine.plugins.resource_weights import resource_weights
+from phalanx.engine.plugins.resource_weights import MANY_SHAPES, resource_weights
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 
@@ -28,7 +28,7 @@ class NodeResourcesBalancedAllocation:
     def _wanted(self, shape: Shape) -> list[tuple[int, float]] | None:
         """(resource, pod's request); extended resources count only if the pod asks for them. None: best effort."""
         if shape not in self._of_shape:
-            if len(self._of_shape) > 4096:
+            if len(self._of_shape) > MANY_SHAPES:
                 self._of_shape.clear()
             asked = dict(shape.requests)
             pairs = [(rid, asked.get(rid, 0.0)) for rid in self._rids if rid in asked or rid in self._always]

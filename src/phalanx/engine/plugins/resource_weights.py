@@ -6,6 +6,8 @@ from typing import Any
 
 from phalanx.base.errors import ConfigProblem
 
+MANY_SHAPES = 4096  # what a shape asks for of them is remembered for so many
+
 
 def resource_weights(value: Any, path: str) -> list[tuple[str, int]]:
     """[(name, weight)], cpu and memory with weight 1 by default."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import MAX_SCORE, Bools, Depends, Finding, Floats, Handle, Rows, Traits
-from phalanx.engine.plugins.resource_weights import resource_weights
+from phalanx.engine.plugins.resource_weights import MANY_SHAPES, resource_weights
 from phalanx.engine.state.columns import CPU, MEMORY, PODS, Columns
 from phalanx.engine.state.shapes import Shape
 
@@ -101,7 +101,7 @@ class NodeResourcesFit:
         """(resource, pod's request, weight); extended resources count only if the pod asks for them."""
         found = self._of_shape.get(shape)
         if found is None:
-            if len(self._of_shape) > 4096:
+            if len(self._of_shape) > MANY_SHAPES:
                 self._of_shape.clear()
             asked = dict(shape.requests)
             asked[CPU], asked[MEMORY] = shape.nonzero

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from phalanx.engine.plugins.spread_rules import (
 )
 from phalanx.engine.plugins.spread_score import SpreadScore
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.interest import of_labels, of_selector
+from phalanx.engine.state.interest import Mentions, of_labels, of_selector
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, Service, StatefulSet
@@ -44,6 +44,8 @@ class PodTopologySpread:
         self.handle = handle
         self.objects = handle.objects
         self.index = PodIndex.of(handle.columns, handle.interest)
+        if self.args.default_constraints:
+            handle.interest.sources.append(self._mentions)
         self.selectors_version = 0  # +1 when a Service or controller changed: default constraints may differ
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
@@ -53,9 +55,16 @@ class PodTopologySpread:
             return  # the status of a controller changes with every pod
         self.selectors_version += 1
         if isinstance(new, Service):
-            self.handle.interest.learn(of_labels(new.spec.selector))
+            self.handle.interest.learn(of_labels(new.spec.selector), repeated=True)
         elif isinstance(new, ReplicaSet | StatefulSet):
-            self.handle.interest.learn(of_selector(new.spec.selector))
+            self.handle.interest.learn(of_selector(new.spec.selector), repeated=True)
+
+    def _mentions(self) -> Iterator[Mentions]:
+        """What `observe` learned from objects that are still there."""
+        for service in self.objects.all(Service):
+            yield of_labels(service.spec.selector)
+        for owner in (*self.objects.all(ReplicaSet), *self.objects.all(StatefulSet)):
+            yield of_selector(owner.spec.selector)
 
     def constraints(self, shape: Shape, action: str) -> tuple[Constraint, ...]:
         if shape.spread:

@@ -127,7 +127,10 @@ class VolumeState:
             thing: Any = new if new is not None else old
             key = (thing.metadata.namespace, thing.metadata.name)
             if old is not None and old.spec.volume_name:
-                self._claims_of_volume.get(old.spec.volume_name, {}).pop(key, None)
+                claims = self._claims_of_volume.get(old.spec.volume_name, {})
+                claims.pop(key, None)
+                if not claims:
+                    self._claims_of_volume.pop(old.spec.volume_name, None)
             if new is not None and new.spec.volume_name:
                 self._claims_of_volume.setdefault(new.spec.volume_name, {})[key] = None
             self._recount(key)

@@ -18,6 +18,7 @@ from phalanx.engine.state.journal import ChangeLog
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupForest, GroupKey, PodKey
 
+MOST_STARTS = 50_000  # timestamps read
 NOT_YET = 2.0**40  # seconds: later than every start
 UnitKey = str | GroupKey  # a pod's key, or the group that goes as a whole
 
@@ -184,7 +185,7 @@ class Catalogue:
             return NOT_YET
         found = self._starts.get(text)
         if found is None:
-            if len(self._starts) > 50_000:
+            if len(self._starts) > MOST_STARTS:
                 self._starts.clear()
             try:
                 found = parse_rfc3339(text)

@@ -32,6 +32,7 @@ from phalanx.model.groups import COMPOSITE, Group
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
+MOST_FUTILE = 1024  # roots whose last search for victims is remembered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +77,7 @@ class GroupPreemption:
         found = self.plan(tree, built, points)
         if found.units or found.seats:
             return replace(found, note=_text(tree.group, found.victims) if self._anybody(found) else "")
-        if len(self._futile) > 1024:
+        if len(self._futile) > MOST_FUTILE:
             self._futile.clear()
         self._futile[tree.key] = (self._state(tree), found.answer)
         return replace(found, note=self._note(found.answer), gives_up=True)

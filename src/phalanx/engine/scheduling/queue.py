@@ -21,6 +21,7 @@ SortKey = Callable[[int, float, int], tuple[Any, ...]]
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 
 Worth = Callable[["Bucket", ClusterChange], bool]
+_FEW = 64  # entries that mean nothing any more are no reason to look at all
 
 
 def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
@@ -30,7 +31,19 @@ def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
 class Bucket:
     """Roots that wait for the same thing."""
 
-    __slots__ = ("armed", "asleep", "deadline", "heap", "key", "message", "needs", "waits_for", "wakes", "worth")
+    __slots__ = (
+        "armed",
+        "asleep",
+        "deadline",
+        "heap",
+        "key",
+        "left",
+        "message",
+        "needs",
+        "waits_for",
+        "wakes",
+        "worth",
+    )
 
     def __init__(self, key: Hashable, wakes: Wake, worth: Worth | None, message: str, waits_for: Any) -> None:
         self.key = key
@@ -40,6 +53,7 @@ class Bucket:
         self.waits_for = waits_for  # whatever `worth` needs
         self.needs: Requests | None = None  # also roused by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, Root]] = []
+        self.left = 0  # entries of roots that have left since, at most
         self.asleep = True
         self.deadline = 0.0  # woken then even without an event
         self.armed = False  # has an entry among the deadlines
@@ -51,7 +65,16 @@ class Bucket:
             if root.entry is entry and root.place is Place.WAITING:
                 return root
             heapq.heappop(self.heap)
+            self.left -= 1
         return None
+
+    def leave(self) -> None:
+        """One of its roots has left, and its entry stays: not for ever, should the first root wait for ever."""
+        self.left += 1
+        if self.left > _FEW and self.left * 2 > len(self.heap):
+            self.heap = [entry for entry in self.heap if entry[2].entry is entry]
+            heapq.heapify(self.heap)
+            self.left = 0
 
 
 class Queue:
@@ -218,6 +241,10 @@ class Queue:
         """Wake a sleeping bucket, whatever it waits for."""
         self._rouse(bucket)
 
+    def requested(self) -> set[int]:
+        """Ids of the resources that sleepers wait for."""
+        return self._sieve.requested()
+
     def has_active(self) -> bool:
         while self._active:
             entry = self._active[0]
@@ -274,8 +301,10 @@ class Queue:
         """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
         scout_of = root.bucket if root.place is Place.ACTIVE else None
         root.entry = None
-        if root.place is Place.WAITING and root.bucket is not None and root.bucket.first() is None:
-            self._drop(root.bucket)
+        if root.place is Place.WAITING and root.bucket is not None:
+            root.bucket.leave()
+            if root.bucket.first() is None:
+                self._drop(root.bucket)
         root.bucket = None
         root.place = Place.NOWHERE
         if scout_of is not None and not scout_of.asleep:
@@ -301,6 +330,11 @@ class Queue:
         bucket.asleep = False
         if self._buckets.get(bucket.key) is bucket:
             del self._buckets[bucket.key]
+        if len(self._deadlines) > 2 * len(self._buckets) + _FEW:
+            for _, _, each in self._deadlines:
+                each.armed = each.asleep
+            self._deadlines = [entry for entry in self._deadlines if entry[2].asleep]
+            heapq.heapify(self._deadlines)
 
     def _index(self, bucket: Bucket) -> None:
         for bit in _bits(bucket.wakes):

@@ -110,6 +110,7 @@ class Scheduler:
             handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name)
             profile = self.profiles[name] = Profile(settings, registry, handle)
             self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
+        state.columns.keep_all()
 
     def _make_queue(self) -> Queue:
         sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)

@@ -20,6 +20,8 @@ from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
+FEW_PATIENT = 4096  # so many that woke up meanwhile are kept
+
 
 @dataclass(frozen=True, slots=True)
 class Interest:
@@ -41,7 +43,7 @@ class Waiting:
         self._floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
         # Buckets (with their priority) that need not ask those who evict before the floor sinks.
         self._patient: dict[int, tuple[Bucket, int]] = {}
-        self._sweep_at = 4096
+        self._sweep_at = FEW_PATIENT
 
     def sleep(
         self,
@@ -96,7 +98,7 @@ class Waiting:
             self._patient[id(bucket)] = (bucket, priority)
             if len(self._patient) > self._sweep_at:
                 self._patient = {key: entry for key, entry in self._patient.items() if entry[0].asleep}
-                self._sweep_at = max(4096, 2 * len(self._patient))
+                self._sweep_at = max(FEW_PATIENT, 2 * len(self._patient))
 
     def placed(self, priority: int) -> None:
         """A pod was counted on a node: the first of so low a priority rouses those who could evict it."""

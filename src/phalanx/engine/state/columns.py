@@ -3,11 +3,14 @@
 Nothing here decides anything. All changes go through `set_node`, `remove_node`, `place` and `unplace`; each of them
 logs what it changed and can be undone by the journal. Rows keep the order in which nodes arrived (a freed row is
 reused): the row number is the stable tie-break of every choice.
+
+`tidy` forgets columns, values and taints that nobody uses any more. Whoever keeps a column or an id does so only as
+long as `generation` stays the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+from collections.abc import Collection, MutableSequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,7 +18,7 @@ import numpy.typing as npt
 
 from phalanx.engine.state.images import ImageIndex
 from phalanx.engine.state.journal import Change, ChangeLog, Journal
-from phalanx.engine.state.labels import LabelColumn
+from phalanx.engine.state.labels import FEW, LabelColumn
 from phalanx.engine.state.ports import PortIndex
 from phalanx.engine.state.requests import is_device, offered
 from phalanx.model.objects import Node
@@ -42,14 +45,14 @@ class Columns:
         self.capacity = capacity
         self.n = 0  # rows ever used; rows with alive False in between are free
         self.count = 0  # nodes
-        self.generation = 0  # +1 whenever the arrays are replaced by larger ones
+        self.generation = 0  # +1 whenever the arrays are replaced by larger ones, or ids mean something else
         self.row_of: dict[str, int] = {}
         self.names: list[str] = []  # "" on a free row
         self.nodes: list[Node | None] = []
         self.pods: list[dict[str, PodRecord]] = []  # per row, by pod key
         self._free: list[int] = []
         self.resources: dict[str, int] = {name: rid for rid, name in enumerate(_FIRST)}
-        self.resource_names: list[str] = list(_FIRST)
+        self.resource_names: list[str] = list(_FIRST)  # "" for an id that is free
         self.alive: Bools = np.zeros(capacity, dtype=np.bool_)
         self.alloc: Floats = np.zeros((8, capacity))  # (R, N) float64: milli cpu, bytes, units
         self.used: Floats = np.zeros((8, capacity))  # (R, N) float64, sum of requests of pods placed here
@@ -59,6 +62,11 @@ class Columns:
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
         self.labels: dict[str, LabelColumn] = {}
+        self._lasting: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset(_FIRST))  # labels, resources
+        self._round = 0  # of tidying up
+        # How many there may be before it is looked which are still used; writes of nodes since that was last done.
+        self._most_labels = self._most_resources = self._most_taints = FEW
+        self._writes = 0
         self.ports = PortIndex()
         self.images = ImageIndex()
         self.shared: dict[type[Any], Any] = {}  # what plugins share about these columns, one instance per class
@@ -78,9 +86,13 @@ class Columns:
         rid = self.resources.get(name)
         if rid is not None:
             return rid
-        rid = len(self.resource_names)
+        if len(self.resources) < len(self.resource_names):
+            rid = self.resource_names.index("")
+            self.resource_names[rid] = name
+        else:
+            rid = len(self.resource_names)
+            self.resource_names.append(name)
         self.resources[name] = rid
-        self.resource_names.append(name)
         if rid >= len(self.alloc):
             self.alloc = np.concatenate([self.alloc, np.zeros_like(self.alloc)])
             self.used = np.concatenate([self.used, np.zeros_like(self.used)])
@@ -95,29 +107,92 @@ class Columns:
         """Ids of the devices that nodes offer, or that pods asked for."""
         return [rid for rid, name in enumerate(self.resource_names) if is_device(name)]
 
-    def forget_resources(self, keep: int) -> None:
-        """Forget the youngest resources, all but the first `keep`: only a trial asked for them, and nobody may since
-        have learned their ids."""
-        for name in self.resource_names[keep:]:
+    def forget_resources(self, names: Collection[str]) -> None:
+        """Forget resources that no pod and no plugin asks for: nobody may know their ids any more."""
+        for name in names:
             rid = self.resources.pop(name)
             self.alloc[rid, :] = 0.0
-        del self.resource_names[keep:]
+            self.resource_names[rid] = ""
+        while not self.resource_names[-1]:
+            self.resource_names.pop()
 
     def label(self, key: str) -> LabelColumn:
         """The column of a node label key, made and filled the first time somebody asks."""
         column = self.labels.get(key)
         if column is None:
-            column = self.labels[key] = LabelColumn(key, self.capacity)
+            column = self.labels[key] = LabelColumn(key, self.capacity, self._round)
             for row, node in enumerate(self.nodes):
                 if node is not None:
                     column.set(row, node.metadata.labels.get(key))
+        column.asked = self._round
         return column
+
+    # ---- tidying up
+
+    def keep_all(self) -> None:
+        """What is known by now is never forgotten: plugins asked for it when they were made."""
+        self._lasting = (frozenset(self.labels), frozenset(self.resources))
+
+    def outgrown(self) -> bool:
+        """Whether there is so much that some of it may be of nodes and pods long gone."""
+        return (
+            len(self.labels) > self._most_labels
+            or len(self.resources) > self._most_resources
+            or len(self.taint_sets) > self._most_taints
+            or self._writes > self.n + FEW
+        )
+
+    def tidy(self, requested: Collection[int]) -> None:
+        """Forget what nobody uses: label columns that nobody asked for since the last time, values and taints no node
+        has, resources that are neither `requested` (ids) nor offered. Never inside a trial.
+
+        What is kept keeps its order: no choice turns out differently."""
+        again = False
+        if len(self.labels) > self._most_labels:
+            lasting = self._lasting[0]
+            self.labels = {k: c for k, c in self.labels.items() if c.asked == self._round or k in lasting}
+            used = sum(column.asked > column.made for column in self.labels.values())  # in more than one round
+            self._most_labels = len(self.labels) + max(used, FEW)
+            self._round += 1  # with the generation: whoever still uses a column asks for it again
+            again = True
+        if len(self.resources) > self._most_resources:
+            offered_now = self.alloc[:, : self.n].any(axis=1)
+            wanted = set(requested)
+            self.forget_resources(
+                [
+                    n
+                    for n, r in self.resources.items()
+                    if r not in wanted and not offered_now[r] and n not in self._lasting[1]
+                ]
+            )
+            self._most_resources = 2 * len(self.resources) + FEW
+            again = True
+        again = self._tidy_values() or again
+        self.generation += again
+
+    def _tidy_values(self) -> bool:
+        self._writes = 0
+        again = False
+        for column in self.labels.values():
+            again = column.compact() or again
+        if len(self.taint_sets) > self._most_taints:
+            live = np.unique(self.taint_set[: self.n])
+            live = live if live[:1].tolist() == [0] else np.concatenate([[0], live])  # free rows have none
+            ids = np.zeros(len(self.taint_sets), dtype=np.int32)
+            ids[live] = np.arange(len(live))
+            self.taint_set = ids[self.taint_set]
+            self.taint_sets = [self.taint_sets[taint_id] for taint_id in live]
+            self._taint_ids = {taints: taint_id for taint_id, taints in enumerate(self.taint_sets)}
+            self._most_taints = 2 * len(self.taint_sets) + FEW
+            again = True
+        return again
 
     # ---- nodes
 
     def set_node(self, node: Node) -> int:
         """Add a node or replace what is known of it; returns its row."""
         name = node.metadata.name
+        self._writes += 1
         row = self.row_of.get(name, -1)
         old: Node | None = None
         if row < 0:

@@ -5,13 +5,14 @@ other value, and those without the label. So a label is kept only if its key is 
 is; `OTHER` stands for all the rest. Otherwise the leaders of one LeaderWorkerSet, selected by index 0, would make every
 worker of the cluster one of a kind.
 
-What is known only grows. Most values are mentioned before a pod has them (a StatefulSet is there before its pods); only
-a key or value that somebody had already looked past starts a new `epoch`, in which shapes and classes are derived anew.
+Most values are mentioned before a pod has them (a StatefulSet is there before its pods); only a key or value that
+somebody had already looked past starts a new `epoch`, in which shapes and classes are derived anew. What is known
+grows until most of it may be of selectors long gone: then those who mentioned something say it again (`sources`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import LabelSelector
@@ -25,14 +26,21 @@ _MANY_VALUES = 10_000  # more values of a key are not told apart from "all of th
 _MANY_HIDDEN = 20_000
 _MANY_SURPRISES = 8  # a key whose values are usually mentioned too late is kept whole: new epochs are dear
 
-State = tuple[Mentions, dict[str, set[str]], dict[str, int], int]
+_FEW = 1024  # keys and values: so many of selectors long gone are no reason to ask everybody
+
+State = tuple[Mentions, dict[str, set[str]], dict[str, int], int, int]
+Source = Callable[[], Iterable[Mentions]]
 
 
 class LabelInterest:
-    __slots__ = ("_hidden", "_surprises", "_values", "epoch")
+    __slots__ = ("_hidden", "_lasting", "_most", "_size", "_surprises", "_values", "epoch", "sources")
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.sources: list[Source] = []  # who can repeat what selectors mention now; see `learn`
+        self._lasting: Mentions = {}  # of who cannot
+        self._size = 0  # keys and values
+        self._most = _FEW
         self._values: Mentions = {}
         self._hidden: dict[str, set[str]] = {}  # values that somebody got as OTHER in this epoch
         self._surprises: dict[str, int] = {}
@@ -41,12 +49,36 @@ class LabelInterest:
         """For who looks at the values of these labels by itself. True: a new epoch begins."""
         return self.learn(dict.fromkeys(keys))
 
-    def learn(self, mentions: Mentions) -> bool:
-        """Called by whoever learns of a selector (plugins: a Service's, a pod's affinity term)."""
+    def learn(self, mentions: Mentions, *, repeated: bool = False) -> bool:
+        """Called by whoever learns of a selector (plugins: a Service's, a pod's affinity term). `repeated`: one of the
+        `sources` says it again when asked; otherwise it is known for ever."""
+        if not repeated:
+            _merge_all(self._lasting, mentions)
+        return self._learn(mentions)
+
+    def outgrown(self) -> bool:
+        """Whether so much was mentioned that most of it may be of selectors long gone."""
+        return self._size > self._most
+
+    def relearn(self) -> None:
+        """Forget what no selector mentions any more."""
+        before, hidden, epoch = self._values, self._hidden, self.epoch
+        self._values, self._hidden, self._surprises, self._size = {}, {}, {}, 0
+        self._learn(self._lasting)
+        for source in self.sources:
+            for mentions in source():
+                self._learn(mentions)
+        self.epoch = epoch + 1
+        if self._values == before:
+            self._hidden, self.epoch = hidden, epoch
+        self._most = 2 * self._size + _FEW
+
+    def _learn(self, mentions: Mentions) -> bool:
         again = False
         for key, wanted in mentions.items():
             if key not in self._values:
                 self._values[key] = None if wanted is None else set(wanted)
+                self._size += 1 + len(wanted or ())
                 again = True
                 continue
             known = self._values[key]
@@ -60,9 +92,11 @@ class LabelInterest:
                     again = True
                     self._surprises[key] = self._surprises.get(key, 0) + 1
                 known |= fresh
+                self._size += len(fresh)
                 whole = len(known) > _MANY_VALUES or self._surprises.get(key, 0) >= _MANY_SURPRISES
             if whole:
                 self._values[key] = None
+                self._size -= len(known)
                 again = again or bool(hidden)
         if again:
             self.epoch += 1
@@ -102,10 +136,10 @@ class LabelInterest:
         """Everything, to `restore` after a question."""
         values: Mentions = {key: None if known is None else set(known) for key, known in self._values.items()}
         hidden = {key: set(some) for key, some in self._hidden.items()}
-        return values, hidden, dict(self._surprises), self.epoch
+        return values, hidden, dict(self._surprises), self._size, self.epoch
 
     def restore(self, state: State) -> None:
-        self._values, self._hidden, self._surprises, self.epoch = state
+        self._values, self._hidden, self._surprises, self._size, self.epoch = state
 
 
 def of_selector(selector: LabelSelector | None) -> Mentions:
@@ -139,6 +173,13 @@ def of_pod(pod: Pod) -> Mentions:
             found.update(dict.fromkeys(term.match_label_keys or ()))
             found.update(dict.fromkeys(term.mismatch_label_keys or ()))
     return found
+
+
+def _merge_all(into: Mentions, more: Mentions) -> None:
+    """`None` on either side stands for every value."""
+    for key, values in more.items():
+        known = into.setdefault(key, set())
+        into[key] = None if known is None or values is None else known | values
 
 
 def _merge(into: Mentions, more: Mentions) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 MISSING = 0  # value id of rows without the label
+FEW = 64  # so many names of things long gone are no reason to tidy up
 
 
 class LabelColumn:
@@ -15,15 +16,17 @@ class LabelColumn:
     anything per domain (entry 0 is "in no domain").
     """
 
-    __slots__ = ("_index", "_numbers", "ids", "key", "values", "version")
+    __slots__ = ("_index", "_numbers", "asked", "ids", "key", "made", "values", "version")
 
-    def __init__(self, key: str, capacity: int) -> None:
+    def __init__(self, key: str, capacity: int, made: int = 0) -> None:
         self.key = key
         self.ids: npt.NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
         self.values: list[str] = [""]  # by id; entry 0 stands for "missing", not for the empty value
         self._index: dict[str, int] = {}
         self._numbers: npt.NDArray[np.float64] | None = None
         self.version = 0  # +1 whenever a row's value changed
+        self.made = made  # the round of the columns in which it was made, and that in which it was last asked for
+        self.asked = made
 
     @property
     def size(self) -> int:
@@ -48,6 +51,21 @@ class LabelColumn:
 
     def grow(self, more: int) -> None:
         self.ids = np.concatenate([self.ids, np.zeros(more, dtype=np.int32)])
+
+    def compact(self) -> bool:
+        """Number the values that nodes have from 1 again, in the order they had, if most are of nodes long gone. True:
+        ids mean something else now. Whoever still holds the old `ids` and `values` holds what was true."""
+        live = np.unique(self.ids[self.ids != MISSING])
+        if len(self.values) <= 2 * (len(live) + 1) + FEW:
+            return False
+        ids = np.zeros(len(self.values), dtype=np.int32)
+        ids[live] = np.arange(1, len(live) + 1)
+        self.ids = ids[self.ids]
+        self.values = ["", *(self.values[value_id] for value_id in live)]
+        self._index = {value: value_id for value_id, value in enumerate(self.values) if value_id}
+        self._numbers = None
+        self.version += 1
+        return True
 
     def _intern(self, value: str) -> int:
         value_id = self._index.get(value)

@@ -7,14 +7,14 @@ a shape. Third-party plugins add to the key with `sign(pod)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.state.interest import OTHER, LabelInterest, of_pod
+from phalanx.engine.state.interest import OTHER, LabelInterest, Mentions, of_pod
 from phalanx.engine.state.requests import PodRequest, pod_request
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import (
@@ -24,6 +24,9 @@ from phalanx.model.objects.pod import (
     TopologySpreadConstraint,
     Volume,
 )
+
+MOST_QUICK = 20_000  # specs remembered by their bytes
+FEW_SHAPES = 256  # so many are kept whoever uses them
 
 HostPort = tuple[str, str, int]  # (host ip, protocol, port)
 
@@ -123,17 +126,27 @@ class ShapeTable:
                 return shape
         shape = self._canonical(pod)
         if quick is not None:
-            if len(self._quick) > 20_000:
+            if len(self._quick) > MOST_QUICK:
                 self._quick.clear()
             self._quick[self._quick_key(pod, shape.labels)] = shape  # anew: the interest may have grown
         return shape
+
+    def mentions(self) -> Iterator[Mentions]:
+        """What the rules of the pods look at that have a shape here: a source of the interest."""
+        for shape in self._by_key.values():
+            if shape.spread or shape.affinity is not None or shape.anti_affinity is not None:
+                yield of_pod(shape.pod)
+
+    def requested(self) -> set[int]:
+        """Ids of the resources that any shape asks for."""
+        return {rid for shape in self._by_key.values() for rid, _ in shape.requests}
 
     def keep(self, shape: Shape) -> None:
         shape.refs += 1
 
     def drop(self, shape: Shape) -> None:
         shape.refs -= 1
-        if shape.refs <= 0 and len(self._by_key) > 256:
+        if shape.refs <= 0 and len(self._by_key) > FEW_SHAPES:
             self.evict_unused()
 
     def evict_unused(self) -> None:
@@ -174,7 +187,7 @@ class ShapeTable:
         shape = Shape()
         spec, meta = pod.spec, pod.metadata
         # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is ever learned too late.
-        self.interest.learn(of_pod(pod))
+        self.interest.learn(of_pod(pod), repeated=True)
         request = pod_request(pod)
         shape.profile = spec.scheduler_name
         shape.namespace = meta.namespace

@@ -31,6 +31,10 @@ class Sieve(Generic[Sleeper]):
     def __len__(self) -> int:
         return len(self._slot)
 
+    def requested(self) -> set[int]:
+        """Ids of the resources that sleepers ask for."""
+        return set(self._wanted)
+
     def add(self, bucket: Sleeper, requests: Requests) -> None:
         """`requests` (resource id, amount) must all fit for a row to matter to the bucket; () means any row does."""
         self.remove(bucket)
