@@ -14,7 +14,7 @@ from phalanx.engine.framework import Handle, adapters, evaluation
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
-from phalanx.engine.plugins.registry import BUILTIN
+from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.state.columns import MAX_DEVICES, Columns
 from phalanx.engine.state.interest import LabelInterest
 from phalanx.engine.state.objects import Objects
@@ -54,7 +54,7 @@ class Bench:
         balanced = [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]
         args["NodeResourcesBalancedAllocation"] = {"resources": balanced}
         chosen = ProfileSettings(plugins=tuple(PluginUse(name) for name in DEFAULT_PLUGINS), args=args)
-        self.profile = Profile(chosen, BUILTIN, handle)
+        self.profile = Profile(chosen, builtin(Indexes.of(self.columns, self.objects, self.interest)), handle)
         self.placed: list[PodRecord] = []
         self.count = 0
 

@@ -13,6 +13,7 @@ import phalanx.engine
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
+from phalanx.engine.explain import why
 from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Traits, Wake
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
@@ -62,7 +63,7 @@ class AtMostTwo:
     """Vectorised: no more than two pods on a node."""
 
     name = "Mine"
-    depends = Depends.USAGE | Depends.NODE
+    traits = Traits(depends=Depends.USAGE | Depends.NODE)
 
     def mask(self, shape, columns):
         return columns.used[3, : columns.n] < 2
@@ -229,7 +230,7 @@ class Moody:
     """PreEnqueue: closed until a node appears."""
 
     name = "Mine"
-    gate_wakes = Wake.NODE_ADDED
+    traits = Traits(gate_wakes=Wake.NODE_ADDED)
     open = False
 
     def pre_enqueue(self, record):
@@ -294,7 +295,7 @@ class Landlord:
     """PostFilter: promises a node once a pod of lower priority is there."""
 
     name = "Mine"
-    helps_after = Wake.POD_PLACED
+    traits = Traits(helps_after=Wake.POD_PLACED)
 
     def __init__(self):
         self.asked = 0
@@ -302,7 +303,7 @@ class Landlord:
     def helps(self, shape, priority, change):
         return change.record.priority < priority
 
-    def post_filter(self, record, diagnosis, emit):
+    def post_filter(self, record, diagnosis):
         self.asked += 1
         assert diagnosis.message == "0/1 nodes are available: 1 Insufficient cpu."
         return PostFilterResult(Status(Code.UNSCHEDULABLE), message="preemption: nobody to evict.", hopeless=True)
@@ -319,6 +320,28 @@ def test_a_post_filter_adds_its_words_and_is_asked_again_when_it_may_help():
     assert plugin.asked == 1
     run.see(pod("low").cpu("100m")).step()
     assert plugin.asked == 2
+
+
+class Evictor:
+    """PostFilter: sends away whoever is in the way, whatever it costs."""
+
+    name = "Mine"
+
+    def post_filter(self, record, diagnosis):
+        return PostFilterResult(
+            Status(Code.SUCCESS), decisions=(d.Evict(0, "default", "old", "uid-old", reason="Mine"),)
+        )
+
+
+def test_what_a_post_filter_wants_done_is_part_of_its_answer():
+    """So a question can ask it too, and nothing happens."""
+    run = with_plugin(Evictor()).see(node("n").cpu("1"), pod("old").uid("uid-old").cpu("1").node("n"))
+    run.see(pod("new").cpu("1"))
+    why(run.engine, "Pod", "default", "new")
+    assert not run.engine._out
+    evictions = [decision for decision in run.step() if isinstance(decision, d.Evict)]
+    assert [(each.name, each.reason) for each in evictions] == [("old", "Mine")]
+    assert evictions[0].id > 0 and run.bound == {"new": "n"}
 
 
 class OddEnqueue:
@@ -385,16 +408,22 @@ class NotTraits:
 
 class NotAWake:
     name = "Mine"
-    wakes_on = 3
+    traits = Traits(wakes_on=3)  # type: ignore[arg-type]
+
+
+class OutOfPlace:
+    name = "Mine"
+    wakes_on = Wake.NODE
 
 
 @pytest.mark.parametrize(
     ("plugin", "says"),
     [
-        (MisspeltWake, "unknown trait 'wake_on': known are default_weight, depends"),
+        (MisspeltWake, "unknown trait 'wake_on': known are by_taints, by_terms"),
         (MisspeltTraits, "unknown trait 'trait'"),
         (NotTraits, "must be a Traits, got dict"),
         (NotAWake, "wakes_on must be a Wake, got int"),
+        (OutOfPlace, "'wakes_on' belongs into it: traits = Traits"),
     ],
 )
 def test_a_trait_that_would_be_without_effect_is_an_error_at_the_start(plugin, says):

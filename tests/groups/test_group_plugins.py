@@ -96,7 +96,7 @@ def test_feasible_is_asked_before_and_after_and_can_stop_a_group() -> None:
 
 def test_a_helper_after_a_failure_is_heard() -> None:
     class Orders(Base):
-        def pod_group_post_filter(self, group: Any, pods: Any, diagnosis: Any, emit: Any) -> PostFilterResult:
+        def pod_group_post_filter(self, group: Any, pods: Any, diagnosis: Any) -> PostFilterResult:
             return PostFilterResult(Status(Code.SUCCESS), message=f"ordered a node for {len(pods)} pods")
 
     made = engine_with(Orders, {"a": 1}, gang=3).step(1.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import reasons_of
@@ -18,9 +17,9 @@ from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.trial import verdict_of
 from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Would
+from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.plugins.pod_index import PodIndex
 from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refused, Tree
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.state.records import PodRecord
@@ -51,30 +50,20 @@ def whatif(engine: Scheduler, question: Question, *, relax: bool = True) -> Outl
         return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
 
 
-class _Ids:
-    """Ids of shapes in questions: never one the engine uses, never one twice."""
-
-    def __init__(self) -> None:
-        self.next = count(1 << 40)
-
-
 class _Trial:
     """Remembers what a question may change besides rows, and puts it back."""
 
     def __init__(self, engine: Scheduler) -> None:
         self._engine = engine
         self._columns = engine.columns
-        self._shared = engine.columns.shared
+        self._index = engine.indexes.pods
 
     def __enter__(self) -> _Trial:
         columns, interest = self._columns, self._engine.interest
-        index = self._shared.get(PodIndex)
-        if index is not None:
-            index.sync()  # what it looks past must be known to the state that is put back
+        self._index.sync()  # what it looks past must be known to the state that is put back
         self._interest = interest.state()
         self._labels = {key: column.asked for key, column in columns.labels.items()}
         self._resources = set(columns.resources)
-        self._ids: _Ids = self._shared.setdefault(_Ids, _Ids())
         self.shapes = ShapeTable(columns.resource, interest)
         self.shapes.signers = list(self._engine.shapes.signers)
         self._mark = columns.journal.mark()
@@ -93,17 +82,14 @@ class _Trial:
         columns.forget_resources([name for name in columns.resources if name not in self._resources])
         # The index must see pods of the question go as they came, and must not take a later growth of the interest for
         # the one it saw here.
-        index = self._shared.get(PodIndex)
-        if index is not None:
-            index.sync()
+        self._index.sync()
         engine.interest.restore(self._interest)
-        if index is not None:
-            index.sync()
+        self._index.sync()
 
     def record(self, pod: Pod, order: int, created: float) -> PodRecord:
         shape = self.shapes.of(pod)
-        if shape.id < 1 << 40:
-            shape.id = next(self._ids.next)
+        if shape.id < FIRST_ASKED:
+            shape.id = next(self._engine.cluster.asked_ids)
         record = PodRecord(pod, shape, order, created)
         # Rows know pods by key: the real pod of this name, if there is one, must keep its own entry.
         record.key = f"?{record.key}"

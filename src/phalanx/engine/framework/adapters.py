@@ -18,19 +18,15 @@ from phalanx.engine.framework.interface import (
     Depends,
     Finding,
     Floats,
-    NodeFilter,
-    NodeScore,
     NodeView,
     Normaliser,
     Rows,
     ShapeFilter,
     ShapeScore,
     Status,
-    TrackingFilter,
-    TrackingScore,
-    VectorFilter,
-    VectorScore,
+    way_of,
 )
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.shapes import Shape
@@ -85,7 +81,7 @@ class RowFilter:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.depends = int(plugin.depends)
+        self.depends = int(traits_of(plugin).depends)
         self.row_verdict = getattr(plugin, "mask_row", None)
         self.rows_verdict = getattr(plugin, "mask_rows", None)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
@@ -187,7 +183,7 @@ class RowScore:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
-        self.depends = int(plugin.depends)
+        self.depends = int(traits_of(plugin).depends)
         self.row_score = getattr(plugin, "score_row", None)
         self.rows_score = getattr(plugin, "score_rows", None)
         self.bounded = bounded  # must be 0..100 because nothing normalises it
@@ -283,31 +279,18 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-_FILTERS: tuple[Any, ...] = (TrackingFilter, VectorFilter, NodeFilter)
-_SCORES: tuple[Any, ...] = (TrackingScore, VectorScore, NodeScore)
-_kinds: dict[tuple[type[Any], tuple[Any, ...]], Any] = {}
-
-
-def _kind(plugin: Any, protocols: tuple[Any, ...]) -> Any:
-    """The first protocol a plugin implements; asked once per class because asking is slow."""
-    key = (type(plugin), protocols)
-    if key not in _kinds:
-        _kinds[key] = next((protocol for protocol in protocols if isinstance(plugin, protocol)), None)
-    return _kinds[key]
-
-
 def make_filter(plugin: Any, shape: Shape, columns: Columns) -> ShapeFilter | None:
     """A tracker, built and current; None if the plugin leaves this shape alone."""
-    kind = _kind(plugin, _FILTERS)
-    if kind is TrackingFilter:
+    way = way_of(plugin, "filter")
+    if way == "track":
         tracker: ShapeFilter | None = plugin.track(shape, columns)
         if tracker is not None:
             tracker.rebuild()
         return tracker
-    if kind is VectorFilter:
+    if way == "mask":
         row_filter = RowFilter(plugin, shape, columns)
         return row_filter if row_filter.start() else None
-    if kind is NodeFilter:
+    if way == "filter":
         plain = PlainFilter(plugin, shape, columns)
         plain.rebuild()
         return plain
@@ -316,16 +299,16 @@ def make_filter(plugin: Any, shape: Shape, columns: Columns) -> ShapeFilter | No
 
 def make_score(plugin: Any, shape: Shape, columns: Columns) -> ShapeScore | None:
     bounded = getattr(plugin, "normaliser", None) is None
-    kind = _kind(plugin, _SCORES)
-    if kind is TrackingScore:
+    way = way_of(plugin, "score")
+    if way == "track_score":
         tracker: ShapeScore | None = plugin.track_score(shape, columns)
         if tracker is not None:
             tracker.rebuild()
         return tracker
-    if kind is VectorScore:
+    if way == "scores":
         row_score = RowScore(plugin, shape, columns, bounded=bounded)
         return row_score if row_score.start() else None
-    if kind is NodeScore:
+    if way == "score":
         plain = PlainScore(plugin, shape, columns, bounded=bounded)
         plain.rebuild()
         return plain

@@ -7,6 +7,7 @@ mark of the journal. `variant` is the same cluster with another forest, for ques
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.evaluations import Evaluations
@@ -21,6 +22,8 @@ from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest
 
+FIRST_ASKED = 1 << 40  # ids of shapes in questions: never one the engine uses, never one twice
+
 
 class ClusterState:
     def __init__(self, settings: EngineSettings, gates: Gates) -> None:
@@ -31,6 +34,7 @@ class ClusterState:
         self.objects = Objects()
         self.interest = LabelInterest()
         self.shapes = ShapeTable(self.columns.resource, self.interest)
+        self.asked_ids = count(FIRST_ASKED)
         self.evaluations = Evaluations(self.columns, self.objects)
         self.shapes.on_evict.append(self.evaluations.forget)
         self.interest.sources.append(self.shapes.mentions)

@@ -34,7 +34,7 @@ from phalanx.engine.framework.interface import (
     ShapeFilter,
     ShapeScore,
     Status,
-    VectorFilter,
+    way_of,
 )
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.state.columns import Columns
@@ -414,7 +414,7 @@ def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
             if verdict is not None:
                 if not verdict(shape, columns, row):
                     return False
-            elif isinstance(plugin, VectorFilter):
+            elif way_of(plugin, "filter") == "mask":
                 if not RowFilter(plugin, shape, columns).verdict(row):
                     return False
             elif not PlainFilter(plugin, shape, columns).verdict(row):

@@ -5,7 +5,7 @@ pick the simplest that is fast enough:
 
 * plain:      `filter(shape, node)` / `score(shape, node)` per node, adapted automatically;
 * vectorised: `mask(shape, columns)` / `scores(shape, columns)` over all rows at once, and optionally
-  `mask_row` / `score_row` for one row, with `depends` saying which changes of a row matter;
+  `mask_row` / `score_row` for one row, with `Traits.depends` saying which changes of a row matter;
 * tracking:   `track(shape, columns)` / `track_score(shape, columns)` returns an object that follows the change log;
   for verdicts in which rows depend on each other (spreading, affinity, volumes).
 
@@ -18,11 +18,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.engine.decisions import Decision
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.interest import LabelInterest
 from phalanx.engine.state.journal import Change
@@ -47,6 +48,28 @@ POINTS = (
     "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit",
     "preBind", "bind", "postBind", "placementGenerate", "placementFeasible", "placementScore", "podGroupPostFilter",
 )  # fmt: skip
+
+
+# What a plugin has to define to be asked at a point; of several the first it defines is used.
+METHODS: dict[str, tuple[str, ...]] = {
+    "preEnqueue": ("pre_enqueue",),
+    "queueSort": ("sort_key",),
+    "preFilter": ("pre_filter",),
+    "filter": ("track", "mask", "filter"),
+    "postFilter": ("post_filter",),
+    "score": ("track_score", "scores", "score"),
+    "reserve": ("reserve",),
+    "permit": ("permit",),
+    "preBind": ("pre_bind",),
+    "bind": ("bind",),
+    "postBind": ("post_bind",),
+    "placementGenerate": ("generate",),
+    "placementFeasible": ("feasible",),
+    "placementScore": ("score_placement",),
+    "podGroupPostFilter": ("pod_group_post_filter",),
+}
+# What has to be defined with them.
+COMPANIONS = {"mask": "explain", "reserve": "unreserve"}
 
 
 class Code(enum.IntEnum):
@@ -175,18 +198,21 @@ class Plugin(Protocol):
     def name(self) -> str: ...
 
 
+def way_of(plugin: Any, point: str) -> str:
+    """The method by which a plugin is asked at a point; "": it has nothing to say there."""
+    return next((method for method in METHODS[point] if callable(getattr(plugin, method, None))), "")
+
+
 # ---- queue
 
 
-@runtime_checkable
 class PreEnqueue(Protocol):
     def pre_enqueue(self, record: PodRecord) -> Status | None:
         """None: may be queued. A rejected pod is gated until its own object changes, or until a change in the
-        plugin's `gate_wakes` (a Wake mask, default NOTHING)."""
+        plugin's `Traits.gate_wakes`."""
         ...
 
 
-@runtime_checkable
 class QueueSort(Protocol):
     def sort_key(self, priority: int, asked: float, order: int) -> tuple[Any, ...]:
         """Smaller goes first. `asked`: time the root first asked; `order`: arrival number."""
@@ -196,7 +222,6 @@ class QueueSort(Protocol):
 # ---- filter
 
 
-@runtime_checkable
 class PreFilter(Protocol):
     def pre_filter(self, shape: Shape) -> Status | None:
         """Asked once per attempt, before any node. None: go on; SKIP: leave my filter out; rejected: no node at all
@@ -204,7 +229,6 @@ class PreFilter(Protocol):
         ...
 
 
-@runtime_checkable
 class NodeFilter(Protocol):
     """Plain. Assumed to depend on everything of its own row (node and pods) and on nothing else."""
 
@@ -220,12 +244,8 @@ class Finding:
     unresolvable: bool = False
 
 
-@runtime_checkable
 class VectorFilter(Protocol):
-    """Row-local: the verdict about a row depends on that row (and the shape) only."""
-
-    @property
-    def depends(self) -> Depends: ...
+    """Row-local: the verdict about a row depends on that row (and the shape) only, as `Traits.depends` says."""
 
     def mask(self, shape: Shape, columns: Columns) -> Bools | None:
         """(n,) True where the pod may go; None: everywhere, whatever happens to nodes (the filter is left out)."""
@@ -256,12 +276,8 @@ class ShapeFilter(Protocol):
     def explain(self, rows: Rows) -> Sequence[Finding]: ...
 
 
-@runtime_checkable
 class TrackingFilter(Protocol):
-    @property
-    def wakes_on(self) -> Wake:
-        """Changes that may make a shape feasible that this filter rejected."""
-        ...
+    """`Traits.wakes_on`: changes that may make a shape feasible that this filter rejected."""
 
     def track(self, shape: Shape, columns: Columns) -> ShapeFilter | None:
         """None: this filter has nothing to say about the shape, ever."""
@@ -286,24 +302,19 @@ class Normaliser(Protocol):
         ...
 
 
-@runtime_checkable
 class NodeScore(Protocol):
     """Plain: 0..100 unless the plugin also has `normaliser`."""
 
     def score(self, shape: Shape, node: NodeView) -> float: ...
 
 
-@runtime_checkable
 class VectorScore(Protocol):
-    @property
-    def depends(self) -> Depends: ...
-
     def scores(self, shape: Shape, columns: Columns) -> Floats | None:
         """(n,) raw score; None: the same for every node, whatever happens."""
         ...
 
     # Optional: score_row(shape, columns, row) -> float; score_rows(shape, columns, rows) -> Floats;
-    # normaliser: Normaliser; default_weight: int
+    # normaliser: Normaliser
 
 
 class ShapeScore(Protocol):
@@ -319,7 +330,6 @@ class ShapeScore(Protocol):
     # stands for "not scored": it takes no part in the bounds and becomes 0.
 
 
-@runtime_checkable
 class TrackingScore(Protocol):
     def track_score(self, shape: Shape, columns: Columns) -> ShapeScore | None: ...
 
@@ -329,7 +339,6 @@ class TrackingScore(Protocol):
 # ---- after a node was chosen
 
 
-@runtime_checkable
 class Reserve(Protocol):
     def reserve(self, record: PodRecord, row: int) -> Status | None: ...
 
@@ -338,7 +347,6 @@ class Reserve(Protocol):
         ...
 
 
-@runtime_checkable
 class Permit(Protocol):
     def permit(self, record: PodRecord, row: int) -> Status | None:
         """WAIT holds the pod (assumed) for at most `timeout` seconds; the plugin is asked again after every change of
@@ -346,21 +354,18 @@ class Permit(Protocol):
         ...
 
 
-@runtime_checkable
 class PreBind(Protocol):
     def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
         """Asked before Bind, and again after every event while it answers WAIT. Emits its writes once."""
         ...
 
 
-@runtime_checkable
 class Bind(Protocol):
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
         """Emit the decision whose outcome is the outcome of binding; 0: leave it to the next plugin."""
         ...
 
 
-@runtime_checkable
 class PostBind(Protocol):
     def post_bind(self, record: PodRecord, node: str) -> None: ...
 
@@ -374,29 +379,28 @@ class PostFilterResult:
     nominate: str | None = None  # node to nominate; "" clears; None keeps
     message: str = ""  # appended to the message people see, e.g. "preemption: 0/3 nodes are available: …"
     hopeless: bool = False  # trying again for a pod of the same shape and priority is pointless until something changes
+    decisions: tuple[Decision, ...] = ()  # to be carried out, such as Evict; numbered when the answer is committed
 
 
-@runtime_checkable
 class PostFilter(Protocol):
-    def post_filter(self, record: PodRecord, diagnosis: Diagnosis, emit: Emit) -> PostFilterResult:
-        """May emit Evict decisions. The first plugin that returns SUCCESS ends the round."""
+    def post_filter(self, record: PodRecord, diagnosis: Diagnosis) -> PostFilterResult:
+        """The first plugin that returns SUCCESS ends the round. Also asked by questions, which carry out nothing."""
         ...
 
-    # Optional: helps_after: Wake and helps(shape, priority, change: ClusterChange) -> bool. Changes after which the
-    # plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority arrived).
+    # Optional: helps(shape, priority, change: ClusterChange) -> bool, asked after changes in `Traits.helps_after`:
+    # whether the plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority
+    # arrived).
 
 
 # ---- whoever wants to hear of objects
 
 
-@runtime_checkable
 class Observer(Protocol):
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         """An object that is neither Pod nor Node was added (old None), changed, or removed (new None)."""
         ...
 
 
-@runtime_checkable
 class Signs(Protocol):
     def sign(self, pod: Pod) -> Hashable: ...
 
@@ -425,19 +429,16 @@ class GroupView(Protocol):
     def topology_key(self) -> str: ...
 
 
-@runtime_checkable
 class PlacementGenerate(Protocol):
     def generate(self, group: GroupView, parent: Placement) -> Sequence[Placement] | Status: ...
 
 
-@runtime_checkable
 class PlacementFeasible(Protocol):
     def feasible(self, group: GroupView, scheduled: int, remaining: int) -> Status:
         """SUCCESS, WAIT (not yet), UNSCHEDULABLE (preemption may help) or UNRESOLVABLE (nothing will)."""
         ...
 
 
-@runtime_checkable
 class PlacementScore(Protocol):
     def score_placement(
         self, group: GroupView, placement: Placement, assignments: Sequence[tuple[PodRecord, int]]
@@ -446,8 +447,7 @@ class PlacementScore(Protocol):
         ...
 
 
-@runtime_checkable
 class PodGroupPostFilter(Protocol):
     def pod_group_post_filter(
-        self, group: GroupView, pods: Sequence[PodRecord], diagnosis: Any, emit: Emit
+        self, group: GroupView, pods: Sequence[PodRecord], diagnosis: Any
     ) -> PostFilterResult: ...

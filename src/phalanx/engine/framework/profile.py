@@ -13,8 +13,7 @@ from phalanx.engine.framework.traits import check, traits_of
 
 ENTRY_POINTS = "phalanx.plugins"
 
-_FILTERS = (fw.TrackingFilter, fw.VectorFilter, fw.NodeFilter)
-_SCORES = (fw.TrackingScore, fw.VectorScore, fw.NodeScore)
+_AT_GROUPS = ("placementGenerate", "placementFeasible", "placementScore", "podGroupPostFilter")
 
 
 class Profile:
@@ -39,12 +38,22 @@ class Profile:
         self.observers: list[Any] = []
         self.signers: list[Any] = []
         self._weights: dict[str, int] = {}
-        self.groups: dict[str, list[Any]] = {
-            "placementGenerate": [], "placementFeasible": [], "placementScore": [], "podGroupPostFilter": [],
-        }  # fmt: skip
+        self.groups: dict[str, list[Any]] = {point: [] for point in _AT_GROUPS}
+        self._points: dict[str, list[Any]] = {  # in the order of the configuration
+            "preEnqueue": self.pre_enqueue,
+            "preFilter": self.pre_filters,
+            "filter": self.filters,
+            "postFilter": self.post_filters,
+            "reserve": self.reserve,
+            "permit": self.permit,
+            "preBind": self.pre_bind,
+            "bind": self.bind,
+            "postBind": self.post_bind,
+            **self.groups,
+        }
         for at, use in enumerate(settings.plugins):
             self._add(at, use, settings, registry, handle)
-        local = [plugin for plugin in self.filters if not isinstance(plugin, fw.TrackingFilter)]
+        local = [plugin for plugin in self.filters if fw.way_of(plugin, "filter") != "track"]
         # Whether a row without room for every request is certainly infeasible.
         fit = next((plugin for plugin in self.filters if traits_of(plugin).room), None)
         self.fit_is_strict: bool = getattr(fit, "strict", False)
@@ -66,52 +75,40 @@ class Profile:
                     f"profiles[{self.scheduler_name}].plugins[{at}].name", f"there is no plugin {use.name!r}"
                 )
             plugin = factory(settings.args.get(use.name, {}), handle)
-            check(plugin, f"profiles[{self.scheduler_name}].plugins[{at}]")
+            where = f"profiles[{self.scheduler_name}].plugins[{at}]"
+            check(plugin, where)
+            for method, companion in fw.COMPANIONS.items():
+                if hasattr(plugin, method) and not hasattr(plugin, companion):
+                    raise ConfigProblem(where, f"plugin {use.name} has {method}() and lacks {companion}()")
             self.plugins[use.name] = plugin
-            if isinstance(plugin, fw.Observer):
+            if hasattr(plugin, "observe"):
                 self.observers.append(plugin)
-            if isinstance(plugin, fw.Signs):
+            if hasattr(plugin, "sign"):
                 self.signers.append(plugin)
+        self._put_to_work(plugin, use)
 
-        def wanted(point: str, *kinds: Any) -> bool:
-            return (use.points is None or point in use.points) and isinstance(plugin, kinds)
+    def _put_to_work(self, plugin: Any, use: PluginUse) -> None:
+        """At every point where it is wanted and has something to say."""
+        traits = traits_of(plugin)
 
-        if wanted("preEnqueue", fw.PreEnqueue):
-            self.pre_enqueue.append(plugin)
-            wakes = getattr(plugin, "gate_wakes", fw.Wake.NOTHING)
-            if wakes:
-                self.gatekeepers[plugin.name] = wakes
-        if wanted("queueSort", fw.QueueSort) and self.queue_sort is None:
+        def wanted(point: str) -> bool:
+            return (use.points is None or point in use.points) and bool(fw.way_of(plugin, point))
+
+        for point, plugins in self._points.items():
+            if wanted(point):
+                plugins.append(plugin)
+        if wanted("preEnqueue") and traits.gate_wakes:
+            self.gatekeepers[plugin.name] = traits.gate_wakes
+        if wanted("queueSort") and self.queue_sort is None:
             self.queue_sort = plugin
-        if wanted("preFilter", fw.PreFilter):
-            self.pre_filters.append(plugin)
-        if wanted("filter", *_FILTERS):
-            self.filters.append(plugin)
-        preempts = traits_of(plugin).preempts and (use.points is None or "postFilter" in use.points)
+        preempts = traits.preempts and (use.points is None or "postFilter" in use.points)
         self.preempts = self.preempts or preempts
-        if preempts or wanted("postFilter", fw.PostFilter):
+        if preempts and plugin not in self.post_filters:
             self.post_filters.append(plugin)
-        if wanted("score", *_SCORES):
-            self.scores.append((plugin, use.weight or getattr(plugin, "default_weight", 1)))
-        if wanted("reserve", fw.Reserve):
-            self.reserve.append(plugin)
-        if wanted("permit", fw.Permit):
-            self.permit.append(plugin)
-        if wanted("preBind", fw.PreBind):
-            self.pre_bind.append(plugin)
-        if wanted("bind", fw.Bind):
-            self.bind.append(plugin)
-        if wanted("postBind", fw.PostBind):
-            self.post_bind.append(plugin)
-        for point, kind in (
-            ("placementGenerate", fw.PlacementGenerate),
-            ("placementFeasible", fw.PlacementFeasible),
-            ("placementScore", fw.PlacementScore),
-            ("podGroupPostFilter", fw.PodGroupPostFilter),
-        ):
-            if wanted(point, kind):
-                self.groups[point].append(plugin)
-                self._weights[plugin.name] = use.weight or getattr(plugin, "default_weight", 1)
+        if wanted("score"):
+            self.scores.append((plugin, use.weight or traits.default_weight))
+        if any(wanted(point) for point in _AT_GROUPS):
+            self._weights[plugin.name] = use.weight or traits.default_weight
 
     def weight_of(self, name: str) -> int:
         """Of a plugin at a group point."""

@@ -1,12 +1,12 @@
 """What a plugin is, for those who must know without asking it about a node. The core knows plugins by this alone.
 
-A plugin without `traits` gets the careful defaults: whatever it says may depend on everything.
+A plugin without `traits` gets the careful defaults: whatever it says may depend on everything, and any change may help.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from phalanx.base.errors import ConfigProblem
@@ -24,6 +24,13 @@ def _never(shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
+    # ---- what it reads, and what wakes whom it refused
+    depends: Depends = Depends.NODE | Depends.USAGE  # vectorised: changes of a row that matter to that row
+    wakes_on: Wake = Wake.ANY  # tracking filters and PreFilter: changes that may make a shape feasible it rejected
+    gate_wakes: Wake = Wake.NOTHING  # PreEnqueue: changes after which it is asked again
+    helps_after: Wake = Wake.NOTHING  # PostFilter: changes after which it may help although no node has room
+    default_weight: int = 1  # of its score, where the configuration names none
+    # ---- what follows from its verdicts
     room: bool = False  # its verdict is about what is free of what a pod asks for, and about nothing else
     counted: bool = False  # what it says of a second pod on a node follows from slots, caps and conflicts of shapes
     ties: bool = False  # a member on a node may open nodes to its fellows as well as close them
@@ -38,13 +45,10 @@ class Traits:
 
 
 NONE = Traits()
-# What else a plugin may say about itself, and of what type it is.
-_OTHERS: dict[str, type] = {
-    "depends": Depends,
-    "wakes_on": Wake,
-    "gate_wakes": Wake,
-    "helps_after": Wake,
-    "default_weight": int,
+_NAMES = tuple(field.name for field in fields(Traits))
+_MOVED = ("depends", "wakes_on", "gate_wakes", "helps_after", "default_weight")  # once attributes of the plugin itself
+_TYPES: dict[str, type] = {
+    field.name: type(value) for field in fields(Traits) if isinstance(value := getattr(NONE, field.name), int)
 }
 
 
@@ -54,16 +58,19 @@ def traits_of(plugin: Any) -> Traits:
 
 
 def check(plugin: Any, where: str) -> None:
-    """Raises ConfigProblem for a trait that is misspelt or not of its type: it would be without effect, unnoticed."""
+    """Raises ConfigProblem for a trait that is misspelt, out of its place or not of its type: it would be without
+    effect, unnoticed."""
     path = f"{where}.traits"
-    if not isinstance(traits_of(plugin), Traits):
-        raise ConfigProblem(path, f"must be a Traits, got {type(plugin.traits).__name__}")
-    for name, kind in _OTHERS.items():
-        value = getattr(plugin, name, None)
-        if value is not None and not isinstance(value, kind):
+    traits = traits_of(plugin)
+    if not isinstance(traits, Traits):
+        raise ConfigProblem(path, f"must be a Traits, got {type(traits).__name__}")
+    for name, kind in _TYPES.items():
+        value = getattr(traits, name)
+        if not isinstance(value, kind):
             raise ConfigProblem(path, f"{name} must be a {kind.__name__}, got {type(value).__name__}")
     for cls in type(plugin).__mro__:
         for name, value in vars(cls).items():
-            if isinstance(value, Depends | Wake | Traits) and name not in _OTHERS and name != "traits":
-                known = ", ".join(sorted((*_OTHERS, "traits")))
-                raise ConfigProblem(path, f"unknown trait {name!r}: known are {known}")
+            if name in _MOVED:
+                raise ConfigProblem(path, f"{name!r} belongs into it: traits = Traits({name}=…)")
+            if isinstance(value, Depends | Wake | Traits) and name != "traits":
+                raise ConfigProblem(path, f"unknown trait {name!r}: known are {', '.join(sorted(_NAMES))}")

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import MAX_SCORE, Code, Emit, Placement, PostFilterResult, Status
+from phalanx.engine.decisions import Decision
+from phalanx.engine.framework import MAX_SCORE, Code, Placement, PostFilterResult, Status
 from phalanx.engine.framework.adapters import PluginFailure, guarded
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.build import Built
@@ -141,20 +142,24 @@ class Points:
 
     # ---- what if not?
 
-    def after_failure(self, group: Group, pods: list[PodRecord], diagnosis: Any, emit: Emit) -> tuple[bool, list[str]]:
-        """(a plugin helped, what the plugins say)."""
+    def after_failure(
+        self, group: Group, pods: list[PodRecord], diagnosis: Any
+    ) -> tuple[bool, list[str], tuple[Decision, ...]]:
+        """(a plugin helped, what the plugins say, what they want done)."""
         notes: list[str] = []
+        decisions: tuple[Decision, ...] = ()
         for plugin in self._helpers:
-            result = guarded(plugin, plugin.pod_group_post_filter, view_of(group), pods, diagnosis, emit)
+            result = guarded(plugin, plugin.pod_group_post_filter, view_of(group), pods, diagnosis)
             if not isinstance(result, PostFilterResult):
                 raise PluginFailure(plugin.name, "pod_group_post_filter() must answer a PostFilterResult")
+            decisions += result.decisions
             if result.message:
                 notes.append(result.message)
             if result.status.code is Code.ERROR:
                 raise PluginFailure(plugin.name, result.status.message)
             if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
-                return result.status.code is Code.SUCCESS, notes
-        return False, notes
+                return result.status.code is Code.SUCCESS, notes, decisions
+        return False, notes, decisions
 
 
 def _inside(built: Built, allowed: np.ndarray) -> Any:

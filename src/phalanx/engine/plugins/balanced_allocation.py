@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Depends, Floats, Handle, Rows
+from phalanx.engine.framework import Floats, Handle, Rows
 from phalanx.engine.plugins.resource_weights import MANY_SHAPES, resource_weights
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
@@ -16,8 +16,6 @@ from phalanx.engine.state.shapes import Shape
 
 class NodeResourcesBalancedAllocation:
     name = "NodeResourcesBalancedAllocation"
-    depends = Depends.NODE | Depends.USAGE
-    default_weight = 1
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         weights = resource_weights(args.get("resources"), "resources")

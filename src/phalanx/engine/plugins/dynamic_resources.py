@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.engine.framework import Code, Handle, Status, Wake
+from phalanx.engine.framework import Code, Handle, Status, Traits, Wake
 from phalanx.engine.state.shapes import Shape
 
 MESSAGE = "pod has resource claims, and dynamic resource allocation is not supported yet by this scheduler"
@@ -13,7 +13,7 @@ MESSAGE = "pod has resource claims, and dynamic resource allocation is not suppo
 
 class DynamicResources:
     name = "DynamicResources"
-    wakes_on = Wake.NOTHING  # only the pod itself can change this
+    traits = Traits(wakes_on=Wake.NOTHING)  # only the pod itself can change this
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         pass

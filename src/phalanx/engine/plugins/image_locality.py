@@ -18,7 +18,6 @@ _MAX_PER_IMAGE = 1000 * 1024 * 1024
 
 class ImageLocality:
     name = "ImageLocality"
-    default_weight = 1
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         pass

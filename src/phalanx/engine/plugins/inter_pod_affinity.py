@@ -46,14 +46,19 @@ def _has_terms(shape: Shape) -> bool:
 
 class InterPodAffinity:
     name = "InterPodAffinity"
-    traits = Traits(ties=True, touches=_has_terms, by_terms=lambda shape: True, relieved=True)
-    default_weight = 2
-    wakes_on = Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.NAMESPACE
+    traits = Traits(
+        default_weight=2,
+        wakes_on=Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.NAMESPACE,
+        ties=True,
+        touches=_has_terms,
+        by_terms=lambda shape: True,
+        relieved=True,
+    )
 
-    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+    def __init__(self, args: Mapping[str, Any], handle: Handle, index: PodIndex) -> None:
         self.args = InterPodAffinityArgs.read(args)
         self.objects = handle.objects
-        self.index = PodIndex.of(handle.columns, handle.interest)
+        self.index = index
         self.namespaces_version = 0  # +1 when a namespace came, went or got other labels
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows
+from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
@@ -19,8 +19,7 @@ from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
 
 class NodeAffinity:
     name = "NodeAffinity"
-    depends = Depends.NODE
-    default_weight = 2
+    traits = Traits(depends=Depends.NODE, default_weight=2)
     normaliser = ByMax()
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows
+from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows, Traits
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 
 
 class NodeName:
     name = "NodeName"
-    depends = Depends.NODE
+    traits = Traits(depends=Depends.NODE)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         pass

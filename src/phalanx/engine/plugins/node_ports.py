@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows, Traits
+from phalanx.engine.framework import Bools, Finding, Handle, Rows, Traits
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 
@@ -15,7 +15,6 @@ from phalanx.engine.state.shapes import Shape
 class NodePorts:
     name = "NodePorts"
     traits = Traits(counted=True)
-    depends = Depends.USAGE | Depends.NODE
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         pass

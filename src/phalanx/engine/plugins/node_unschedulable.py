@@ -16,8 +16,7 @@ _TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 
 class NodeUnschedulable:
     name = "NodeUnschedulable"
-    traits = Traits(cordons=True)
-    depends = Depends.NODE
+    traits = Traits(depends=Depends.NODE, cordons=True)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         pass

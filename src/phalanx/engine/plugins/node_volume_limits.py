@@ -26,8 +26,7 @@ FULL = "node(s) exceed max volume count"
 
 class NodeVolumeLimits(VolumePlugin):
     name = "NodeVolumeLimits"
-    traits = Traits(relieved=True)
-    wakes_on = Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED
+    traits = Traits(wakes_on=Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED, relieved=True)
 
     def track(self, shape: Shape, columns: Columns) -> VolumeFilter | None:
         return LimitsFilter(self.state, shape, columns) if claims_of(shape) else None

@@ -158,15 +158,6 @@ class PodIndex:
         self._rule_sets: dict[bytes, RuleSet] = {}
         self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
 
-    @classmethod
-    def of(cls, columns: Columns, interest: LabelInterest) -> PodIndex:
-        """The one index of these columns."""
-        found = columns.shared.get(cls)
-        if found is None:
-            found = columns.shared[cls] = cls(columns, interest)
-        assert isinstance(found, PodIndex)
-        return found
-
     def sync(self) -> None:
         """Bring all classes and rule sets up to date."""
         log = self.columns.log

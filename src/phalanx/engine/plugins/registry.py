@@ -1,6 +1,9 @@
-"""Every plugin that ships, by name."""
+"""Every plugin that ships, by name, and what those of all profiles share about one cluster."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
 
 from phalanx.engine.framework import Factory
 from phalanx.engine.plugins.balanced_allocation import NodeResourcesBalancedAllocation
@@ -14,6 +17,7 @@ from phalanx.engine.plugins.node_name import NodeName
 from phalanx.engine.plugins.node_ports import NodePorts
 from phalanx.engine.plugins.node_unschedulable import NodeUnschedulable
 from phalanx.engine.plugins.node_volume_limits import NodeVolumeLimits
+from phalanx.engine.plugins.pod_index import PodIndex
 from phalanx.engine.plugins.priority_sort import PrioritySort
 from phalanx.engine.plugins.resources_fit import NodeResourcesFit
 from phalanx.engine.plugins.scheduling_gates import SchedulingGates
@@ -21,26 +25,44 @@ from phalanx.engine.plugins.taint_toleration import TaintToleration
 from phalanx.engine.plugins.topology_spread import PodTopologySpread
 from phalanx.engine.plugins.volume_binding import VolumeBinding
 from phalanx.engine.plugins.volume_restrictions import VolumeRestrictions
+from phalanx.engine.plugins.volume_state import VolumeState
 from phalanx.engine.plugins.volume_zone import VolumeZone
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.objects import Objects
 
-BUILTIN: dict[str, Factory] = {
-    "SchedulingGates": SchedulingGates,
-    "PrioritySort": PrioritySort,
-    "NodeName": NodeName,
-    "NodeUnschedulable": NodeUnschedulable,
-    "TaintToleration": TaintToleration,
-    "NodeAffinity": NodeAffinity,
-    "NodePorts": NodePorts,
-    "NodeResourcesFit": NodeResourcesFit,
-    "VolumeRestrictions": VolumeRestrictions,
-    "NodeVolumeLimits": NodeVolumeLimits,
-    "VolumeBinding": VolumeBinding,
-    "VolumeZone": VolumeZone,
-    "PodTopologySpread": PodTopologySpread,
-    "InterPodAffinity": InterPodAffinity,
-    "DynamicResources": DynamicResources,
-    "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
-    "ImageLocality": ImageLocality,
-    "DefaultPreemption": DefaultPreemption,
-    "DefaultBinder": DefaultBinder,
-}
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Made once per engine; given to the plugins that need them."""
+
+    pods: PodIndex
+    volumes: VolumeState
+
+    @classmethod
+    def of(cls, columns: Columns, objects: Objects, interest: LabelInterest) -> Indexes:
+        return cls(PodIndex(columns, interest), VolumeState(columns, objects))
+
+
+def builtin(indexes: Indexes) -> dict[str, Factory]:
+    return {
+        "SchedulingGates": SchedulingGates,
+        "PrioritySort": PrioritySort,
+        "NodeName": NodeName,
+        "NodeUnschedulable": NodeUnschedulable,
+        "TaintToleration": TaintToleration,
+        "NodeAffinity": NodeAffinity,
+        "NodePorts": NodePorts,
+        "NodeResourcesFit": NodeResourcesFit,
+        "VolumeRestrictions": partial(VolumeRestrictions, state=indexes.volumes),
+        "NodeVolumeLimits": partial(NodeVolumeLimits, state=indexes.volumes),
+        "VolumeBinding": partial(VolumeBinding, state=indexes.volumes),
+        "VolumeZone": partial(VolumeZone, state=indexes.volumes),
+        "PodTopologySpread": partial(PodTopologySpread, index=indexes.pods),
+        "InterPodAffinity": partial(InterPodAffinity, index=indexes.pods),
+        "DynamicResources": DynamicResources,
+        "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
+        "ImageLocality": ImageLocality,
+        "DefaultPreemption": DefaultPreemption,
+        "DefaultBinder": DefaultBinder,
+    }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.framework import MAX_SCORE, Bools, Depends, Finding, Floats, Handle, Rows, Traits
+from phalanx.engine.framework import MAX_SCORE, Bools, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.plugins.resource_weights import MANY_SHAPES, resource_weights
 from phalanx.engine.state.columns import CPU, MEMORY, PODS, Columns
 from phalanx.engine.state.shapes import Shape
@@ -26,8 +26,6 @@ _STRATEGIES = ("LeastAllocated", "MostAllocated", "RequestedToCapacityRatio")
 class NodeResourcesFit:
     name = "NodeResourcesFit"
     traits = Traits(room=True, counted=True)
-    depends = Depends.NODE | Depends.USAGE
-    default_weight = 1
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         strategy = args.get("scoringStrategy") or {}

@@ -17,9 +17,7 @@ from phalanx.model.objects.node import Taint
 
 class TaintToleration:
     name = "TaintToleration"
-    traits = Traits(by_taints=True)
-    depends = Depends.NODE
-    default_weight = 3
+    traits = Traits(depends=Depends.NODE, default_weight=3, by_taints=True)
     normaliser = ByMax(reverse=True)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:

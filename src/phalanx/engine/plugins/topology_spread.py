@@ -35,15 +35,18 @@ MISSING = MESSAGE + " (missing required label)"
 
 class PodTopologySpread:
     name = "PodTopologySpread"
-    traits = Traits(ties=True, by_terms=lambda shape: bool(shape.spread))
-    default_weight = 2
-    wakes_on = Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.SERVICE
+    traits = Traits(
+        default_weight=2,
+        wakes_on=Wake.NODE | Wake.POD_GONE | Wake.POD_PLACED | Wake.POD_LABELS | Wake.SERVICE,
+        ties=True,
+        by_terms=lambda shape: bool(shape.spread),
+    )
 
-    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
+    def __init__(self, args: Mapping[str, Any], handle: Handle, index: PodIndex) -> None:
         self.args = PodTopologySpreadArgs.read(args)
         self.handle = handle
         self.objects = handle.objects
-        self.index = PodIndex.of(handle.columns, handle.interest)
+        self.index = index
         if self.args.default_constraints:
             handle.interest.sources.append(self._mentions)
         self.selectors_version = 0  # +1 when a Service or controller changed: default constraints may differ
@@ -63,8 +66,10 @@ class PodTopologySpread:
         """What `observe` learned from objects that are still there."""
         for service in self.objects.all(Service):
             yield of_labels(service.spec.selector)
-        for owner in (*self.objects.all(ReplicaSet), *self.objects.all(StatefulSet)):
-            yield of_selector(owner.spec.selector)
+        for replicas in self.objects.all(ReplicaSet):
+            yield of_selector(replicas.spec.selector)
+        for ordered in self.objects.all(StatefulSet):
+            yield of_selector(ordered.spec.selector)
 
     def constraints(self, shape: Shape, action: str) -> tuple[Constraint, ...]:
         if shape.spread:

@@ -58,12 +58,10 @@ class Promise:
 
 class VolumeBinding(VolumePlugin):
     name = "VolumeBinding"
-    traits = Traits(relieved=True)
-    default_weight = 1
-    wakes_on = Wake.STORAGE | Wake.NODE
+    traits = Traits(wakes_on=Wake.STORAGE | Wake.NODE, relieved=True)
 
-    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
-        super().__init__(args, handle)
+    def __init__(self, args: Mapping[str, Any], handle: Handle, state: VolumeState) -> None:
+        super().__init__(args, handle, state)
         self.args = VolumeBindingArgs.read(args)
         self._promises: dict[str, Promise] = {}  # by pod uid
 

@@ -26,8 +26,7 @@ ONE_POD = (
 
 class VolumeRestrictions(VolumePlugin):
     name = "VolumeRestrictions"
-    traits = Traits(relieved=True)
-    wakes_on = Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED
+    traits = Traits(wakes_on=Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED, relieved=True)
 
     def pre_filter(self, shape: Shape) -> Status | None:
         for use in claims_of(shape):

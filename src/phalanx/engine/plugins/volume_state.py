@@ -107,14 +107,6 @@ class VolumeState:
         self._node_position = -1
         self._reach: dict[str, tuple[PersistentVolume, Bools]] = {}
 
-    @classmethod
-    def of(cls, handle: Handle) -> VolumeState:
-        found = handle.columns.shared.get(cls)
-        if found is None:
-            found = handle.columns.shared[cls] = cls(handle.columns, handle.objects)
-        assert isinstance(found, VolumeState)
-        return found
-
     # ---- objects
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
@@ -136,6 +128,7 @@ class VolumeState:
             self._recount(key)
         elif kind == "PersistentVolume":
             thing = new if new is not None else old
+            self._reach.pop(thing.metadata.name, None)
             for key in self._claims_of_volume.get(thing.metadata.name, {}):
                 self._recount(key)
         elif kind == "StorageClass":
@@ -285,8 +278,8 @@ class VolumeState:
 class VolumePlugin:
     """What all volume plugins do: share one state and tell it of storage objects."""
 
-    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
-        self.state = VolumeState.of(handle)
+    def __init__(self, args: Mapping[str, Any], handle: Handle, state: VolumeState) -> None:
+        self.state = state
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         self.state.observe(kind, old, new)

@@ -22,8 +22,7 @@ _STABLE = {
 
 class VolumeZone(VolumePlugin):
     name = "VolumeZone"
-    traits = Traits(relieved=True)
-    wakes_on = Wake.STORAGE | Wake.NODE
+    traits = Traits(wakes_on=Wake.STORAGE | Wake.NODE, relieved=True)
 
     def pre_filter(self, shape: Shape) -> Status | None:
         for use in claims_of(shape):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from phalanx.engine.framework import Bools
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
@@ -294,7 +295,6 @@ def _looks_at_others(evaluation: Evaluation) -> bool:
         shape.affinity is not None
         or bool(shape.spread)
         or any(
-            getattr(plugin, "wakes_on", None) is not None and not traits_of(plugin).relieved
-            for plugin, _ in evaluation.filters
+            way_of(plugin, "filter") == "track" and not traits_of(plugin).relieved for plugin, _ in evaluation.filters
         )
     )

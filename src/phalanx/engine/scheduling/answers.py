@@ -6,7 +6,10 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phalanx.engine.framework import Code, Status, Wake
+import msgspec
+
+from phalanx.engine.decisions import Decision
+from phalanx.engine.framework import Code, Emit, Status, Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
@@ -53,6 +56,7 @@ class Refused:
     message: str
     hopeless: bool = False  # no eviction can help
     notes: str = ""  # what PostFilter plugins and preemption add to the message
+    decisions: tuple[Decision, ...] = ()  # what PostFilter plugins want done
     # of groups
     built: Built | None = None
     outcome: Outcome | None = None
@@ -96,6 +100,15 @@ class PlacedAfter:
 
 
 Answer = Placed | PlacedAfter | Refused
+
+
+def carry_out(answer: Answer, emit: Emit) -> None:
+    """What PostFilter plugins want done is decided now; their decisions have no ids yet."""
+    refused = answer.refused if isinstance(answer, PlacedAfter) else answer
+    for decision in refused.decisions if isinstance(refused, Refused) else ():
+        fields = msgspec.structs.asdict(decision)
+        del fields["id"]
+        emit(type(decision), **fields)
 
 
 @dataclass(frozen=True, slots=True)

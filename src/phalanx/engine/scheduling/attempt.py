@@ -1,18 +1,17 @@
 """One attempt: from the state and a root to an answer. The only one there is.
 
 The scheduler commits the answer; `why`, `whatif` and `plan` read it. Nothing is changed by asking: trials are rewound,
-and PostFilter plugins get an `emit` that leads nowhere unless the scheduler asks.
+and what PostFilter plugins want done is part of the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Code, Emit, PostFilterResult, Status
+from phalanx.engine.framework import Code, PostFilterResult, Status
 from phalanx.engine.framework.adapters import PluginFailure, guarded
 from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -44,11 +43,6 @@ from phalanx.model.groups import Group
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
 
-def nowhere(cls: type[Any], **fields: Any) -> int:
-    """An `emit` for attempts that nobody commits."""
-    return 0
-
-
 class Attempts:
     def __init__(self, state: ClusterState, pods: PodPreemption, groups: GroupPreemption, commits: Commits) -> None:
         self._cluster = state
@@ -59,7 +53,7 @@ class Attempts:
 
     # ---- pods
 
-    def pod(self, record: PodRecord, *, evict: bool = True, emit: Emit = nowhere) -> Answer:
+    def pod(self, record: PodRecord, *, evict: bool = True) -> Answer:
         """`evict`: also look whom to evict, and ask PostFilter plugins."""
         state = self._cluster
         try:
@@ -77,11 +71,11 @@ class Attempts:
                 diagnosis.findings += blocked
                 diagnosis.plugins |= {plugin for plugin, _ in blocked}
             refused = Refused(Cause.ROOM, diagnosis.message, evaluation=evaluation, diagnosis=diagnosis, alike=True)
-            return self._after_filters(record, refused, diagnosis, emit) if evict else refused
+            return self._after_filters(record, refused, diagnosis) if evict else refused
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
 
-    def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, emit: Emit) -> Answer:
+    def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis) -> Answer:
         """PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""
         notes: list[str] = []
         found: Look | None = None
@@ -91,10 +85,11 @@ class Attempts:
                 result = PostFilterResult(found.status, found.nominate, found.message, found.alike)
             else:
                 found = None
-                result = guarded(plugin, plugin.post_filter, record, diagnosis, emit)
+                result = guarded(plugin, plugin.post_filter, record, diagnosis)
                 if not isinstance(result, PostFilterResult):
                     raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
             refused.nominate, refused.alike = result.nominate, result.hopeless
+            refused.decisions += result.decisions
             if result.message:
                 notes.append(result.message)
             if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
@@ -119,7 +114,7 @@ class Attempts:
             self._points[name] = Points(self._cluster.profiles[name], self._cluster.columns) or None
         return self._points[name]
 
-    def group(self, tree: Tree, *, evict: bool = True, emit: Emit = nowhere) -> Answer:
+    def group(self, tree: Tree, *, evict: bool = True) -> Answer:
         """`evict`: also look whom to evict, and ask PodGroupPostFilter plugins."""
         state = self._cluster
         try:
@@ -130,9 +125,7 @@ class Attempts:
                 self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
             )
             if evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
-                return self._make_room(
-                    tree, whole if answer.cause is Cause.WHOLE and whole else built, answer, points, emit
-                )
+                return self._make_room(tree, whole if answer.cause is Cause.WHOLE and whole else built, answer, points)
             return answer
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
@@ -216,14 +209,13 @@ class Attempts:
             return None
         return completion.in_vain(self._cluster.columns, tree.group, self._leaves(tree), built)
 
-    def _make_room(
-        self, tree: Tree, built: Built, refused: Refused, points: Points | None, emit: Emit
-    ) -> PlacedAfter | Refused:
+    def _make_room(self, tree: Tree, built: Built, refused: Refused, points: Points | None) -> PlacedAfter | Refused:
         if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
             refused.releases, refused.notes = True, RELEASED
             return refused
         if points is not None:
-            helped, notes = points.after_failure(tree.group, list(tree.records), refused, emit)
+            helped, notes, decisions = points.after_failure(tree.group, list(tree.records), refused)
+            refused.decisions += decisions
             refused.notes += "".join(f", {note}" for note in notes)
             if helped:
                 return refused

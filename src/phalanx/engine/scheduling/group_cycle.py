@@ -7,11 +7,12 @@ from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import words
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refusal, Refused
+from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refusal, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.evictions import Evictions
@@ -82,7 +83,8 @@ class GroupCycle:
             return
         if self._evictions.of(root.key) is None and self._lives.of(root.key) is GroupState.EVICTING:
             self._lives.to(root.key, GroupState.QUEUED)  # one that came to nothing is no reason to wait
-        answer = self._attempts.group(tree, emit=self._emit)
+        answer = self._attempts.group(tree)
+        carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._commit(root, group, answer)
         elif isinstance(answer, PlacedAfter):
@@ -221,7 +223,7 @@ class GroupCycle:
                 if plugin in profile.row_filters or (not built.coupled and tracker.mask[alive].all()):
                     continue  # asked row by row, or not in the way
                 cross.append(plugin)
-                wakes |= getattr(plugin, "wakes_on", Wake.ANY)
+                wakes |= traits_of(plugin).wakes_on
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
             interest, more = self._waiting.interest(profile, shape, root.priority, cross)

@@ -7,11 +7,11 @@ of a node are kept in step with the state. Who decides is elsewhere; what happen
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.reservations import unreserve
@@ -49,19 +49,27 @@ class OnHold:
 
 
 class Lifecycle:
-    def __init__(self, state: ClusterState, queue: Queue, waiting: Waiting, members: Members, stories: Stories) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: Queue,
+        waiting: Waiting,
+        members: Members,
+        stories: Stories,
+        evictions: Evictions,
+    ) -> None:
         self._cluster = state
         self._columns = state.columns
         self._queue = queue
         self._waiting = waiting
         self._members = members
+        self._evictions = evictions
         self._note, self._told = stories.note, stories.told  # most pods are bound at once and need no story
         self.records = state.records
         self.holding: dict[str, OnHold] = {}  # pods that wait for Permit or PreBind
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of assumed pods: to come back after a failure
         self.crowded: set[int] = set()  # rows that others filled or that shrank: over-commit there is not our doing
-        self.departed: list[Callable[[PodRecord], None]] = []  # told of every pod that is gone or finished
         self.impossible: deque[str] = deque(maxlen=100)  # transitions that are not in the table: our own mistakes
 
     def _to(self, record: PodRecord, state: PodState) -> None:
@@ -225,8 +233,7 @@ class Lifecycle:
             self._note(record.key, "finished" if finished else "deleted")
         del self.records[record.key]
         self._cluster.shapes.drop(record.shape)
-        for tell in self.departed:
-            tell(record)
+        self._evictions.gone(record)
         if self._members.claims(record):
             self._members.gone(record, finished=finished)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused
+from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.evictions import Evictions
@@ -56,7 +56,8 @@ class PodCycle:
             return
         if root.key in self._evictions.plans:
             self._evictions.of(root.key)  # one that came to nothing is no reason to wait
-        answer = self._attempts.pod(record, emit=self._emit)
+        answer = self._attempts.pod(record)
+        carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._binding.commit(root, record, answer.seats[0][1])
         elif isinstance(answer, PlacedAfter):

@@ -8,8 +8,9 @@ evaluation per shape, however many pods wait. The queue never looks at nodes its
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Wake
@@ -83,6 +84,8 @@ class Queue:
         sieve: Sieve[Bucket],
         sort_key: SortKey = by_priority,
         *,
+        readmit: Callable[[Root], None] | None = None,
+        gatekeepers: Mapping[str, Wake] = MappingProxyType({}),
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
         flush_after: float = 300.0,
@@ -100,8 +103,8 @@ class Queue:
         self._deadlines: list[tuple[float, int, Bucket]] = []
         self._ticket = 0
         # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
-        self.gatekeepers: dict[str, Wake] = {}
-        self.readmit: Callable[[Root], None] = self.activate
+        self._gatekeepers = dict(gatekeepers)
+        self._readmit = readmit or self.activate
 
     # ---- moving roots
 
@@ -199,7 +202,7 @@ class Queue:
             root = entry[2]
             if root.entry is entry and root.place is Place.BACKOFF:
                 if root.gate[0]:
-                    self.readmit(root)  # it failed at the gate: ask there again
+                    self._readmit(root)  # it failed at the gate: ask there again
                 else:
                     self._into_active(root)
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -232,10 +235,10 @@ class Queue:
             for bucket in self._sieve.passing(change.row):
                 if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
                     self._rouse(bucket)
-        if self.gatekeepers:
-            names = [name for name, wakes in self.gatekeepers.items() if wakes & change.kind]
+        if self._gatekeepers:
+            names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
             for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
-                self.readmit(root)
+                self._readmit(root)
 
     def rouse(self, bucket: Bucket) -> None:
         """Wake a sleeping bucket, whatever it waits for."""

@@ -15,7 +15,7 @@ from phalanx.engine.framework.profile import Profile, third_party
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.workload_status import WorkloadStatuses
-from phalanx.engine.plugins.registry import BUILTIN
+from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.preemption.catalogue import Catalogue
 from phalanx.engine.scheduling.admission import Admission
 from phalanx.engine.scheduling.attempt import Attempts
@@ -32,7 +32,7 @@ from phalanx.engine.scheduling.pod_cycle import PodCycle
 from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
-from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.queue import Queue, by_priority
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.stories import Stories
 from phalanx.engine.scheduling.waiting import Waiting
@@ -55,6 +55,7 @@ class Scheduler:
         self.columns, self.objects, self.interest = state.columns, state.objects, state.interest
         self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
         self.profiles = state.profiles
+        self.indexes = Indexes.of(state.columns, state.objects, state.interest)
         self._make_profiles(plugins)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
@@ -69,8 +70,7 @@ class Scheduler:
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
         waiting = Waiting(state, queue, self.preemption)
         members = Members(state, queue, self.evictions, conditions, WorkloadStatuses(state.forest, emit), commits)
-        self.life = Lifecycle(state, queue, waiting, members, self.stories)
-        self.life.departed.append(self.evictions.gone)
+        self.life = Lifecycle(state, queue, waiting, members, self.stories, self.evictions)
         self.pods = Pods(state, queue, self.life, members, status, catalogue)
         self.binding = Binding(state, queue, self.life, members, self.pods, status, emit)
         self.pod_cycle = PodCycle(
@@ -99,7 +99,7 @@ class Scheduler:
         ]
 
     def _make_profiles(self, more: Mapping[str, Factory]) -> None:
-        registry: dict[str, Factory] = {**BUILTIN, **more}
+        registry: dict[str, Factory] = {**builtin(self.indexes), **more}
         named = {use.name for profile in self.settings.profiles for use in profile.plugins}
         registry.update(third_party(named - registry.keys()))
         state = self.cluster
@@ -114,17 +114,15 @@ class Scheduler:
 
     def _make_queue(self) -> Queue:
         sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)
-        queue = Queue(
+        return Queue(
             Sieve(self.columns),
-            **({"sort_key": sort.sort_key} if sort is not None else {}),
+            sort.sort_key if sort is not None else by_priority,
+            readmit=self._readmit,
+            gatekeepers={name: wakes for p in self.profiles.values() for name, wakes in p.gatekeepers.items()},
             initial_backoff=self.settings.initial_backoff,
             max_backoff=self.settings.max_backoff,
             flush_after=self.settings.flush_after,
         )
-        queue.readmit = self._readmit
-        for profile in self.profiles.values():
-            queue.gatekeepers.update(profile.gatekeepers)
-        return queue
 
     def _readmit(self, root: Root) -> None:
         if root.kind == "Pod":

@@ -14,6 +14,7 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import allows
 from phalanx.engine.framework.profile import Profile
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.scheduling.pod_preemption import HELPS_AFTER, PodPreemption
 from phalanx.engine.scheduling.queue import ROW_WAKES, Bucket, Queue
 from phalanx.engine.scheduling.roots import Root
@@ -66,7 +67,7 @@ class Waiting:
             if plugin is None or plugin in profile.row_filters:
                 continue
             cross.append(plugin)
-            wakes |= getattr(plugin, "wakes_on", Wake.ANY)
+            wakes |= traits_of(plugin).wakes_on
         key = twins_of(record) if shared else ("root", root.key)
         interest, more = self.interest(profile, record.shape, record.priority, cross, asks)
         needs = record.shape.requests if profile.fit_is_strict else ()
@@ -83,7 +84,7 @@ class Waiting:
         helpers = []
         wakes = Wake.NOTHING
         for plugin in profile.post_filters:
-            after = getattr(plugin, "helps_after", Wake.NOTHING)
+            after = traits_of(plugin).helps_after
             if after:
                 helpers.append(plugin)
                 wakes |= after
@@ -123,12 +124,14 @@ class Waiting:
     def helps(self, interest: Interest, change: ClusterChange) -> bool:
         """Whether a change can make a shape feasible. Must never be wrongly False."""
         for plugin in interest.cross:
-            if change.kind & getattr(plugin, "wakes_on", Wake.ANY):
+            if change.kind & traits_of(plugin).wakes_on:
                 hint = getattr(plugin, "worth", None)
                 if hint is None or _perhaps(hint, interest.shape, change):
                     return True
         for plugin in interest.helpers:
-            if change.kind & plugin.helps_after and _perhaps(plugin.helps, interest.shape, interest.priority, change):
+            if change.kind & traits_of(plugin).helps_after and _perhaps(
+                plugin.helps, interest.shape, interest.priority, change
+            ):
                 return True
         if change.kind & interest.evicts and self._preemption.helps(interest.shape, interest.priority, change):
             return True

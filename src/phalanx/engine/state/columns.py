@@ -11,7 +11,7 @@ long as `generation` stays the same.
 from __future__ import annotations
 
 from collections.abc import Collection, MutableSequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,6 @@ class Columns:
         self._writes = 0
         self.ports = PortIndex()
         self.images = ImageIndex()
-        self.shared: dict[type[Any], Any] = {}  # what plugins share about these columns, one instance per class
         self._view()
 
     def _view(self) -> None:
@@ -156,7 +155,7 @@ class Columns:
             self._round += 1  # with the generation: whoever still uses a column asks for it again
             again = True
         if len(self.resources) > self._most_resources:
-            offered_now = self.alloc[:, : self.n].any(axis=1)
+            offered_now = self.alloc[:, : self.n].max(axis=1, initial=0.0)
             wanted = set(requested)
             self.forget_resources(
                 [
