@@ -16,7 +16,7 @@ from phalanx.engine.preemption.cost import Cost, beyond, broken, hurt
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import ChangeLog
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import GroupForest, GroupKey, PodKey
+from phalanx.model.groups import GroupForest, GroupKey
 
 MOST_STARTS = 50_000  # timestamps read
 NOT_YET = 2.0**40  # seconds: later than every start
@@ -47,6 +47,7 @@ class Catalogue:
 
     def __init__(self, state: ClusterState) -> None:
         self.cluster = state
+        self.forest: GroupForest = state.forest
         self.columns: Columns = state.columns
         self.budgets = Budgets(state.objects)
         self.units: dict[UnitKey, Unit] = {}
@@ -59,10 +60,6 @@ class Catalogue:
         self.changed_rows = ChangeLog[int]()
         self.epoch = 0  # +1 when everything was built anew
         self._starts: dict[str, float] = {}
-
-    @property
-    def forest(self) -> GroupForest | None:
-        return self.cluster.forest
 
     @property
     def circumstances(self) -> tuple[int, ...]:
@@ -108,25 +105,20 @@ class Catalogue:
 
     def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
         """(unit, priority) of a placed pod."""
-        forest = self.forest
-        leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
-        if forest is None or leaf is None:
-            return record.key, record.priority
-        root = forest.resolve(leaf).root
-        known = root is not None and forest.group(root) is not None
-        priority = forest.priority(root) if known and root is not None else record.priority
-        unit = forest.disruption_unit(leaf)
-        return (unit if unit is not None else record.key), priority
+        leaf = self.forest.leaf_of_pod(record.namespace, record.name)
+        return (record.key, record.priority) if leaf is None else self._unit_in(leaf, record)
 
-    def _leaf(self, record: PodRecord) -> GroupKey | None:
-        forest = self.forest
-        return forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+    def _unit_in(self, leaf: GroupKey, record: PodRecord) -> tuple[UnitKey, int]:
+        root = self.forest.root_of(leaf)
+        priority = self.forest.priority(root) if root is not None else record.priority
+        return self.forest.disruption_unit(leaf) or record.key, priority
 
     def _add(self, row: int, record: PodRecord) -> UnitKey | None:
         if record.terminating:
             self.leaving.setdefault(row, {})[record.key] = record
             return None
-        key, priority = self.unit_of(record)
+        leaf = self.forest.leaf_of_pod(record.namespace, record.name)
+        key, priority = (record.key, record.priority) if leaf is None else self._unit_in(leaf, record)
         unit = self.units.get(key)
         if unit is None:
             unit = self.units[key] = Unit(key, priority)
@@ -135,7 +127,6 @@ class Catalogue:
         start = self.start(record)
         unit.started += start
         self.on_row.setdefault(row, {}).setdefault(key, {})[record.key] = record
-        leaf = self._leaf(record)
         if leaf is not None:
             self._running[leaf] = self._running.get(leaf, 0) + 1
         self._unit_of[record.key] = (key, leaf, start)
@@ -249,7 +240,7 @@ class Catalogue:
 
     def minimum(self, leaf: GroupKey) -> int:
         """Of a gang; 0 for a group that is none."""
-        group = self.forest.group(leaf) if self.forest is not None else None
+        group = self.forest.group(leaf)
         return group.spec.minimum if group is not None and group.spec is not None and group.spec.gang else 0
 
     def running(self, leaf: GroupKey) -> int:

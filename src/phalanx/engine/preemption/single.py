@@ -6,7 +6,7 @@ way (a port, an affinity rule, a volume) are judged by the filters themselves in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -27,6 +27,7 @@ TRIALS = 100  # rows judged by the filters themselves, per attempt
 MAX_TABLES = 64
 IMPOSSIBLE = np.inf
 PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
+Freed = tuple[Unit, dict[int, float]]  # what a unit frees on a row, by resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,11 @@ class RowTable:
 
     def best(self, allowed: Bools) -> int:
         """The cheapest allowed row, the lowest among equals; -1 if there is none."""
-        rows = np.flatnonzero(allowed & (self.cost[0] < IMPOSSIBLE))
+        left = allowed & (self.cost[0] < IMPOSSIBLE)
         for part in self.cost:
-            if len(rows) <= 1:
-                break
-            values = part[rows]
-            rows = rows[values == values.min()]
-        return int(rows[0]) if len(rows) else -1
+            left &= part == part.min(where=left, initial=IMPOSSIBLE)
+        row = int(left.argmax())
+        return row if left[row] else -1
 
 
 class Chooser:
@@ -138,14 +137,13 @@ class Chooser:
         return left
 
     def candidates(self, priority: int, row: int) -> list[tuple[Unit, dict[str, PodRecord]]]:
-        """Units of lower priority with pods on the row, whom to spare first in front."""
-        catalogue = self.catalogue
-        found = [
-            (catalogue.units[key], pods)
-            for key, pods in catalogue.on_row.get(row, {}).items()
-            if catalogue.units[key].priority < priority
+        """Units of lower priority with their pods on the row."""
+        units = self.catalogue.units
+        return [
+            (unit, pods)
+            for key, pods in self.catalogue.on_row.get(row, {}).items()
+            if (unit := units[key]).priority < priority
         ]
-        return sorted(found, key=lambda entry: catalogue.hurt(entry[0]), reverse=True)
 
     def cheapest(
         self, shape: Shape, priority: int, row: int, besides: str = ""
@@ -155,38 +153,32 @@ class Chooser:
         lacking = {rid: amount - left[rid] for rid, amount in shape.requests if amount > left[rid]}
         if not lacking:
             return self.cost(()), ()
-        entries = self.candidates(priority, row)
-        if not entries:
-            return None
-        freed = []
-        for unit, pods in entries:
+        freed: list[Freed] = []
+        total = dict.fromkeys(lacking, 0.0)
+        for unit, pods in self.candidates(priority, row):
             gives = dict.fromkeys(lacking, 0.0)
             for record in pods.values():
                 for rid, amount in record.shape.requests:
                     if rid in gives:
                         gives[rid] += amount
+                        total[rid] += amount
             freed.append((unit, gives))
-        total = {rid: sum(gives[rid] for _, gives in freed) for rid in lacking}
         if any(total[rid] < need for rid, need in lacking.items()):
             return None
-        chosen: list[tuple[Unit, dict[int, float]]] = []
+        hurt = self.catalogue.hurt
+        freed.sort(key=lambda entry: hurt(entry[0]), reverse=True)  # whom to spare first in front
+        chosen: list[Unit] = []
         for unit, gives in freed:
             if all(total[rid] - gives[rid] >= need for rid, need in lacking.items()):
                 for rid in lacking:
                     total[rid] -= gives[rid]
             else:
-                chosen.append((unit, gives))
-        best = self.cost([unit for unit, _ in chosen])
-        units = tuple(unit for unit, _ in chosen)
-        if len(chosen) > 1:
-            shorter = [(entry,) for entry in freed]
-            if len(chosen) > 2 and len(freed) <= PAIRS:
-                shorter += list(combinations(freed, 2))  # type: ignore[arg-type]
-            for some in shorter:
-                if all(sum(gives[rid] for _, gives in some) >= need for rid, need in lacking.items()):
-                    cost = self.cost([unit for unit, _ in some])
-                    if cost < best:
-                        best, units = cost, tuple(unit for unit, _ in some)
+                chosen.append(unit)
+        best, units = self.cost(chosen), tuple(chosen)
+        for some in _fewer(freed, lacking, len(chosen)):
+            cost = self.cost(some)
+            if cost < best:
+                best, units = cost, some
         return best, units
 
     def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
@@ -251,6 +243,7 @@ class Chooser:
         units = [unit for unit, _ in self.candidates(record.priority, row)]
         if not units:
             return None
+        units.sort(key=self.catalogue.hurt, reverse=True)  # whom to spare first in front
         mark = columns.journal.mark()
         try:
             self._clear(record, row, units)
@@ -286,6 +279,18 @@ class Chooser:
         for rival in self.cluster.nominations.rivals(columns.names[row], record):
             if rival.row < 0:
                 columns.place(rival, row)
+
+
+def _fewer(freed: Sequence[Freed], lacking: Mapping[int, float], than: int) -> Iterator[tuple[Unit, ...]]:
+    """Single units, and pairs where there are not too many, that free enough; only fewer than so many."""
+    for size in (1, 2):
+        if than <= size or (size > 1 and len(freed) > PAIRS):
+            return
+        if any(sum(sorted(gives[rid] for _, gives in freed)[-size:]) < need for rid, need in lacking.items()):
+            continue  # not even those that free most
+        for some in combinations(freed, size):
+            if all(sum(gives[rid] for _, gives in some) >= need for rid, need in lacking.items()):
+                yield tuple(unit for unit, _ in some)
 
 
 def _looks_at_others(evaluation: Evaluation) -> bool:

@@ -70,8 +70,11 @@ class Attempts:
                 diagnosis = evaluation.diagnose()
                 diagnosis.findings += blocked
                 diagnosis.plugins |= {plugin for plugin, _ in blocked}
-            refused = Refused(Cause.ROOM, diagnosis.message, evaluation=evaluation, diagnosis=diagnosis, alike=True)
-            return self._after_filters(record, refused, diagnosis) if evict else refused
+            refused = Refused(Cause.ROOM, "", evaluation=evaluation, diagnosis=diagnosis, alike=True)
+            if evict:
+                return self._after_filters(record, refused, diagnosis)
+            refused.message = diagnosis.message
+            return refused
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
 
