@@ -81,7 +81,7 @@ def picture(forest: GroupForest) -> dict[GroupKey, object]:
             invalid,
             None if resolution.cycle else (forest.quorum(key).ready, forest.quorum(key).message),
             [c.key for c in group.sorted_children()],
-            {s: n for s, n in group.counts.items() if n},
+            group.counts,
             (group.known, group.placed),
             forest.mismatch(key),
         )

@@ -142,7 +142,8 @@ class Engine(Scheduler):
         decision = self._awaited.pop(event.decision, None)
         if decision is None:
             return  # answered before, or of a kind nobody waits for
-        self.groups.members.outcome(decision, event)
+        if event.problem:
+            self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
             self.evictions.answered(decision.id, event.problem)
         for plugin in self._listeners:

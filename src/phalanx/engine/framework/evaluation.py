@@ -29,6 +29,7 @@ from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import (
     Bools,
     Code,
+    Depends,
     Floats,
     Normaliser,
     ShapeFilter,
@@ -37,6 +38,7 @@ from phalanx.engine.framework.interface import (
     way_of,
 )
 from phalanx.engine.framework.profile import Profile
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.objects import Objects
@@ -88,6 +90,8 @@ class Evaluation:
         self._slots: npt.NDArray[np.int64] | None = None
         self._slots_stale: set[int] | None = None  # rows to count again; None: all
         self._cap: tuple[int | None] | None = None
+        # Whether a pod of this shape on a node can change a verdict about the next in a way that counting does not see.
+        self.reaches_beyond = True
 
     # ---- keeping current
 
@@ -129,7 +133,14 @@ class Evaluation:
         self._trackers = [(plugin, each) for plugin, each in self.filters if not isinstance(each, RowFilter)]
         self._local_scores = [(term, term.tracker) for term in terms if isinstance(term.tracker, RowScore)]
         self._score_trackers = [term for term in terms if not isinstance(term.tracker, RowScore)]
+        self.reaches_beyond = any(self._reaches_beyond(plugin, tracker) for plugin, tracker in self.filters)
         self._combine()
+
+    def _reaches_beyond(self, plugin: Any, tracker: ShapeFilter) -> bool:
+        traits = traits_of(plugin)
+        if isinstance(tracker, RowFilter) and (traits.counted or not tracker.depends & Depends.USAGE):
+            return False
+        return bool(guarded(plugin, traits.touches, self.shape))
 
     def _combine(self) -> None:
         """Feasibility and totals of all rows from the trackers' arrays."""

@@ -29,9 +29,8 @@ def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
     invalid = forest.invalid(key)
     if invalid is not None:
         return Hold(HeldBy.INVALID, invalid.message, tuple(invalid.groups))
-    resolution = forest.resolve(key)
-    if resolution.root is None:
-        return Hold(HeldBy.OBJECTS, resolution.message)
+    if forest.root_of(key) is None:
+        return Hold(HeldBy.OBJECTS, forest.resolve(key).message)
     if not forest.ready(key):
         return Hold(HeldBy.MEMBERS, forest.quorum(key, 4).message)
     mismatch = forest.mismatch(key)

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.framework import Depends
-from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
-from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.coming import Coming
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.problem import Group as Part
@@ -86,13 +83,15 @@ class Given:
         return int(self.free.shape[1])
 
 
+_ELSEWHERE: Floats = np.zeros((0, 0))
+
+
 class BorrowedProblem(Problem):
     """A problem over the columns as they are now."""
 
     def __init__(self, capacity: Capacity | None = None, **parts: Any) -> None:
-        given = Given(parts.pop("free", None), parts.pop("used", None))
-        self._capacity = given if capacity is None else capacity
-        super().__init__(free=np.zeros((0, 0)), **parts)
+        self._capacity = capacity or Given(parts.pop("free", None), parts.pop("used", None))
+        super().__init__(free=_ELSEWHERE, **parts)
 
     @property
     def free(self) -> Floats:
@@ -152,7 +151,7 @@ class _Builder:
             column = columns.label(key)
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
-        coupled = any(_reaches_beyond(evaluation) for evaluation in evaluations)
+        coupled = any(evaluation.reaches_beyond for evaluation in evaluations)
         problem = BorrowedProblem(
             capacity,
             resources=[columns.resource_names[rid] for rid in rids],
@@ -223,7 +222,7 @@ class _Builder:
         found: dict[int, str] = {}
         lost = ""
         for leaf in _leaves(group):
-            if not any(leaf.counts[state] for state in ON_NODE):
+            if not leaf.seated:
                 continue
             for name, member in leaf.members.items():
                 if member.state not in ON_NODE:
@@ -316,18 +315,6 @@ def _clash(first: Shape, second: Shape) -> bool:
             same = (protocol_a, port_a) == (protocol_b, port_b)
             if same and (ip_a == ip_b or "0.0.0.0" in (ip_a, ip_b)):
                 return True
-    return False
-
-
-def _reaches_beyond(evaluation: Evaluation) -> bool:
-    """Whether a placed member can change a verdict in a way that counting does not see."""
-    shape = evaluation.shape
-    for plugin, tracker in evaluation.filters:
-        if isinstance(tracker, RowFilter) and (traits_of(plugin).counted or not tracker.depends & Depends.USAGE):
-            continue
-        if not traits_of(plugin).touches(shape):
-            continue
-        return True
     return False
 
 

@@ -10,6 +10,7 @@ from phalanx.engine.placement.pack import fill
 from phalanx.engine.placement.problem import Ints, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.placement.worth import split_resources
+from phalanx.engine.state.requests import is_device
 
 
 def place_uniform(problem: Problem) -> Outcome | None:
@@ -78,8 +79,8 @@ def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, c
     """Preferred or tightest nodes first; never looks at more nodes than there are pods to place. Where nodes have
     devices, those that leave most to others."""
     room = np.flatnonzero(slots)
-    kinds = split_resources(problem.resources)
-    if shape.score is None and len(kinds[1]):
+    if shape.score is None and any(map(is_device, problem.resources)):
+        kinds = split_resources(problem.resources)
         free = problem.free if nodes is None else problem.free[:, nodes]
         rank = np.arange(problem.node_count) if problem.order is None else problem.order
         best = choose_alike(free, kinds, rank if nodes is None else rank[nodes], shape.request, slots, count)

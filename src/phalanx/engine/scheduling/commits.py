@@ -15,7 +15,7 @@ from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import Group, GroupKey, Member, MemberState, PodKey
+from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 
 
@@ -34,7 +34,7 @@ class Commits:
 
     def begin(self, records: list[PodRecord]) -> None:
         for record in records:
-            leaf = self._forest.leaf_of(PodKey(record.namespace, record.name))
+            leaf = self._forest.leaf_of_pod(record.namespace, record.name)
             if leaf is not None and record.key not in self.awaited:
                 self.awaited[record.key] = leaf
                 self._open[leaf] = self._open.get(leaf, 0) + 1
@@ -63,7 +63,9 @@ class Commits:
         self._ours.discard(key)
 
     def under_way(self, root: GroupKey) -> bool:
-        return bool(self._open) and any(leaf.key in self._open for leaf in self._forest.leaves(root))
+        return root in self._open or (
+            bool(self._open) and any(leaf.key in self._open for leaf in self._forest.leaves(root))
+        )
 
     def validate(self) -> None:
         counts: dict[GroupKey, int] = {}
@@ -100,7 +102,7 @@ class Commits:
             ours = group.key in self._ours or group.marked > 0
         if ours and not conditions.is_true(group.key):
             # After a restart only what was not written before the crash is written; nobody needs the event again.
-            news = any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
+            news = group.key in self._ours or any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
             conditions.say(group, "True", "Scheduled", "", event=news)
         return ours
 

@@ -28,7 +28,6 @@ from phalanx.engine.scheduling.waiting import Interest, Waiting
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
-from phalanx.model.groups.group import ON_NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ class GroupCycle:
             wakes |= more
             interests.append(interest)
         planned = any(record.nominated for record in root.records.values())
-        running = any(member.counts[state] for member in built.group_of.values() for state in ON_NODE)
+        running = any(member.seated for member in built.group_of.values())
         nodes = planned or (running and bool(built.problem.domains))
         if nodes:
             wakes |= Wake.NODE
@@ -260,7 +259,7 @@ class GroupCycle:
 def _twins(root: Root, group: Group) -> tuple[Any, ...]:
     """The bucket of gangs that no attempt can tell apart; the root's own where something sets it apart."""
     spec = group.spec
-    if group.composite or spec is None or any(group.counts[state] for state in ON_NODE):
+    if group.composite or spec is None or group.seated:
         return ("root", root.key)
     demand: dict[int, int] = {}
     policy = ""

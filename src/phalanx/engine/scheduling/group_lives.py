@@ -8,7 +8,7 @@ from collections import deque
 from phalanx.engine.scheduling.stories import Stories
 
 
-class GroupState(enum.Enum):
+class GroupState(enum.StrEnum):  # texts: hashing another enum is slow
     HELD = "held"  # objects or members are missing, or gates are closed
     QUEUED = "queued"  # may be tried; where it is in the queue is the queue's business
     EVICTING = "evicting"  # tried, and room is being made

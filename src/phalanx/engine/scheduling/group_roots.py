@@ -134,7 +134,7 @@ class Groups:
             members.home.pop(leaf, None)
             members.stumbled.pop(leaf, None)  # whose bind failed is gone; who comes next has nothing to do with it
             return old
-        target = self.forest.resolve(leaf).root
+        target = self.forest.root_of(leaf)
         key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
         if old != key:
             before = members.roots.get(old) if old is not None else None

@@ -89,7 +89,7 @@ class Members:
         """Trees of groups whose condition could not be written are judged again: nothing else may ever happen there."""
         for key in [key for key, due in self.unwritten.items() if due <= self._cluster.now]:
             del self.unwritten[key]
-            head = self.forest.resolve(key).root
+            head = self.forest.root_of(key)
             if head is not None:
                 self.notes.judged[head] = None
 
@@ -103,7 +103,7 @@ class Members:
         forest = self.forest
         before = forest.leaf_of(key)
         leaf = group_of(pod)
-        if leaf is not None:
+        if leaf is not None and AFTER_GROUP in pod.metadata.annotations:
             leaf = self._leaf(leaf, pod, key)
         if before is None and leaf is None:
             return
@@ -139,11 +139,9 @@ class Members:
 
     def _leaf(self, leaf: GroupKey, pod: Pod, key: PodKey) -> GroupKey:
         """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
-        going = pod.metadata.annotations.get(AFTER_GROUP)
-        if going is None or pod.spec.node_name:
-            return leaf
         group = self.forest.group(leaf)
-        if group is None or group.spec is None or group.spec.uid != going:
+        going = pod.metadata.annotations[AFTER_GROUP]
+        if pod.spec.node_name or group is None or group.spec is None or group.spec.uid != going:
             return leaf
         self._after.setdefault(leaf, {})[key] = None
         return successor(leaf)
@@ -169,9 +167,11 @@ class Members:
         group = self.forest.group(leaf) if leaf is not None else None
         if group is None or group.spec is None or group.placed < group.spec.minimum:
             return group is None
-        head = self.forest.resolve(group.key).root
+        if group.spec.parent is None:
+            return True
+        head = self.forest.root_of(group.key)
         above = self.forest.group(head) if head is not None else None
-        return above is None or above is group or above.satisfied
+        return above is None or above.satisfied
 
     def _member(self, leaf: GroupKey | None, key: PodKey) -> Member | None:
         group = self.forest.named(leaf) if leaf is not None else None
@@ -263,10 +263,8 @@ class Members:
                 if record is not None and record.row >= 0:
                     self._queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
 
-    def outcome(self, decision: d.Decision, event: e.Outcome) -> None:
-        """A write about a group, or an eviction, was answered."""
-        if not event.problem:
-            return
+    def failed(self, decision: d.Decision, event: e.Outcome) -> None:
+        """A write about a group, or an eviction, was not done."""
         if isinstance(decision, d.SetGroupCondition) and decision.kind == WORKLOAD:
             if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
                 self.workloads.unsaid((decision.namespace, decision.name))
@@ -373,7 +371,7 @@ class Members:
 
     def root_of(self, key: GroupKey) -> Root | None:
         """The root in which the pending pods of a group, or of those below it, are."""
-        target = self.forest.resolve(key).root
+        target = self.forest.root_of(key)
         return self.roots.get(root_key(target) if target is not None else f"waiting/{root_key(key)}")
 
     def tree(self, root: Root, group: Group) -> Tree:
@@ -408,7 +406,7 @@ class Members:
         elif self.conditions.is_true(leaf) and not self.conditions.targets:
             return  # everything was said
         elif self.commits.enough(self.forest.group(leaf)):
-            head = self.forest.resolve(leaf).root
+            head = self.forest.root_of(leaf)
             if head is not None:
                 self.notes.judged[head] = None
 

@@ -40,7 +40,9 @@ from phalanx.engine.state.sieve import Sieve
 from phalanx.model.gates import Gates
 
 # Decisions whose outcome means something to the engine.
-_ANSWERED = (d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume)
+_ANSWERED = frozenset({
+    d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume,
+})  # fmt: skip
 
 
 class Scheduler:
@@ -135,8 +137,8 @@ class Scheduler:
         self._last_id += 1
         decision = cls(id=self._last_id, **fields)
         self._out.append(decision)
-        if isinstance(decision, _ANSWERED):
-            self._awaited[decision.id] = decision
-            if isinstance(decision, d.Nominate):
+        if cls in _ANSWERED:
+            self._awaited[self._last_id] = decision
+            if cls is d.Nominate:
                 self.pods.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
         return self._last_id

@@ -7,7 +7,7 @@ faulty children, and only a change of such a yes or no climbs on. Never decides 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -183,6 +183,13 @@ class GroupForest:
         """Climbs to the root."""
         return hierarchy.resolve(self._groups, key)
 
+    def root_of(self, key: GroupKey) -> GroupKey | None:
+        """The root, if all the way up is known."""
+        group = self._groups.get(key)
+        if group is not None and group.spec is not None and group.spec.parent is None:
+            return key
+        return hierarchy.resolve(self._groups, key).root
+
     def resolve_pod(self, pod: PodKey) -> Resolution | None:
         leaf = self._leaf_of.get(pod)
         return None if leaf is None else self.resolve(leaf)
@@ -206,8 +213,11 @@ class GroupForest:
                 yield group
                 stack.extend(reversed(group.sorted_children()))
 
-    def leaves(self, root: GroupKey) -> Iterator[Group]:
-        return (group for group in self.tree(root) if not group.composite)
+    def leaves(self, root: GroupKey) -> Sequence[Group]:
+        group = self._groups.get(root)
+        if group is None or not group.children:
+            return () if group is None or group.composite else (group,)
+        return [below for below in self.tree(root) if not below.composite]
 
     def ready(self, root: GroupKey) -> bool:
         """Is an attempt worth it? Known members against minimums, recursively. Costs nothing: ask after every event."""
@@ -233,6 +243,9 @@ class GroupForest:
 
     def invalid(self, key: GroupKey) -> Invalid | None:
         """What is wrong with the tree of this group; None if nothing is."""
+        alone = self._groups.get(key)
+        if alone is not None and alone.spec is not None and alone.spec.parent is None and not alone.bad:
+            return None
         resolution = self.resolve(key)
         if resolution.cycle:
             groups = sorted({g.key for member in resolution.cycle for g in self.tree(member) if g.spec is not None})
@@ -476,7 +489,7 @@ class GroupForest:
         if old is None:
             self._count(group, key, member, +1)
             self._leaf_of[key] = leaf
-        elif old.state in _ALIVE and member.state in _ALIVE and _alike(old.pod, pod):
+        elif old.state in KNOWN and member.state in KNOWN and _alike(old.pod, pod):
             # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
             self._count_state(group, key, old, -1)
             self._count_state(group, key, member, +1)
@@ -511,14 +524,17 @@ class GroupForest:
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         self._count_state(group, key, member, sign)
-        if member.state is MemberState.SUCCEEDED:
-            _tally(group.ended, member.pod.metadata.annotations.get(COMPLETED_IN), sign)
-        if member.state not in KNOWN:
-            return
-        group.present += sign
-        spec = member.pod.spec
-        _tally(group.traits, (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER), sign)
-        _tally(group.runs, member.pod.metadata.annotations.get(RUN), sign)
+        annotations = member.pod.metadata.annotations
+        if member.state in KNOWN:
+            group.present += sign
+            spec = member.pod.spec
+            traits = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
+            _tally(group.traits, traits, sign)
+            if RUN in annotations:
+                _tally(group.runs, annotations[RUN], sign)
+        elif member.state is MemberState.SUCCEEDED and COMPLETED_IN in annotations:
+            _tally(group.ended, annotations[COMPLETED_IN], sign)
+        group.complete()
 
     def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         state = member.state
@@ -536,9 +552,6 @@ class GroupForest:
                 group.marked += sign
 
 
-_ALIVE = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING})
-
-
 def _alike(before: Pod, after: Pod) -> bool:
     """Whether both versions count the same."""
     if before is after:
@@ -552,12 +565,12 @@ def _alike(before: Pod, after: Pod) -> bool:
     )
 
 
-def _tally(counts: Counter[Any], what: Any | None, sign: int) -> None:
+def _tally(counts: Counter[Any], what: Any, sign: int) -> None:
     """Zeros are left out."""
-    if what is None:
-        return
-    counts[what] += sign
-    if not counts[what]:
+    count = counts.get(what, 0) + sign
+    if count:
+        counts[what] = count
+    else:
         del counts[what]
 
 

@@ -25,7 +25,7 @@ class MemberState(enum.IntEnum):  # integers: counted with every event of every 
     PENDING = 0
     ASSUMED = 1  # placed by this scheduler, the write not yet confirmed
     RUNNING = 2  # bound to a node
-    SUCCEEDED = 3  # counts only where its controller says that nothing takes its place (see `Group.completed`)
+    SUCCEEDED = 3  # counts only where its controller says that nothing takes its place (see `Group.complete`)
     FAILED = 4  # does not count: somebody has to replace it
     LEAVING = 5  # deleted before it got a node
     FOREIGN = 6  # pending, but another scheduler's
@@ -73,6 +73,7 @@ class Group:
         "_sorted",
         "bad_children",
         "children",
+        "completed",
         "counts",
         "ended",
         "gated",
@@ -95,9 +96,10 @@ class Group:
         self.source: PodGroup | CompositePodGroup | Workload | None = None
         self.children: dict[GroupKey, Group] = {}
         self.members: dict[PodKey, Member] = {}
-        self.counts: Counter[MemberState] = Counter()
+        self.counts = [0] * len(MemberState)  # by state
         self.present = 0  # members that wait or run
         self.on_nodes = 0  # members that are assumed or run
+        self.completed = 0  # members that succeeded and still stand for one of the gang, see `complete`
         self.runs: Counter[str] = Counter()  # run -> how many of those present are of it
         self.ended: Counter[str] = Counter()  # run -> members that succeeded and will not be followed by others
         self.marked = 0  # running members that this product bound as part of their group
@@ -112,14 +114,16 @@ class Group:
     def composite(self) -> bool:
         return self.key.kind == COMPOSITE
 
-    @property
-    def completed(self) -> int:
-        """Members that succeeded and still stand for one of the gang: those of the run that is under way. A minimum is
-        about pods at the same time, so that what an earlier run or wave completed says nothing about the next. A group
-        in which nothing is left to run has done its part for the tree it is in."""
+    def complete(self) -> None:
+        """Count `completed` again, after who is present or ended has changed. Those of the run that is under way stand
+        for one of the gang: a minimum is about pods at the same time, so that what an earlier run or wave completed
+        says nothing about the next. A group in which nothing is left to run has done its part for the tree it is in."""
         if not self.present:
-            return self.counts[MemberState.SUCCEEDED]
-        return sum(count for run, count in self.ended.items() if run in self.runs) if self.ended else 0
+            self.completed = self.counts[MemberState.SUCCEEDED]
+        elif self.ended:
+            self.completed = sum(count for run, count in self.ended.items() if run in self.runs)
+        else:
+            self.completed = 0
 
     @property
     def known(self) -> int:
@@ -132,10 +136,15 @@ class Group:
         return self.on_nodes + self.completed
 
     @property
+    def seated(self) -> int:
+        """Members that are on a node, also those that are about to leave it."""
+        return self.on_nodes + self.counts[MemberState.ENDING]
+
+    @property
     def ready(self) -> bool:
         if self.spec is None:
             return False
-        return (self.ready_children if self.composite else self.known) >= self.spec.minimum
+        return (self.ready_children if self.composite else self.present + self.completed) >= self.spec.minimum
 
     @property
     def satisfied(self) -> bool:
@@ -143,7 +152,7 @@ class Group:
         if self.spec is None:
             return False
         if not self.composite:
-            return self.placed >= self.spec.minimum
+            return self.on_nodes + self.completed >= self.spec.minimum
         return sum(child.satisfied for child in self.children.values()) >= self.spec.minimum
 
     @property
