@@ -177,7 +177,7 @@ def test_what_is_remembered_stays_bounded_and_right(many: int) -> None:
     for i in range(many):
         interest.learn({"named": {f"v{i}"}})
         interest.seen({"had": f"v{i}"})
-    values, hidden, _, epoch = interest.state()
+    values, hidden, _, _, epoch = interest.state()
     named = values["named"]
     assert named is None or len(named) <= 10_000
     assert len(hidden["had"]) <= 20_000

@@ -176,10 +176,14 @@ def of_pod(pod: Pod) -> Mentions:
 
 
 def _merge_all(into: Mentions, more: Mentions) -> None:
-    """`None` on either side stands for every value."""
+    """`None` on either side stands for every value, as do too many."""
     for key, values in more.items():
         known = into.setdefault(key, set())
-        into[key] = None if known is None or values is None else known | values
+        if known is None:
+            continue
+        known.update(values or ())
+        if values is None or len(known) > _MANY_VALUES:
+            into[key] = None
 
 
 def _merge(into: Mentions, more: Mentions) -> None:
