@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Group, Leaf, Problem, ShapeRow, place
+from phalanx.engine.placement import Composite, Leaf, Problem, ShapeRow, Subtree, place
 
 NODES = 5_000
 RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
@@ -29,7 +29,7 @@ class Cluster:
     def shape(self, cpu: float, memory: float) -> ShapeRow:
         return ShapeRow(np.array([cpu, memory, 0.0, 1.0]), self.everywhere)
 
-    def place(self, root: Group, shapes: list[ShapeRow]) -> bool:
+    def place(self, root: Subtree, shapes: list[ShapeRow]) -> bool:
         outcome = place(Problem(RESOURCES, self.free, shapes, root, self.domains))
         for share in outcome.shares:
             self.free[:, share.nodes] -= shapes[share.shape].request[:, None] * share.counts

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Leaf, Outcome, Problem, ShapeRow, place
+from phalanx.engine.placement import Composite, Leaf, Problem, SearchOutcome, ShapeRow, place
 
 HOSTNAME = "kubernetes.io/hostname"
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "quality" / "instances" / "public"
@@ -161,7 +161,7 @@ class Cluster:
             return False
         return not any(self._apart(template, p.template) for p in self.pods if p.node == node.name)
 
-    def commit(self, outcome: Outcome, members: dict[int, list[tuple[str, str]]]) -> None:
+    def commit(self, outcome: SearchOutcome, members: dict[int, list[tuple[str, str]]]) -> None:
         templates = self.instance["podTemplates"]
         waiting = {leaf: list(pods) for leaf, pods in members.items()}
         for share in outcome.shares:

@@ -8,12 +8,12 @@ from itertools import combinations_with_replacement, product
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Group, Leaf, Outcome, Problem, ShapeRow
+from phalanx.engine.placement import Composite, Leaf, Problem, SearchOutcome, ShapeRow, Subtree
 
 
 def cluster(
     nodes: list[dict[str, object]],
-    root: Group,
+    root: Subtree,
     shapes: list[dict[str, float]],
     *,
     masks: dict[int, list[int]] | None = None,
@@ -48,7 +48,7 @@ def cluster(
 Sitting = dict[tuple[int, int], dict[int, int]]  # (id(leaf), shape) -> node -> pods
 
 
-def sitting_of(outcome: Outcome) -> Sitting:
+def sitting_of(outcome: SearchOutcome) -> Sitting:
     found: Sitting = {}
     for share in outcome.shares:
         row = found.setdefault((id(share.leaf), share.shape), {})
@@ -78,7 +78,7 @@ def faults(problem: Problem, sitting: Sitting) -> list[str]:
                 bad.append(f"cap of shape {shape} on {node}")
         bad += [f"conflict {a} {b} on {node}" for a, b in problem.conflicts if pods.get(a) and pods.get(b)]
 
-    def visit(group: Group) -> tuple[bool, set[int]]:
+    def visit(group: Subtree) -> tuple[bool, set[int]]:
         nodes: set[int] = set()
         if isinstance(group, Leaf):
             placed = 0
@@ -107,7 +107,7 @@ def faults(problem: Problem, sitting: Sitting) -> list[str]:
     return bad
 
 
-def _leaves(group: Group) -> Iterator[Leaf]:
+def _leaves(group: Subtree) -> Iterator[Leaf]:
     if isinstance(group, Leaf):
         yield group
     else:

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 from small_problems import cluster, faults, sitting_of
 
-from phalanx.engine.placement import Composite, Group, Leaf, Outcome, Problem, Verdict, place
+from phalanx.engine.placement import Composite, Leaf, Problem, SearchOutcome, SearchVerdict, Subtree, place
 
 CPU = [{"cpu": 1.0}]
 
 
-def pods_of(outcome: Outcome, leaf: Group) -> int:
+def pods_of(outcome: SearchOutcome, leaf: Subtree) -> int:
     return sum(int(s.counts.sum()) for s in outcome.shares if s.leaf is leaf)
 
 
-def nodes_of(outcome: Outcome, leaf: Group) -> set[int]:
+def nodes_of(outcome: SearchOutcome, leaf: Subtree) -> set[int]:
     return {int(n) for s in outcome.shares if s.leaf is leaf for n in s.nodes}
 
 
-def placed(problem: Problem) -> Outcome:
+def placed(problem: Problem) -> SearchOutcome:
     outcome = place(problem)
-    assert outcome.verdict is Verdict.PLACED
+    assert outcome.verdict is SearchVerdict.PLACED
     assert faults(problem, sitting_of(outcome)) == []
     return outcome
 
@@ -133,7 +133,7 @@ def test_a_rack_for_all_members_beats_a_tighter_one_for_the_minimum() -> None:
 
 def test_nodes_without_the_label_are_outside_every_domain() -> None:
     nodes: list[dict[str, object]] = [{"cpu": 9}, {"cpu": 2, "rack": "r"}]
-    assert place(cluster(nodes, gang("g", 3, key="rack"), CPU)).verdict is Verdict.IMPOSSIBLE
+    assert place(cluster(nodes, gang("g", 3, key="rack"), CPU)).verdict is SearchVerdict.IMPOSSIBLE
     assert nodes_of(placed(cluster(nodes, leaf := gang("g", 2, key="rack"), CPU)), leaf) == {1}
 
 
@@ -145,7 +145,7 @@ def test_equal_rack_names_in_two_blocks_are_two_racks_under_a_block_constraint()
     leaf = gang("g", 4, key="rack")
     placed(cluster(nodes, leaf, CPU))  # alone, one name is one rack
     root = Composite("root", 1, (gang("g", 4, key="rack"),), key="block")
-    assert place(cluster(nodes, root, CPU)).verdict is Verdict.IMPOSSIBLE
+    assert place(cluster(nodes, root, CPU)).verdict is SearchVerdict.IMPOSSIBLE
 
 
 def test_running_members_pin_the_domain() -> None:
@@ -153,7 +153,7 @@ def test_running_members_pin_the_domain() -> None:
     leaf = Leaf("g", 3, ((0, 2),), satisfied=1, key="rack", pinned=1)
     assert nodes_of(placed(cluster(nodes, leaf, CPU)), leaf) == {1}
     more = Leaf("g", 5, ((0, 4),), satisfied=1, key="rack", pinned=1)
-    assert place(cluster(nodes, more, CPU)).verdict is Verdict.IMPOSSIBLE
+    assert place(cluster(nodes, more, CPU)).verdict is SearchVerdict.IMPOSSIBLE
     root = Composite("root", 2, (leaf, gang("h", 1, key="rack")), key=None)
     placed(cluster(nodes, root, CPU))
 
@@ -185,7 +185,7 @@ def test_rivals_and_caps_are_respected() -> None:
     problem = cluster([{"cpu": 9}] * 3, leaf, shapes, caps={0: 1}, conflicts=frozenset({(0, 1)}))
     placed(problem)
     two = cluster([{"cpu": 9}] * 2, leaf, shapes, caps={0: 1}, conflicts=frozenset({(0, 1)}))
-    assert place(two).verdict is Verdict.IMPOSSIBLE
+    assert place(two).verdict is SearchVerdict.IMPOSSIBLE
 
 
 def test_scores_choose_among_nodes_that_fit() -> None:
@@ -209,7 +209,7 @@ def test_the_budget_ends_a_search_and_says_so() -> None:
     shapes = [{"cpu": float(2 + i % 3), "gpu": float(3 + i % 4)} for i in range(12)]
     children = tuple(Leaf(f"g{i}", 2, ((i, 1), ((i + 5) % 12, 1)), key="rack") for i in range(7))
     outcome = place(cluster(nodes, Composite("root", 7, children), shapes, budget=3))
-    assert outcome.verdict is Verdict.EXHAUSTED
+    assert outcome.verdict is SearchVerdict.EXHAUSTED
     assert outcome.expansions >= 3
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import by_hand, cluster, faults, sitting_of
 
-from phalanx.engine.placement import Composite, Group, Leaf, Problem, Verdict, place
+from phalanx.engine.placement import Composite, Leaf, Problem, SearchVerdict, Subtree, place
 
 KEYS = st.sampled_from((None, None, "rack", "block"))
 
@@ -36,7 +36,7 @@ def problems(draw: st.DrawFn) -> Problem:
         satisfied = draw(st.sampled_from((0, 0, 0, 1)))
         return Leaf(name, draw(st.integers(1, max(1, total + satisfied))), tuple(demand), satisfied, draw(KEYS))
 
-    def tree(depth: int, name: str) -> Group:
+    def tree(depth: int, name: str) -> Subtree:
         if depth == 0 or draw(st.booleans()):
             return leaf(name)
         children = tuple(tree(depth - 1, f"{name}{i}") for i in range(draw(st.integers(1, 3))))
@@ -62,10 +62,10 @@ def test_places_whenever_enumeration_can_and_only_then(problem: Problem) -> None
     best = by_hand(problem)
     outcome = place(problem)
     if best is None:
-        assert outcome.verdict is not Verdict.PLACED
+        assert outcome.verdict is not SearchVerdict.PLACED
         assert outcome.certificate is not None
     else:
-        assert outcome.verdict is Verdict.PLACED
+        assert outcome.verdict is SearchVerdict.PLACED
         assert faults(problem, sitting_of(outcome)) == []
         seated = sum(int(s.counts.sum()) for s in outcome.shares)
         assert seated <= best

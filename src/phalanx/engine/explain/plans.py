@@ -11,8 +11,7 @@ from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.placement.sentences import plural
-from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan
-from phalanx.engine.preemption import Answer as Planned
+from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan, Planned
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter

@@ -19,8 +19,7 @@ from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.points import Points
-from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow
-from phalanx.engine.placement import Group as Part
+from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.placement.sentences import domain_word, plural
 from phalanx.engine.scheduling.answers import Refused
@@ -67,7 +66,7 @@ class _Relaxer:
         """`grown`: with nodes that plugins cannot be asked about."""
         return fits(self._cluster, self._group, trial, None if grown else self._points)
 
-    def _failing(self) -> Iterator[tuple[Certificate, Part]]:
+    def _failing(self) -> Iterator[tuple[Certificate, Subtree]]:
         """The groups named by the certificate, the innermost first."""
         for why in reversed(self._chain):
             part = self._parts.get(why.group)
@@ -135,7 +134,7 @@ class _Relaxer:
             domain_names={**problem.domain_names, key: list(ids)},
         )
 
-    def _repinned(self, trial: Built, part: Part, key: str) -> Built:
+    def _repinned(self, trial: Built, part: Subtree, key: str) -> Built:
         """Running members stay where they are: the wider domain is the one around theirs."""
         assert part.key is not None
         inside = np.flatnonzero(self._built.problem.domains[part.key] == part.pinned)
@@ -156,7 +155,7 @@ class _Relaxer:
             yield Relaxation("members", text, True, True, why.group, str(best))
             return
 
-    def _largest(self, part: Part, low: int, high: int) -> int:
+    def _largest(self, part: Subtree, low: int, high: int) -> int:
         """The largest minimum above `low`, up to `high`, that works; `low` if none does."""
         while low < high:
             middle = (low + high + 1) // 2
@@ -280,7 +279,7 @@ class _Relaxer:
         return changed(problem, free=np.hstack([problem.free, fresh]), shapes=shapes, domains=domains, used=used)
 
 
-def _set(part: Part, **fields: Any) -> Edit:
+def _set(part: Subtree, **fields: Any) -> Edit:
     """An edit of one group, known by its name."""
     return lambda other: replace(other, **fields) if other.name == part.name else other
 

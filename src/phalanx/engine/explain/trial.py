@@ -12,8 +12,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.finding import Found, find
 from phalanx.engine.groups.points import Points
-from phalanx.engine.placement import Composite, Leaf, Problem
-from phalanx.engine.placement import Group as Part
+from phalanx.engine.placement import Composite, Leaf, Problem, Subtree
 from phalanx.engine.scheduling.answers import Answer, Cause, Placed, PlacedAfter
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -55,7 +54,7 @@ def changed(problem: Problem, **changes: Any) -> Problem:
     return Problem(**{**kept, **changes})
 
 
-Edit = Callable[[Part], Part]
+Edit = Callable[[Subtree], Subtree]
 
 
 def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None = None) -> Built:
@@ -63,7 +62,7 @@ def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None
     pending: dict[int, list[PodRecord]] = {}
     group_of: dict[int, Group] = {}
 
-    def walk(part: Part) -> Part:
+    def walk(part: Subtree) -> Subtree:
         made = part
         if isinstance(part, Composite):
             made = replace(part, children=tuple(walk(child) for child in part.children))
@@ -76,7 +75,7 @@ def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None
         keep.append(made)
         return made
 
-    keep: list[Part] = []  # ids stay unique only while their groups live
+    keep: list[Subtree] = []  # ids stay unique only while their groups live
     problem = changed(built.problem, root=walk(built.problem.root))
     if change is not None:
         problem = change(problem)

@@ -360,7 +360,7 @@ class PreBind(Protocol):
         ...
 
 
-class Bind(Protocol):
+class Binder(Protocol):
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
         """Emit the decision whose outcome is the outcome of binding; 0: leave it to the next plugin."""
         ...

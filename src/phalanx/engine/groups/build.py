@@ -12,8 +12,7 @@ import numpy as np
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.coming import Coming
-from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow
-from phalanx.engine.placement.problem import Group as Part
+from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.plugins.pod_index import ANTI, terms_of
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
@@ -34,7 +33,7 @@ class Built:
     shapes: list[Shape]
     evaluations: list[Evaluation]
     pending: dict[int, list[PodRecord]]  # id(Leaf) -> its pending pods, in queue order
-    part_of: dict[GroupKey, Part]
+    part_of: dict[GroupKey, Subtree]
     coupled: bool  # some shape has rules that reach beyond one node: counting is not the last word
     group_of: dict[int, Group] = field(default_factory=dict)  # id(part) -> group
     promised: dict[int, dict[int, float]] = field(default_factory=dict)  # row -> resource -> held for others
@@ -131,7 +130,7 @@ class _Builder:
         self._records: dict[Shape, PodRecord] = {}
         self._keys: dict[str, None] = {}
         self._pending: dict[int, list[PodRecord]] = {}
-        self._part_of: dict[GroupKey, Part] = {}
+        self._part_of: dict[GroupKey, Subtree] = {}
         self._group_of: dict[int, Group] = {}
         self._held: dict[int, dict[int, float]] = {}
 
@@ -166,7 +165,7 @@ class _Builder:
 
     # ---- the tree
 
-    def _with_others(self, part: Part) -> Part:
+    def _with_others(self, part: Subtree) -> Subtree:
         """Beside groups of others that have started: what they still lack is placed, too, and never bound."""
         others = []
         for group in self._coming.beside:
@@ -176,13 +175,13 @@ class _Builder:
                 continue
         return Composite("", 1 + len(others), (part, *others), None, None, -1) if others else part
 
-    def _part(self, group: Group) -> Part:
+    def _part(self, group: Group) -> Subtree:
         spec = group.spec
         assert spec is not None
         for key in (spec.topology_key, spec.preferred_key):
             if key is not None:
                 self._keys[key] = None
-        part: Part
+        part: Subtree
         if group.composite:
             children = tuple(self._part(child) for child in group.sorted_children() if child.spec is not None)
             part = Composite(

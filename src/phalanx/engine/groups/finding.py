@@ -14,7 +14,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.outcomes import explained, seats_of
 from phalanx.engine.groups.points import Points
 from phalanx.engine.groups.trial import Assignment, Careful, holds, open_to_members
-from phalanx.engine.placement import Outcome, Verdict, place
+from phalanx.engine.placement import SearchOutcome, SearchVerdict, place
 from phalanx.model.groups import Group
 
 
@@ -22,26 +22,26 @@ from phalanx.model.groups import Group
 class Found:
     seats: Assignment  # empty: the minimum is met already and nobody else fits
     satisfied: set[int]  # ids of the parts that have their minimum then
-    outcome: Outcome
+    outcome: SearchOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class NotFound:
-    outcome: Outcome
+    outcome: SearchOutcome
     rules: bool = False  # there is room, but no placement keeps the pods' rules about each other and their volumes
     used: int = 0  # expansions of a patient search that gave up; 0: it went through everything, or was not needed
 
     @property
     def proved(self) -> bool:
         """By counting alone there is no room."""
-        return not self.rules and self.outcome.verdict is not Verdict.EXHAUSTED
+        return not self.rules and self.outcome.verdict is not SearchVerdict.EXHAUSTED
 
     def text(self, group: Group, built: Built) -> str:
         """Why; the certificate stays with the outcome."""
         if self.rules:
             return words.coupled(group, used=self.used)
         text = explained(group, built, self.outcome)
-        if self.used and self.outcome.verdict is not Verdict.EXHAUSTED:
+        if self.used and self.outcome.verdict is not SearchVerdict.EXHAUSTED:
             text += words.used_up(self.used)
         return text
 
@@ -62,7 +62,7 @@ def find(state: ClusterState, group: Group, built: Built, points: Points | None 
 
 
 def _by_filters(
-    state: ClusterState, built: Built, outcome: Outcome, seats: Assignment, points: Points | None
+    state: ClusterState, built: Built, outcome: SearchOutcome, seats: Assignment, points: Points | None
 ) -> Found | NotFound:
     if outcome.placed and holds(state, seats):
         return Found(seats, outcome.satisfied, outcome)

@@ -9,7 +9,7 @@ import numpy as np
 from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement import Outcome, Verdict
+from phalanx.engine.placement import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.explain import explain
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -17,7 +17,7 @@ from phalanx.model.groups import Group
 
 def seats_of(
     built: Built,
-    outcome: Outcome,
+    outcome: SearchOutcome,
     *,
     origin: Mapping[int, int] | None = None,
     row_of: Mapping[str, int] | None = None,
@@ -58,11 +58,11 @@ def _seat_promised(
     return rest
 
 
-def explained(group: Group, built: Built, outcome: Outcome) -> str:
+def explained(group: Group, built: Built, outcome: SearchOutcome) -> str:
     """Why the search placed nothing; the certificate stays with the outcome."""
     _name_reasons(built)
     certificate = outcome.certificate = explain(built.problem)
-    if outcome.verdict is Verdict.EXHAUSTED:
+    if outcome.verdict is SearchVerdict.EXHAUSTED:
         return words.exhausted(group, outcome.expansions, certificate)
     return words.refused(group, certificate)
 

@@ -19,7 +19,7 @@ from phalanx.engine.framework.adapters import PluginFailure, guarded
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.outcomes import seats_of
-from phalanx.engine.placement import Outcome, Verdict, place
+from phalanx.engine.placement import SearchOutcome, SearchVerdict, place
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -85,20 +85,20 @@ class Points:
 
     # ---- where?
 
-    def search(self, group: Group, built: Built) -> Outcome | Status:
+    def search(self, group: Group, built: Built) -> SearchOutcome | Status:
         """The best of the candidate placements; a Status if a plugin allows none."""
         placements = self.candidates(group, built)
         if isinstance(placements, Status):
             return placements
-        found: list[tuple[Placement, Outcome]] = []
-        first: Outcome | None = None
+        found: list[tuple[Placement, SearchOutcome]] = []
+        first: SearchOutcome | None = None
         for placement in placements:
             outcome = place(_inside(built, placement.mask[: self._columns.n]), explained=False)
             if outcome.placed:
                 found.append((placement, outcome))
                 if not self._scores:
                     break
-            elif first is None or outcome.verdict is Verdict.EXHAUSTED:
+            elif first is None or outcome.verdict is SearchVerdict.EXHAUSTED:
                 first = outcome
         if not found:
             return first if first is not None else Status(Code.UNSCHEDULABLE, ("no feasible placements found",))
@@ -124,7 +124,7 @@ class Points:
             found.append(Placement(names[int(domain)], mask))
         return found
 
-    def _best(self, group: Group, built: Built, found: list[tuple[Placement, Outcome]]) -> int:
+    def _best(self, group: Group, built: Built, found: list[tuple[Placement, SearchOutcome]]) -> int:
         if len(found) == 1:
             return 0
         totals = np.zeros(len(found))

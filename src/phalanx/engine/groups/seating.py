@@ -23,7 +23,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.likeness import besides_promises, detached, likeness, open_masks
-from phalanx.engine.placement.problem import Group, Leaf, done
+from phalanx.engine.placement.problem import Leaf, Subtree, done
 from phalanx.engine.placement.state import Budget, Exhausted
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -325,7 +325,7 @@ def _ties(shape: Shape) -> tuple[bool, ...]:
 # ---- the tree
 
 
-def _paths(group: Group, above: tuple[Group, ...] = ()) -> Iterator[tuple[int, tuple[Group, ...]]]:
+def _paths(group: Subtree, above: tuple[Subtree, ...] = ()) -> Iterator[tuple[int, tuple[Subtree, ...]]]:
     """id of every leaf and the groups on the way to it, itself included."""
     here = (*above, group)
     if isinstance(group, Leaf):
@@ -335,7 +335,7 @@ def _paths(group: Group, above: tuple[Group, ...] = ()) -> Iterator[tuple[int, t
             yield from _paths(child, here)
 
 
-def _targets(group: Group) -> Iterator[list[Leaf]]:
+def _targets(group: Subtree) -> Iterator[list[Leaf]]:
     """Leaves that are to get their minimums so that the group has its own: all that can be, then as few as are needed,
     then what lies between. Nothing is asked of those that have enough already."""
     if done(group):
@@ -353,7 +353,7 @@ def _targets(group: Group) -> Iterator[list[Leaf]]:
                     yield [leaf for part in parts for leaf in part]
 
 
-def _satisfy(group: Group, satisfied: set[int]) -> bool:
+def _satisfy(group: Subtree, satisfied: set[int]) -> bool:
     """Adds the groups whose minimum is met once the leaves in `satisfied` are."""
     if isinstance(group, Leaf):
         good = id(group) in satisfied or done(group)

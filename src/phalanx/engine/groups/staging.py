@@ -12,7 +12,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.placement.problem import Composite, Floats, Group, Leaf, ShapeRow, done, groups, leaves
+from phalanx.engine.placement.problem import Composite, Floats, Leaf, ShapeRow, Subtree, done, groups, leaves
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.state.records import PodRecord
@@ -60,7 +60,7 @@ class Stager:
         self.free = self._free()
         self.shapes, self.blockers = self._shapes()
 
-    def stage(self, root: Group, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
+    def stage(self, root: Subtree, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
         placement = replace(self.built.problem, free=self.free, shapes=self.shapes, root=root)
         problem = PreemptionProblem(
             placement, self.arrays, self.blockers, node_names=self.columns.names, order=order, budget=budget
@@ -225,15 +225,15 @@ def _passes(evaluation: Evaluation, row: int) -> bool:
     return all(tracker.mask[row] for plugin, tracker in evaluation.filters if not traits_of(plugin).room)
 
 
-def raised(root: Group, more: dict[int, int]) -> tuple[Group, dict[int, int]]:
+def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]]:
     """A copy of the tree in which groups (by id) must come in as well: leaves with that many more pods, composites and
     leaves that do not run yet with their own minimum; and where each new leaf came from."""
     origin: dict[int, int] = {}
 
-    def copy(group: Group) -> Group:
+    def copy(group: Subtree) -> Subtree:
         if isinstance(group, Leaf):
             extra = more.get(id(group), 0)
-            fresh: Group = replace(group, minimum=group.satisfied + extra) if extra else replace(group)
+            fresh: Subtree = replace(group, minimum=group.satisfied + extra) if extra else replace(group)
             origin[id(fresh)] = id(group)
             return fresh
         children = tuple(copy(child) for child in group.children)
@@ -246,18 +246,18 @@ def raised(root: Group, more: dict[int, int]) -> tuple[Group, dict[int, int]]:
     return copy(root), origin
 
 
-def leftovers(root: Group) -> list[Leaf]:
+def leftovers(root: Subtree) -> list[Leaf]:
     """Leaves whose minimum is met and that still have pods waiting."""
     if isinstance(root, Composite) and not done(root):
         return []
     return [leaf for leaf in leaves(root) if leaf.need == 0 and leaf.total > 0]
 
 
-def latecomers(root: Group) -> list[Group]:
+def latecomers(root: Subtree) -> list[Subtree]:
     """Groups with pods waiting, not running yet, that a parent which has its minimum does not need."""
     if isinstance(root, Leaf) or not done(root):
         return []
-    found: list[Group] = []
+    found: list[Subtree] = []
     for child in root.children:
         if done(child):
             found += latecomers(child)

@@ -19,8 +19,8 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.likeness import besides_promises, open_masks
 from phalanx.engine.groups.seating import Seating
-from phalanx.engine.placement import Verdict, place
-from phalanx.engine.placement.problem import Composite, Group, Leaf, done
+from phalanx.engine.placement import SearchVerdict, place
+from phalanx.engine.placement.problem import Composite, Leaf, Subtree, done
 from phalanx.engine.state.records import PodRecord
 
 Assignment = list[tuple[PodRecord, int]]
@@ -50,7 +50,7 @@ def open_to_members(state: ClusterState, built: Built) -> bool:
     if masks is None:
         return False
     shapes = [replace(row, mask=mask, slots=None) for row, mask in zip(built.problem.shapes, masks, strict=True)]
-    return place(replace(built.problem, shapes=shapes), explained=False).verdict is not Verdict.IMPOSSIBLE
+    return place(replace(built.problem, shapes=shapes), explained=False).verdict is not SearchVerdict.IMPOSSIBLE
 
 
 class Careful:
@@ -134,7 +134,7 @@ class Careful:
                 leaf: sorted(records, key=lambda r: -float(r.shape.amounts.sum())) for leaf, records in pending.items()
             }
 
-    def _group(self, group: Group, allowed: Bools) -> bool:
+    def _group(self, group: Subtree, allowed: Bools) -> bool:
         for mask in self._domains(group, allowed):
             mark, made = self._columns.journal.mark(), len(self._made)
             left, where, satisfied = dict(self._left), dict(self._where), set(self.satisfied)
@@ -146,7 +146,7 @@ class Careful:
             self._left, self._where, self.satisfied = left, where, satisfied
         return False
 
-    def _inside(self, group: Group, mask: Bools) -> bool:
+    def _inside(self, group: Subtree, mask: Bools) -> bool:
         if isinstance(group, Leaf):
             return self._leaf(group, mask)
         good = 0
@@ -158,7 +158,7 @@ class Careful:
                 good += 1
         return good >= group.minimum
 
-    def _adopt(self, group: Group, allowed: Bools) -> None:
+    def _adopt(self, group: Subtree, allowed: Bools) -> None:
         """A group that has its minimum already: more of it goes where it is."""
         mask = next(self._domains(group, allowed), None)
         self.satisfied.add(id(group))
@@ -181,7 +181,7 @@ class Careful:
         self._where[id(leaf)] = mask
         return need <= 0
 
-    def _extras(self, group: Group) -> None:
+    def _extras(self, group: Subtree) -> None:
         if id(group) not in self.satisfied:
             return
         if isinstance(group, Composite):
@@ -203,7 +203,7 @@ class Careful:
         self._made.append((record, row))
         return True
 
-    def _domains(self, group: Group, allowed: Bools) -> Iterator[Bools]:
+    def _domains(self, group: Subtree, allowed: Bools) -> Iterator[Bools]:
         """The areas to try, the ones that can take most first."""
         if group.key is None:
             yield allowed

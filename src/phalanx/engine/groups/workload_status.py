@@ -13,21 +13,21 @@ from phalanx.model.groups import GroupForest, GroupKey
 from phalanx.model.objects import Workload
 
 WHOLE = "Scheduled"
-Place = tuple[str, str]  # (namespace, name) of a Workload
+WorkloadKey = tuple[str, str]  # (namespace, name) of a Workload
 Said = tuple[str, str, str]  # status, reason, message
 # How a leaf counts: its Workload, its template, and numbers by field of the status.
-Part = tuple[Place, str, tuple[tuple[str, int], ...]]
+Part = tuple[WorkloadKey, str, tuple[tuple[str, int], ...]]
 
 
 class WorkloadStatuses:
     def __init__(self, forest: GroupForest, emit: Emit) -> None:
         self._forest, self._emit = forest, emit
         self._parts: dict[GroupKey, Part] = {}
-        self._sums: dict[Place, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
-        self._said: dict[Place, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> what was said
-        self._touched: dict[Place, None] = {}
+        self._sums: dict[WorkloadKey, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
+        self._said: dict[WorkloadKey, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> what was said
+        self._touched: dict[WorkloadKey, None] = {}
 
-    def seen(self, place: Place, workload: Workload | None) -> None:
+    def seen(self, place: WorkloadKey, workload: Workload | None) -> None:
         """A Workload came, changed or is gone (None)."""
         self._touched[place] = None
         if workload is None:
@@ -39,7 +39,7 @@ class WorkloadStatuses:
             written = {c.type: (c.status, c.reason, c.message) for c in workload.status.conditions or ()}
             self._said[place] = (uid, written)
 
-    def unsaid(self, place: Place) -> None:
+    def unsaid(self, place: WorkloadKey) -> None:
         """A write failed: say it again when there is reason to."""
         known = self._said.get(place)
         if known is not None:
@@ -83,7 +83,7 @@ class WorkloadStatuses:
         else:
             self._parts[leaf] = new
 
-    def _say(self, place: Place) -> None:
+    def _say(self, place: WorkloadKey) -> None:
         sums = self._sums.get(place, {})
         if not sums:
             self._sums.pop(place, None)

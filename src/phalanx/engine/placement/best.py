@@ -20,7 +20,7 @@ MAX_FILLINGS = 4_096
 SHORTLIST = 48  # nodes of either kind that are looked at for pods that are all alike
 
 
-class Fillings:
+class ValuedFillings:
     """Every way to use one class of node: pods per item, what it leaves, and the state before."""
 
     __slots__ = ("counts", "gain", "left", "sources")
@@ -32,7 +32,9 @@ class Fillings:
         self.gain: Floats = np.zeros(len(counts))  # (P,) change of worth
 
 
-def _fillings(items: list[Item], requests: Floats, free: Floats, bounds: Ints, axes: Ints, strides: Ints) -> Fillings:
+def _fillings(
+    items: list[Item], requests: Floats, free: Floats, bounds: Ints, axes: Ints, strides: Ints
+) -> ValuedFillings:
     if float(np.prod(bounds + 1, dtype=np.float64)) > MAX_FILLINGS:
         raise TooLarge
     grid = np.indices(tuple(bounds + 1)).reshape(len(items), -1).T
@@ -47,10 +49,10 @@ def _fillings(items: list[Item], requests: Floats, free: Floats, bounds: Ints, a
     before = axes[None, :, :] - grid[:, None, :]  # (P, T, I)
     sources = before @ strides
     sources[(before < 0).any(axis=2)] = len(axes)
-    return Fillings(grid, left.T, sources)
+    return ValuedFillings(grid, left.T, sources)
 
 
-def _weigh(worth: Worth, classes: list[Fillings]) -> None:
+def _weigh(worth: Worth, classes: list[ValuedFillings]) -> None:
     """Gains of all fillings in one evaluation; the first filling of a class is the empty one."""
     values = worth(np.concatenate([fillings.left for fillings in classes], axis=1))
     start = 0
@@ -75,8 +77,8 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
     )
     nodes = [int(m) for m in np.argsort(area.rank, kind="stable") if bounds[:, m].any()]
     requests = np.array([item.request for item in items])
-    known: dict[bytes, Fillings] = {}
-    uses: list[tuple[int, Fillings]] = []
+    known: dict[bytes, ValuedFillings] = {}
+    uses: list[tuple[int, ValuedFillings]] = []
     cells = 0
     pods = sum(item.count for item in items)
     alike: dict[bytes, int] = {}
@@ -96,7 +98,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
     _weigh(Worth(area.free, area.plain, area.devices), list(known.values()))
     table = np.full(states + 1, -np.inf)
     table[0] = 0.0
-    steps: list[tuple[int, Fillings, NDArray[np.int64]]] = []
+    steps: list[tuple[int, ValuedFillings, NDArray[np.int64]]] = []
     everyone = np.arange(states)
     for m, fillings in uses:
         values = table[fillings.sources] + fillings.gain[:, None]

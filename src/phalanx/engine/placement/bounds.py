@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.placement.problem import Bools, Composite, Floats, Group, Ints, Leaf, done, leaves
+from phalanx.engine.placement.problem import Bools, Composite, Floats, Ints, Leaf, Subtree, done, leaves
 from phalanx.engine.placement.state import State
 
 
@@ -17,7 +17,7 @@ def wanted(leaf: Leaf, full: bool) -> int:
     return leaf.total if full else min(leaf.need, leaf.total)
 
 
-def demand_of(group: Group, state: State, full: bool) -> Floats:
+def demand_of(group: Subtree, state: State, full: bool) -> Floats:
     """(R,) the least amount of every resource the group takes."""
     problem = state.problem
     total = np.zeros(problem.free.shape[0])
@@ -55,7 +55,7 @@ class Bounds:
         self._kind: dict[int, int] = {}  # id(group) -> number of its kind
         self._kinds: dict[tuple[object, ...], int] = {}
 
-    def kind(self, group: Group) -> int:
+    def kind(self, group: Subtree) -> int:
         """Equal for groups that no placement can tell apart."""
         if id(group) not in self._kind:
             what: tuple[object, ...]
@@ -67,13 +67,13 @@ class Bounds:
             self._kind[id(group)] = self._kinds.setdefault(what, len(self._kinds))
         return self._kind[id(group)]
 
-    def demand(self, group: Group) -> Floats:
+    def demand(self, group: Subtree) -> Floats:
         kind = self.kind(group)
         if kind not in self._demand:
             self._demand[kind] = demand_of(group, self.state, self.full)
         return self._demand[kind]
 
-    def required(self, group: Group) -> bool:
+    def required(self, group: Subtree) -> bool:
         """Has to place something in this mode."""
         if self.full:
             return any(leaf.total for leaf in leaves(group)) or not done(group)
@@ -86,14 +86,14 @@ class Bounds:
         more = self.more if group is self.state.problem.root else 0
         return max(0, group.minimum - sum(done(c) for c in group.children)) + more
 
-    def possible(self, group: Group, area: int) -> bool:
+    def possible(self, group: Subtree, area: int) -> bool:
         """False: the group cannot be placed inside the area."""
         handle = (self.kind(group), area)
         if handle not in self._possible:
             self._possible[handle] = self._look(group, area)
         return self._possible[handle]
 
-    def _look(self, group: Group, area: int) -> bool:
+    def _look(self, group: Subtree, area: int) -> bool:
         if not self.required(group):
             return True
         if group.key is None:
@@ -103,14 +103,14 @@ class Bounds:
             return bool(len(found))
         return any(self.inside(group, self.state.area(area, group.key, int(d))) for d in found)
 
-    def inside(self, group: Group, area: int) -> bool:
+    def inside(self, group: Subtree, area: int) -> bool:
         """Like possible, with the group's own key already decided: the area is its domain."""
         handle = (self.kind(group), area)
         if handle not in self._inside:
             self._inside[handle] = self._look_inside(group, area)
         return self._inside[handle]
 
-    def _look_inside(self, group: Group, area: int) -> bool:
+    def _look_inside(self, group: Subtree, area: int) -> bool:
         nodes = self.state.areas[area]
         demand = self.demand(group)
         for r in np.flatnonzero(demand):
@@ -128,7 +128,7 @@ class Bounds:
         fits = sum(min(count, int(self.state.base(shape)[nodes].sum())) for shape, count in leaf.demand)
         return fits >= need
 
-    def domains(self, group: Group, area: int) -> NDArray[np.int64]:
+    def domains(self, group: Subtree, area: int) -> NDArray[np.int64]:
         """Ids of the domains of group.key inside the area that counting does not rule out, in id order."""
         assert group.key is not None
         state = self.state

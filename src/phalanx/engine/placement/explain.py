@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.outcome import Certificate, RuledOut
-from phalanx.engine.placement.problem import Composite, Group, Ints, Leaf, Problem, done, leaves
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, Problem, Subtree, done, leaves
 from phalanx.engine.placement.slots import limiting_resource
 from phalanx.engine.placement.state import Budget, State
 
@@ -24,12 +24,12 @@ class _Explainer:
         self.problem = state.problem
         self.bounds = Bounds(state, False)
 
-    def group(self, group: Group, area: int) -> Certificate:
+    def group(self, group: Subtree, area: int) -> Certificate:
         if isinstance(group, Leaf):
             return self._leaf(group, area)
         return self._composite(group, area, self._areas(group, area))
 
-    def _areas(self, group: Group, area: int) -> list[tuple[int, int]]:
+    def _areas(self, group: Subtree, area: int) -> list[tuple[int, int]]:
         """(domain id, area) of every domain of the group's key; (-1, area) without a key."""
         if group.key is None:
             return [(-1, area)]
@@ -41,7 +41,7 @@ class _Explainer:
             ids = ids[ids == group.pinned]
         return [(int(d), self.state.area(area, group.key, int(d))) for d in ids if d >= 0]
 
-    def _name(self, group: Group, domain: int) -> str | None:
+    def _name(self, group: Subtree, domain: int) -> str | None:
         return None if group.key is None or domain < 0 else self.problem.domain_name(group.key, domain)
 
     def _leaf(self, leaf: Leaf, area: int) -> Certificate:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from phalanx.engine.placement.outcome import Outcome, Share, Verdict
-from phalanx.engine.placement.problem import Composite, Group, Leaf, Problem, done, groups, leaves
+from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
+from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, done, groups, leaves
 from phalanx.engine.placement.search import Extras, Search
 from phalanx.engine.placement.state import Budget, Exhausted, State
 
@@ -21,7 +21,7 @@ DOMAINS = 4  # root domains looked at
 CHANGES = 16  # single changes looked at
 
 
-def improve(problem: Problem, first: Outcome) -> Outcome:
+def improve(problem: Problem, first: SearchOutcome) -> SearchOutcome:
     start = _other_domains(problem, first)
     climb = Climb(problem, start)
     best = climb.run()
@@ -29,7 +29,7 @@ def improve(problem: Problem, first: Outcome) -> Outcome:
     return best
 
 
-def _other_domains(problem: Problem, first: Outcome) -> Outcome:
+def _other_domains(problem: Problem, first: SearchOutcome) -> SearchOutcome:
     """Other root domains, more children at once."""
     root = problem.root
     assert isinstance(root, Composite)
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
 
 class Climb:
-    def __init__(self, problem: Problem, start: Outcome) -> None:
+    def __init__(self, problem: Problem, start: SearchOutcome) -> None:
         assert isinstance(problem.root, Composite)
         self.problem = problem
         self.root: Composite = problem.root
@@ -70,7 +70,7 @@ class Climb:
         self.budget = Budget(min(problem.budget, TRIES * len(groups(self.root))))
         self._tried: set[Choice] = set()
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         total = sum(leaf.total for leaf in leaves(self.root))
         choice = Choice(self._taking_part(), frozenset())
         while _pods(self.best) < total:
@@ -122,11 +122,11 @@ class Climb:
             for i in others:
                 yield Choice(choice.children - {gone} | {i}, rest)
 
-    def _place(self, choice: Choice) -> Outcome | None:
-        originals: dict[int, Group] = {}
+    def _place(self, choice: Choice) -> SearchOutcome | None:
+        originals: dict[int, Subtree] = {}
 
-        def copy(group: Group) -> Group:
-            twin: Group
+        def copy(group: Subtree) -> Subtree:
+            twin: Subtree
             if isinstance(group, Composite):
                 twin = replace(group, children=tuple(copy(child) for child in group.children))
             else:
@@ -151,7 +151,7 @@ class Climb:
         return outcome
 
 
-def _seat(search: Search, root: Group, area: int, *, inside: bool = False) -> Outcome | None:
+def _seat(search: Search, root: Subtree, area: int, *, inside: bool = False) -> SearchOutcome | None:
     """Minimums and then extras; None: not found within the budget."""
     try:
         if not search.run(root, area, inside=inside):
@@ -162,12 +162,12 @@ def _seat(search: Search, root: Group, area: int, *, inside: bool = False) -> Ou
     return gather(search.state, search.decisions, 0)
 
 
-def _pods(outcome: Outcome) -> int:
+def _pods(outcome: SearchOutcome) -> int:
     return int(sum(share.counts.sum() for share in outcome.shares))
 
 
-def gather(state: State, decisions: list[tuple[Group, int]], used: int) -> Outcome:
-    outcome = Outcome(Verdict.PLACED, used)
+def gather(state: State, decisions: list[tuple[Subtree, int]], used: int) -> SearchOutcome:
+    outcome = SearchOutcome(SearchVerdict.PLACED, used)
     handles = {area: (key, domain) for (_, key, domain), area in state.area_ids.items()}
     for seat in state.seats.values():
         for shape, (nodes, counts) in seat.placed.items():

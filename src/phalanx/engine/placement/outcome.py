@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from phalanx.engine.placement.problem import Group, Ints, Leaf
+from phalanx.engine.placement.problem import Ints, Leaf, Subtree
 
 
-class Verdict(enum.Enum):
+class SearchVerdict(enum.Enum):
     PLACED = "placed"
     IMPOSSIBLE = "impossible"  # proved for the free capacity of the problem
     EXHAUSTED = "exhausted"  # the budget ended before a placement or a proof was found
@@ -53,8 +53,8 @@ class Certificate:
 
 
 @dataclass(slots=True, eq=False)
-class Outcome:
-    verdict: Verdict
+class SearchOutcome:
+    verdict: SearchVerdict
     expansions: int
     shares: list[Share] = field(default_factory=list)
     satisfied: set[int] = field(default_factory=set)  # id() of groups whose minimum is met
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def placed(self) -> bool:
-        return self.verdict is Verdict.PLACED
+        return self.verdict is SearchVerdict.PLACED
 
-    def satisfies(self, group: Group) -> bool:
+    def satisfies(self, group: Subtree) -> bool:
         return id(group) in self.satisfied

@@ -7,8 +7,8 @@ import numpy as np
 from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.explain import explain
 from phalanx.engine.placement.improve import gather, improve
-from phalanx.engine.placement.outcome import Outcome, Verdict
-from phalanx.engine.placement.problem import Composite, Group, Leaf, Problem, groups, leaves
+from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
+from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, groups, leaves
 from phalanx.engine.placement.search import Extras, Search
 from phalanx.engine.placement.state import Budget, Exhausted, State
 from phalanx.engine.placement.uniform import place_uniform
@@ -16,7 +16,7 @@ from phalanx.engine.placement.uniform import place_uniform
 FULL_TRIES = 8  # expansions per group that the attempt to seat everybody may take
 
 
-def place(problem: Problem, *, explained: bool = True) -> Outcome:
+def place(problem: Problem, *, explained: bool = True) -> SearchOutcome:
     """Places the tree: whole if that works, otherwise minimums and then what else fits, or says why not."""
     quick = place_uniform(problem)
     if quick is None:
@@ -32,7 +32,7 @@ def hopeless(problem: Problem) -> bool:
     return not Bounds(State(problem, Budget(0)), False).possible(problem.root, 0)
 
 
-def _search(problem: Problem) -> Outcome:
+def _search(problem: Problem) -> SearchOutcome:
     slack = any(leaf.total > leaf.need for leaf in leaves(problem.root)) or any(
         isinstance(g, Composite) and g.minimum < len(g.children) for g in groups(problem.root)
     )
@@ -56,9 +56,9 @@ def _search(problem: Problem) -> Outcome:
     try:
         found = search.run(problem.root, 0)
     except Exhausted:
-        return Outcome(Verdict.EXHAUSTED, budget.used)
+        return SearchOutcome(SearchVerdict.EXHAUSTED, budget.used)
     if not found:
-        return Outcome(Verdict.EXHAUSTED if budget.truncated else Verdict.IMPOSSIBLE, budget.used)
+        return SearchOutcome(SearchVerdict.EXHAUSTED if budget.truncated else SearchVerdict.IMPOSSIBLE, budget.used)
     if not slack:
         return gather(state, search.decisions, budget.used)
     Extras(state, search.decisions, budget).run(problem.root)
@@ -66,11 +66,11 @@ def _search(problem: Problem) -> Outcome:
     return improve(problem, first) if isinstance(problem.root, Composite) else first
 
 
-def _short_of_members(group: Group) -> bool:
+def _short_of_members(group: Subtree) -> bool:
     if isinstance(group, Leaf):
         return group.total < group.need
     return len(group.children) < group.minimum
 
 
-def placed_pods(outcome: Outcome, leaf: Leaf) -> int:
+def placed_pods(outcome: SearchOutcome, leaf: Leaf) -> int:
     return int(sum(np.sum(share.counts) for share in outcome.shares if share.leaf is leaf))

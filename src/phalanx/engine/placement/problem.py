@@ -66,7 +66,7 @@ class Composite:
     pinned: int = -1
 
 
-Group: TypeAlias = Leaf | Composite
+Subtree: TypeAlias = Leaf | Composite
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,7 @@ class Problem:
     resources: Sequence[str]
     free: Floats  # (R, N) what is left of every resource, pod count among them
     shapes: Sequence[ShapeRow]
-    root: Group
+    root: Subtree
     domains: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # key -> (N,) domain id, -1 = no label
     domain_names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # key -> name by id
     conflicts: frozenset[tuple[int, int]] = frozenset()  # shapes (a < b) that must not share a node
@@ -116,20 +116,20 @@ class Problem:
         return names[domain] if 0 <= domain < len(names) else str(domain)
 
 
-def done(group: Group) -> bool:
+def done(group: Subtree) -> bool:
     """Satisfied by what already runs: nothing below has to be placed for the minimum."""
     if isinstance(group, Leaf):
         return group.need == 0
     return sum(done(child) for child in group.children) >= group.minimum
 
 
-def leaves(group: Group) -> list[Leaf]:
+def leaves(group: Subtree) -> list[Leaf]:
     if isinstance(group, Leaf):
         return [group]
     return [leaf for child in group.children for leaf in leaves(child)]
 
 
-def groups(group: Group) -> list[Group]:
+def groups(group: Subtree) -> list[Subtree]:
     """The group and everything below it, parents first."""
     if isinstance(group, Leaf):
         return [group]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds, wanted
-from phalanx.engine.placement.problem import Composite, Group, Ints, Leaf, done, leaves
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, done, leaves
 from phalanx.engine.placement.state import Budget, Exhausted, Seat, State
 
 GENEROUS_CHOICES = 512  # combinations of children worth sorting
@@ -26,7 +26,7 @@ GENEROUS_CHOICES = 512  # combinations of children worth sorting
 class Task:
     """Place this group inside that area; then the rest."""
 
-    group: Group
+    group: Subtree
     area: int
     rest: Task | None
 
@@ -49,11 +49,11 @@ class Search:
         self.budget = budget
         self.bounds = Bounds(state, full, more)
         self.generous = generous  # try children with many pods first, not cheap ones
-        self.decisions: list[tuple[Group, int]] = []  # (group, area it lives in)
+        self.decisions: list[tuple[Subtree, int]] = []  # (group, area it lives in)
         self._failed: set[tuple[object, ...]] = set()
         self._backtracked = False
 
-    def run(self, group: Group, area: int, *, inside: bool = False) -> bool:
+    def run(self, group: Subtree, area: int, *, inside: bool = False) -> bool:
         """True: seats hold a placement. False: there is none (a proof unless the budget says truncated).
 
         inside: the area is the group's own domain already.
@@ -116,7 +116,7 @@ class Search:
         for area in self.areas(task.group, task.area):
             yield from self._details(task.group, area)
 
-    def _details(self, group: Group, area: int) -> Iterator[tuple[int, object]]:
+    def _details(self, group: Subtree, area: int) -> Iterator[tuple[int, object]]:
         if isinstance(group, Leaf):
             for counts in self._counts(group):
                 yield area, counts
@@ -124,7 +124,7 @@ class Search:
             for children in self._children(group, area):
                 yield area, children
 
-    def areas(self, group: Group, parent: int) -> Iterator[int]:
+    def areas(self, group: Subtree, parent: int) -> Iterator[int]:
         """Areas the group may live in: preferred narrower ones first, then its domains, tightest first."""
         outer: Iterable[int]
         if group.key is None:
@@ -138,7 +138,7 @@ class Search:
                 yield from self._domains(group, area, group.preferred, ids)
         yield from outer
 
-    def _domains(self, group: Group, parent: int, key: str, ids: NDArray[np.integer]) -> Iterator[int]:
+    def _domains(self, group: Subtree, parent: int, key: str, ids: NDArray[np.integer]) -> Iterator[int]:
         """Areas of these domains: with room now, for most members (leaf), least spare over all requested resources."""
         if not len(ids):
             return
@@ -148,7 +148,7 @@ class Search:
             if self.bounds.inside(group, area):
                 yield area
 
-    def _tightness(self, group: Group, parent: int, key: str, ids: NDArray[np.integer]) -> Ints:
+    def _tightness(self, group: Subtree, parent: int, key: str, ids: NDArray[np.integer]) -> Ints:
         state = self.state
         nodes, of = state.split(parent, key)
         size = int(of.max()) + 1
@@ -189,7 +189,7 @@ class Search:
         by_size = sorted(leaf.demand, key=lambda entry: (size[entry[0]], entry[0]))
         yield from _mixtures(by_size, need)
 
-    def _children(self, group: Composite, area: int) -> Iterator[list[Group]]:
+    def _children(self, group: Composite, area: int) -> Iterator[list[Subtree]]:
         """Which children make up the minimum, cheapest combination first; most constrained child first inside one."""
         pending = [c for c in group.children if self.bounds.required(c) and self.bounds.possible(c, area)]
         missing = self.bounds.missing(group)
@@ -202,7 +202,7 @@ class Search:
         size = {id(c): float((self.bounds.demand(c) / total).max()) for c in pending}
         cheap = sorted(pending, key=lambda c: (round(size[id(c)], 9), position[id(c)]))
         options = {id(c): len(self.bounds.domains(c, area)) if c.key is not None else 1 << 30 for c in pending}
-        choices: Iterable[tuple[Group, ...]] = combinations(cheap, missing)
+        choices: Iterable[tuple[Subtree, ...]] = combinations(cheap, missing)
         if self.generous and comb(len(cheap), missing) <= GENEROUS_CHOICES:
             pods = {id(c): sum(leaf.total for leaf in leaves(c)) for c in cheap}
             choices = sorted(choices, key=lambda chosen: -sum(pods[id(c)] for c in chosen))
@@ -248,18 +248,18 @@ def _mixtures(entries: list[tuple[int, int]], need: int) -> Iterator[dict[int, i
 class Extras:
     """After the minimums: optional children, then the pods beyond everybody's minimum. Never breaks what is placed."""
 
-    def __init__(self, state: State, decisions: list[tuple[Group, int]], budget: Budget) -> None:
+    def __init__(self, state: State, decisions: list[tuple[Subtree, int]], budget: Budget) -> None:
         self.state = state
         self.budget = budget
         self.areas: dict[int, int] = {id(group): area for group, area in decisions}
         self.decisions = decisions
 
-    def run(self, root: Group) -> None:
+    def run(self, root: Subtree) -> None:
         self._adopt(root, 0)
         self._children(root)
         self._pods(root)
 
-    def _adopt(self, group: Group, parent: int) -> None:
+    def _adopt(self, group: Subtree, parent: int) -> None:
         """Gives an area to groups that were satisfied before this search began."""
         if id(group) not in self.areas:
             if not done(group):
@@ -279,7 +279,7 @@ class Extras:
             for child in group.children:
                 self._adopt(child, self.areas[id(group)])
 
-    def _children(self, group: Group) -> None:
+    def _children(self, group: Subtree) -> None:
         if isinstance(group, Leaf) or id(group) not in self.areas:
             return
         for child in group.children:
@@ -287,7 +287,7 @@ class Extras:
                 self._try(child, self.areas[id(group)])
             self._children(child)
 
-    def _try(self, child: Group, area: int) -> None:
+    def _try(self, child: Subtree, area: int) -> None:
         mark = self.state.mark()
         budget = Budget(min(self.budget.left, 200))
         search = Search(self.state, False, budget)
@@ -307,7 +307,7 @@ class Extras:
         else:
             self.state.rewind(mark)
 
-    def _pods(self, root: Group) -> None:
+    def _pods(self, root: Subtree) -> None:
         sitting = [leaf for leaf in leaves(root) if id(leaf) in self.areas]
         for leaf in sitting:
             if id(leaf) not in self.state.seats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phalanx.engine.placement.best import choose_alike, strangers
-from phalanx.engine.placement.outcome import Outcome, Share, Verdict
+from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
 from phalanx.engine.placement.pack import fill
 from phalanx.engine.placement.problem import Ints, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
@@ -13,7 +13,7 @@ from phalanx.engine.placement.worth import split_resources
 from phalanx.engine.state.requests import is_device
 
 
-def place_uniform(problem: Problem) -> Outcome | None:
+def place_uniform(problem: Problem) -> SearchOutcome | None:
     """None: not that case."""
     leaf = problem.root
     if not isinstance(leaf, Leaf) or len(leaf.demand) != 1 or leaf.preferred is not None:
@@ -29,13 +29,17 @@ def place_uniform(problem: Problem) -> Outcome | None:
         domain = -1 if column is None else _domain(problem, leaf, shape, slots, need, total)
         if domain < 0:
             # Satisfied by members that finished: nothing has to fit.
-            return Outcome(Verdict.IMPOSSIBLE, 1) if need else Outcome(Verdict.PLACED, 1, satisfied={id(leaf)})
+            return (
+                SearchOutcome(SearchVerdict.IMPOSSIBLE, 1)
+                if need
+                else SearchOutcome(SearchVerdict.PLACED, 1, satisfied={id(leaf)})
+            )
         nodes = np.flatnonzero(column == domain)
         slots = slots[nodes]
     fits = int(slots.sum())
     if fits < need or total < need:
-        return Outcome(Verdict.IMPOSSIBLE, 1)
-    outcome = Outcome(Verdict.PLACED, 1, satisfied={id(leaf)})
+        return SearchOutcome(SearchVerdict.IMPOSSIBLE, 1)
+    outcome = SearchOutcome(SearchVerdict.PLACED, 1, satisfied={id(leaf)})
     if leaf.key is not None:
         outcome.domains[id(leaf)] = (leaf.key, domain)
     if fits:

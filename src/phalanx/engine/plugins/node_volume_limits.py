@@ -9,9 +9,9 @@ import numpy as np
 from phalanx.engine.framework import Bools, Traits, Wake
 from phalanx.engine.plugins.volume_state import (
     Attachment,
-    Verdict,
     VolumeFilter,
     VolumePlugin,
+    VolumeVerdict,
     claims_of,
     made_for,
     not_found,
@@ -35,11 +35,11 @@ class NodeVolumeLimits(VolumePlugin):
 class LimitsFilter(VolumeFilter):
     cares_for_pods = True
 
-    def judge(self) -> list[Verdict]:
+    def judge(self) -> list[VolumeVerdict]:
         everywhere: Bools = np.ones(self.columns.capacity, dtype=np.bool_)
         problem = self._unreadable()
         if problem:
-            return [Verdict(everywhere, problem, True)]
+            return [VolumeVerdict(everywhere, problem, True)]
         pod_name = self.shape.pod.metadata.name
         new = self.state.attachments(self.shape, pod_name)
         if not new:
@@ -53,12 +53,12 @@ class LimitsFilter(VolumeFilter):
             if known is not None and known.spec.prevent_pod_scheduling_if_missing:
                 missing = open_rows & ~installed[driver]
                 open_rows &= installed[driver]
-                verdicts.append(Verdict(missing, f"{driver} CSI driver is not installed on the node", False))
+                verdicts.append(VolumeVerdict(missing, f"{driver} CSI driver is not installed on the node", False))
         full: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
         for driver in drivers:
             if np.isfinite(limits[driver]).any():
                 full |= self._full(driver, {a for a in new if a[0] == driver}, limits[driver])
-        verdicts.append(Verdict(full & open_rows, FULL, False))
+        verdicts.append(VolumeVerdict(full & open_rows, FULL, False))
         return verdicts
 
     def _unreadable(self) -> str:

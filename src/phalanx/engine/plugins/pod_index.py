@@ -91,7 +91,7 @@ def terms_of(
     return tuple(found)
 
 
-class Pods:
+class PlacedPods:
     """Some placed pods. `rows`: row -> how many; the last comings and goings are kept for those who follow them."""
 
     __slots__ = ("_base", "_recent", "rows")
@@ -121,7 +121,7 @@ class Pods:
         return self._recent[position - self._base :] if position >= self._base else None
 
 
-class LabelClass(Pods):
+class LabelClass(PlacedPods):
     """Pods no selector can tell apart."""
 
     __slots__ = ("labels", "namespace", "terminating")
@@ -133,7 +133,7 @@ class LabelClass(Pods):
         self.terminating = terminating
 
 
-class RuleSet(Pods):
+class RuleSet(PlacedPods):
     """Pods whose own affinity rules mean the same."""
 
     __slots__ = ("terms",)
@@ -260,13 +260,13 @@ class Watch(Generic[T]):
         self.index = index
         self._of_class = of_class
         self._of_rules = of_rules
-        self._entries: list[tuple[Pods, T]] = []
+        self._entries: list[tuple[PlacedPods, T]] = []
         self._seen: list[int] = []
         self._classes: list[tuple[list[LabelClass], int]] = []  # with how many of them were looked at
         self._seen_rules = 0
         self._version = -1
 
-    def begin(self, matcher: LabelMatcher | None = None) -> list[tuple[Pods, T]]:
+    def begin(self, matcher: LabelMatcher | None = None) -> list[tuple[PlacedPods, T]]:
         """Everything that matters, as it is now."""
         self.index.sync()
         self._version = self.index.version

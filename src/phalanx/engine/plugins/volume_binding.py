@@ -27,10 +27,10 @@ from phalanx.engine.plugins.volume_matching import (
 from phalanx.engine.plugins.volume_state import (
     SELECTED_NODE,
     ClaimKey,
-    Verdict,
     VolumeFilter,
     VolumePlugin,
     VolumeState,
+    VolumeVerdict,
     claims_of,
     fully_bound,
     made_for,
@@ -226,11 +226,11 @@ def _key(claim: PersistentVolumeClaim) -> ClaimKey:
 
 
 class BindingFilter(VolumeFilter):
-    def judge(self) -> list[Verdict]:
+    def judge(self) -> list[VolumeVerdict]:
         claims = [claim for use in claims_of(self.shape) if (claim := self.state.claim(use.key)) is not None]
         matching = match_claims(claims, self.state)
         order = (NOT_REACHABLE, NO_VOLUME, matching.NO_SPACE, VOLUME_GONE)
-        return [Verdict(matching.reasons[reason], reason, True) for reason in order if reason in matching.reasons]
+        return [VolumeVerdict(matching.reasons[reason], reason, True) for reason in order if reason in matching.reasons]
 
 
 class BindingScore:

@@ -7,9 +7,9 @@ import numpy as np
 from phalanx.engine.framework import Bools, ClusterChange, Code, Status, Traits, Wake
 from phalanx.engine.plugins.volume_state import (
     ClaimKey,
-    Verdict,
     VolumeFilter,
     VolumePlugin,
+    VolumeVerdict,
     claims_of,
     disks_of,
     not_found,
@@ -51,7 +51,7 @@ class VolumeRestrictions(VolumePlugin):
 class RestrictionsFilter(VolumeFilter):
     cares_for_pods = True
 
-    def judge(self) -> list[Verdict]:
+    def judge(self) -> list[VolumeVerdict]:
         verdicts = []
         capacity = self.columns.capacity
         mine = disks_of(self.shape)
@@ -61,10 +61,10 @@ class RestrictionsFilter(VolumeFilter):
                 taken[row] = any(
                     conflict(a, b) for record in records.values() for b in disks_of(record.shape) for a in mine
                 )
-            verdicts.append(Verdict(taken, DISK, False))
+            verdicts.append(VolumeVerdict(taken, DISK, False))
         if any(self._in_use(use.key) for use in claims_of(self.shape) if not use.ephemeral):
             free = ~verdicts[0].rows if verdicts else np.ones(capacity, dtype=np.bool_)
-            verdicts.append(Verdict(free, ONE_POD, False))
+            verdicts.append(VolumeVerdict(free, ONE_POD, False))
         return verdicts
 
     def _in_use(self, key: ClaimKey) -> bool:

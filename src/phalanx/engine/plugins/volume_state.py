@@ -302,7 +302,7 @@ def selector_mask(selector: NodeSelector, columns: Columns) -> Bools:
     return mask
 
 
-class Verdict(NamedTuple):
+class VolumeVerdict(NamedTuple):
     """A reason and the (capacity,) rows it is given for."""
 
     rows: Bools
@@ -321,11 +321,11 @@ class VolumeFilter(ABC):
         self.shape = shape
         self.columns = columns
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[VolumeVerdict] = []
         self._seen = (-1, -1)
 
     @abstractmethod
-    def judge(self) -> list[Verdict]: ...
+    def judge(self) -> list[VolumeVerdict]: ...
 
     def rebuild(self) -> None:
         if self.cares_for_pods:

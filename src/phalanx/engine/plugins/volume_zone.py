@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from phalanx.engine.framework import Bools, Code, Status, Traits, Wake
-from phalanx.engine.plugins.volume_state import Verdict, VolumeFilter, VolumePlugin, claims_of, class_of, not_found
+from phalanx.engine.plugins.volume_state import (
+    VolumeFilter,
+    VolumePlugin,
+    VolumeVerdict,
+    claims_of,
+    class_of,
+    not_found,
+)
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import PersistentVolume
@@ -60,7 +67,7 @@ class VolumeZone(VolumePlugin):
 
 
 class ZoneFilter(VolumeFilter):
-    def judge(self) -> list[Verdict]:
+    def judge(self) -> list[VolumeVerdict]:
         wrong: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
         found = False
         for use in claims_of(self.shape):
@@ -76,7 +83,7 @@ class ZoneFilter(VolumeFilter):
         speaking: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
         for key in _STABLE:
             speaking |= self.columns.label(key).ids > 0
-        return [Verdict(wrong & speaking, CONFLICT, True)]
+        return [VolumeVerdict(wrong & speaking, CONFLICT, True)]
 
     def _in(self, key: str, zones: frozenset[str]) -> Bools:
         column = self.columns.label(key)

@@ -3,17 +3,17 @@
 from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost, cost_of
 from phalanx.engine.preemption.plan import plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET, PreemptionProblem, Units
-from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan, Victim
+from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
 
 __all__ = [
     "DEFAULT_BUDGET",
     "NOBODY",
     "ORDER",
-    "Answer",
     "Cost",
     "GaveUp",
     "Hopeless",
     "Plan",
+    "Planned",
     "PreemptionProblem",
     "Units",
     "Victim",

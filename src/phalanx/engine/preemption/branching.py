@@ -13,8 +13,8 @@ import numpy as np
 
 from phalanx.engine.placement.problem import Floats
 from phalanx.engine.preemption.cost import cost_of, hurts_least_first
-from phalanx.engine.preemption.covering import Cluster, Cover, cover
-from phalanx.engine.preemption.freeing import Freeing, Scope, Situation, TooLarge
+from phalanx.engine.preemption.covering import Contest, Cover, cover
+from phalanx.engine.preemption.freeing import Freeing, Scope, Situation, TooManyWays
 from phalanx.engine.preemption.prices import Stand
 
 
@@ -49,7 +49,7 @@ class Branching:
         self.effort = effort
         self._covers: dict[tuple[object, ...], Cover | None] = {}
 
-    def cover(self, name: object, cluster: Cluster, now: Situation) -> Cover | None:
+    def cover(self, name: object, cluster: Contest, now: Situation) -> Cover | None:
         """Memo by what can matter to the cluster."""
         touched: tuple[object, ...] = ()
         if now.node_key:
@@ -62,7 +62,7 @@ class Branching:
             self._covers[handle] = cover(self.freeing, cluster, now)
         return self._covers[handle]
 
-    def relax(self, clusters: list[tuple[object, Cluster]], now: Situation) -> Relaxed | None:
+    def relax(self, clusters: list[tuple[object, Contest]], now: Situation) -> Relaxed | None:
         price = 0.0
         taken: list[int] = []
         placed: dict[int, list[tuple[int, int]]] = {}
@@ -84,7 +84,7 @@ class Branching:
 
     def run(
         self,
-        clusters: list[tuple[object, Cluster]],
+        clusters: list[tuple[object, Contest]],
         scope: Scope,
         best: float,
         found: Callable[[frozenset[int]], float],
@@ -100,7 +100,7 @@ class Branching:
             now = Situation(self.freeing, scope, stand)
             try:
                 relaxed = self.relax(clusters, now)
-            except TooLarge:
+            except TooManyWays:
                 self.effort.truncated = True
                 return
             if relaxed is None:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from phalanx.engine.placement.problem import Bools, Floats, Ints
-from phalanx.engine.preemption.freeing import Freeing, Situation, TooLarge
+from phalanx.engine.preemption.freeing import Freeing, Situation, TooManyWays
 
 MAX_STATES = 20_000
 
 
 @dataclass(slots=True, frozen=True)
-class Item:
+class CoverItem:
     """Members of one shape that may go to some of a cluster's nodes."""
 
     shape: int
@@ -23,11 +23,11 @@ class Item:
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Cluster:
+class Contest:
     """Groups whose node sets overlap: their members compete for the same room."""
 
     nodes: Ints  # (M,)
-    items: tuple[Item, ...]
+    items: tuple[CoverItem, ...]
     claims: tuple[tuple[tuple[int, ...], int], ...]  # (items, how many members of them altogether)
     rivals: frozenset[tuple[int, int]] = frozenset()  # items (a < b) that must not share a node
 
@@ -38,14 +38,14 @@ class Cover:
     counts: Ints  # (I, M) members per item and node
 
 
-def cover(freeing: Freeing, cluster: Cluster, now: Situation) -> Cover | None:
+def cover(freeing: Freeing, cluster: Contest, now: Situation) -> Cover | None:
     """None: impossible even if everything evictable goes. Raises TooLarge."""
     if len(cluster.items) == 1:
         return _one_kind(freeing, cluster, now)
     return _many_kinds(freeing, cluster, now)
 
 
-def _one_kind(freeing: Freeing, cluster: Cluster, now: Situation) -> Cover | None:
+def _one_kind(freeing: Freeing, cluster: Contest, now: Situation) -> Cover | None:
     item, need = cluster.items[0], cluster.claims[0][1]
     nodes = cluster.nodes
     table = freeing.table(item.shape, nodes, min(need, _deepest(freeing, item.shape, nodes, now)), now)
@@ -112,11 +112,11 @@ def _useful(table: Floats, need: int) -> Ints:
     return np.flatnonzero(keep)
 
 
-def _many_kinds(freeing: Freeing, cluster: Cluster, now: Situation) -> Cover | None:
+def _many_kinds(freeing: Freeing, cluster: Contest, now: Situation) -> Cover | None:
     dims = tuple(item.most + 1 for item in cluster.items)
     states = int(np.prod(dims, dtype=np.float64))
     if states > MAX_STATES:
-        raise TooLarge
+        raise TooManyWays
     strides = np.ones(len(dims), dtype=np.int64)
     for axis in range(len(dims) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * dims[axis + 1]

@@ -13,14 +13,14 @@ from itertools import combinations
 
 import numpy as np
 
-from phalanx.engine.placement.problem import Composite, Group, Ints, Leaf, Problem, done
-from phalanx.engine.preemption.covering import Cluster, Item
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, Problem, Subtree, done
+from phalanx.engine.preemption.covering import Contest, CoverItem
 
 MAX_SUBSETS = 70
 
 
 @dataclass(slots=True, frozen=True)
-class Seat:
+class FreedSeat:
     """A leaf in a node set."""
 
     leaf: int
@@ -28,9 +28,9 @@ class Seat:
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Choice:
+class DomainChoice:
     bound: float
-    seats: tuple[Seat, ...]
+    seats: tuple[FreedSeat, ...]
 
 
 class Domains:
@@ -52,7 +52,7 @@ class Domains:
             self.leaves.append(leaf)
         return self._leaf_number[id(leaf)]
 
-    def kind(self, group: Group) -> tuple[object, ...]:
+    def kind(self, group: Subtree) -> tuple[object, ...]:
         """Equal for groups that no placement can tell apart."""
         if id(group) not in self._kinds:
             if isinstance(group, Leaf):
@@ -62,7 +62,7 @@ class Domains:
             self._kinds[id(group)] = what
         return self._kinds[id(group)]
 
-    def inside(self, group: Group, parent: int) -> list[int]:
+    def inside(self, group: Subtree, parent: int) -> list[int]:
         """Node sets the group may live in, in domain order."""
         if group.key is None:
             return [parent]
@@ -99,9 +99,9 @@ class Domains:
 
     # ---- clusters ------------------------------------------------------------------------------------------
 
-    def clusters(self, seats: tuple[Seat, ...]) -> list[tuple[tuple[Seat, ...], Cluster]]:
+    def clusters(self, seats: tuple[FreedSeat, ...]) -> list[tuple[tuple[FreedSeat, ...], Contest]]:
         """Seats with overlapping node sets together, each as one covering task."""
-        groups: list[tuple[list[Seat], set[int]]] = []
+        groups: list[tuple[list[FreedSeat], set[int]]] = []
         for seat in seats:
             mine = {seat.area}
             members = [seat]
@@ -118,11 +118,11 @@ class Domains:
     def _overlap(self, a: int, b: int) -> bool:
         return a == b or bool(np.intersect1d(self.areas[a], self.areas[b], assume_unique=True).size)
 
-    def _cluster(self, seats: list[Seat]) -> Cluster:
+    def _cluster(self, seats: list[FreedSeat]) -> Contest:
         areas = sorted({s.area for s in seats})
         nodes = self.areas[areas[0]] if len(areas) == 1 else np.unique(np.concatenate([self.areas[a] for a in areas]))
         plain: dict[tuple[int, int], int] = {}  # (shape, area) -> members, where it is known which
-        mixed: list[tuple[Seat, Leaf]] = []
+        mixed: list[tuple[FreedSeat, Leaf]] = []
         for seat in seats:
             leaf = self.leaves[seat.leaf]
             if leaf.need >= leaf.total:
@@ -133,12 +133,12 @@ class Domains:
                 plain[shape, seat.area] = plain.get((shape, seat.area), 0) + leaf.need
             else:
                 mixed.append((seat, leaf))
-        items: list[Item] = []
+        items: list[CoverItem] = []
         claims: list[tuple[tuple[int, ...], int]] = []
 
         def add(shape: int, area: int, most: int) -> int:
             inside = None if len(areas) == 1 else np.isin(nodes, self.areas[area])
-            items.append(Item(shape, most, inside))
+            items.append(CoverItem(shape, most, inside))
             return len(items) - 1
 
         for (shape, area), count in plain.items():
@@ -154,11 +154,11 @@ class Domains:
                 same = x.shape == y.shape and self.problem.shapes[x.shape].cap is not None
                 if (min(x.shape, y.shape), max(x.shape, y.shape)) in self.problem.conflicts or same:
                     rivals.add((a, b))
-        return Cluster(nodes, tuple(items), tuple(claims), frozenset(rivals))
+        return Contest(nodes, tuple(items), tuple(claims), frozenset(rivals))
 
 
-PriceOf = Callable[[tuple[Seat, ...]], float | None]
-Pending = tuple[Group, int, int]  # group, node set of its parent, least area it may take (equal siblings are ordered)
+PriceOf = Callable[[tuple[FreedSeat, ...]], float | None]
+Pending = tuple[Subtree, int, int]  # group, node set of its parent, least area it may take (equal siblings are ordered)
 
 
 class Choices:
@@ -172,14 +172,16 @@ class Choices:
         self.cut = False  # the limit ended the enumeration
         self.floor = 0.0  # no choice left costs less
 
-    def run(self, root: Group) -> Iterator[Choice]:
+    def run(self, root: Subtree) -> Iterator[DomainChoice]:
         ticket = 0
-        heap: list[tuple[float, int, int, tuple[Pending, ...], tuple[Seat, ...]]] = [(0.0, 0, 0, ((root, 0, -1),), ())]
+        heap: list[tuple[float, int, int, tuple[Pending, ...], tuple[FreedSeat, ...]]] = [
+            (0.0, 0, 0, ((root, 0, -1),), ())
+        ]
         while heap:
             bound, _, _, todo, seats = heapq.heappop(heap)
             self.floor = bound
             if not todo:
-                yield Choice(bound, seats)
+                yield DomainChoice(bound, seats)
                 continue
             if self.steps >= self.limit:
                 self.cut = True
@@ -199,7 +201,7 @@ class Choices:
                 heapq.heappush(heap, (value, -len(chosen), ticket, (*more, *rest), chosen))
         self.floor = float("inf")
 
-    def _with_floor(self, todo: tuple[Pending, ...], seat: Seat) -> tuple[Pending, ...]:
+    def _with_floor(self, todo: tuple[Pending, ...], seat: FreedSeat) -> tuple[Pending, ...]:
         """An equal sibling that follows takes the same or a later domain."""
         group, parent, _ = todo[0]
         rest = todo[1:]
@@ -207,7 +209,7 @@ class Choices:
             return ((rest[0][0], parent, seat.area), *rest[1:])
         return rest
 
-    def _expand(self, task: Pending) -> Iterator[tuple[tuple[Pending, ...], Seat | None]]:
+    def _expand(self, task: Pending) -> Iterator[tuple[tuple[Pending, ...], FreedSeat | None]]:
         group, parent, least = task
         domains = self.domains
         if isinstance(group, Leaf):
@@ -218,7 +220,7 @@ class Choices:
                 return
             for area in domains.inside(group, parent):
                 if area >= least:
-                    yield (), Seat(domains.number(group), area)
+                    yield (), FreedSeat(domains.number(group), area)
             return
         pending = [c for c in group.children if not done(c)]
         missing = group.minimum - (len(group.children) - len(pending))
@@ -232,13 +234,13 @@ class Choices:
             for subset in subsets:
                 yield tuple((child, area, -1) for child in subset), None
 
-    def _subsets(self, group: Composite, pending: list[Group], missing: int) -> list[tuple[Group, ...]]:
+    def _subsets(self, group: Composite, pending: list[Subtree], missing: int) -> list[tuple[Subtree, ...]]:
         kinds: dict[tuple[object, ...], int] = {}
         for child in pending:
             kinds.setdefault(self.domains.kind(child), len(kinds))
         ordered = sorted(pending, key=lambda c: kinds[self.domains.kind(c)])
         seen: set[tuple[int, ...]] = set()
-        found: list[tuple[Group, ...]] = []
+        found: list[tuple[Subtree, ...]] = []
         for subset in combinations(ordered, missing):
             shape = tuple(kinds[self.domains.kind(c)] for c in subset)
             if shape in seen:

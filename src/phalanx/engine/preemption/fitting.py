@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.engine.placement.outcome import Outcome
+from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.placement.place import place
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
@@ -50,7 +50,7 @@ class Fitting:
             shapes[shape] = replace(shapes[shape], mask=mask)
         return replace(base, free=free, shapes=[_uncounted(row) for row in shapes])
 
-    def outcome(self, evicted: Collection[int], *, explained: bool = False) -> Outcome:
+    def outcome(self, evicted: Collection[int], *, explained: bool = False) -> SearchOutcome:
         self.calls += 1
         return place(self.without(evicted), explained=explained)
 

@@ -25,7 +25,7 @@ Numbers: TypeAlias = tuple[int, ...]
 Pairs: TypeAlias = frozenset[tuple[int, int]]
 
 
-class TooLarge(Exception):
+class TooManyWays(Exception):
     """Not to be solved exactly within the budget."""
 
 
@@ -353,7 +353,7 @@ class Freeing:
         )  # (I, C)
         top = limit.max(axis=1)
         if np.prod(top[:-1] + 1, dtype=np.float64) * len(ways.price) > MAX_GRID:
-            raise TooLarge
+            raise TooManyWays
         grid = np.indices(tuple(top[:-1] + 1)).reshape(len(shapes) - 1, -1).T  # (G, I-1)
         left = ways.free[:, None, :] - (grid @ requests[:-1])[None, :, :]  # (C, G, R)
         # Nobody always fits, even on a node where more is promised than there is.

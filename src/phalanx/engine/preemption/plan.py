@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phalanx.engine.placement.outcome import Outcome, Verdict
+from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.problem import leaves
 from phalanx.engine.placement.sentences import amount_word
 from phalanx.engine.preemption.branching import Branching, Effort
 from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
-from phalanx.engine.preemption.covering import Cluster
-from phalanx.engine.preemption.domains import Choices, Domains, Seat
+from phalanx.engine.preemption.covering import Contest
+from phalanx.engine.preemption.domains import Choices, Domains, FreedSeat
 from phalanx.engine.preemption.fitting import Fitting
-from phalanx.engine.preemption.freeing import Freeing, Situation, TooLarge
+from phalanx.engine.preemption.freeing import Freeing, Situation, TooManyWays
 from phalanx.engine.preemption.polish import polish
 from phalanx.engine.preemption.prices import FinePrices, Prices, Stand
 from phalanx.engine.preemption.problem import PreemptionProblem
-from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan, Victim
+from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
 
 NOBODY_LOWER = "No preemption victims found for incoming preemptor"
 NOT_ENOUGH = "evicting everything of lower priority would not make room"
@@ -35,7 +35,7 @@ class Solved:
     prices: Prices
 
 
-def plan(problem: PreemptionProblem) -> Answer:
+def plan(problem: PreemptionProblem) -> Planned:
     return Planner(problem).run()
 
 
@@ -49,7 +49,7 @@ class Planner:
         self.used = 0
         self._solved: dict[int, Solved | None] = {}
 
-    def run(self) -> Answer:
+    def run(self) -> Planned:
         units = self.problem.units
         free = self.fitting.outcome(())
         if free.placed:
@@ -58,7 +58,7 @@ class Planner:
             return Hopeless(NOBODY_LOWER, free.expansions, free)
         levels = [int(p) for p in np.unique(units.priority)]
         everything = self._at(levels[-1])
-        if everything.verdict is Verdict.IMPOSSIBLE:
+        if everything.verdict is SearchVerdict.IMPOSSIBLE:
             return Hopeless(
                 "evicting everything of lower priority would not make room", everything.expansions, everything
             )
@@ -69,7 +69,7 @@ class Planner:
         level, solved = at
         return self._finish(levels, low, level, solved)
 
-    def _at(self, level: int) -> Outcome:
+    def _at(self, level: int) -> SearchOutcome:
         return self.fitting.outcome([int(u) for u in np.flatnonzero(self.problem.units.priority <= level)])
 
     @staticmethod
@@ -137,15 +137,15 @@ class Planner:
         branching = Branching(freeing, effort)
         members = sum(leaf.need for leaf in leaves(self.problem.placement.root))
         scopes: dict[int, Situation] = {}  # by the root's own node set
-        memo: dict[tuple[Seat, ...], list[tuple[object, Cluster]]] = {}
+        memo: dict[tuple[FreedSeat, ...], list[tuple[object, Contest]]] = {}
         too_large = False
 
-        def clusters(seats: tuple[Seat, ...]) -> list[tuple[object, Cluster]]:
+        def clusters(seats: tuple[FreedSeat, ...]) -> list[tuple[object, Contest]]:
             if seats not in memo:
                 memo[seats] = [(self._name(part), cluster) for part, cluster in self.domains.clusters(seats)]
             return memo[seats]
 
-        def price(seats: tuple[Seat, ...]) -> float | None:
+        def price(seats: tuple[FreedSeat, ...]) -> float | None:
             nonlocal too_large
             total = 0.0
             area = self.domains.top(seats[0].area)
@@ -155,7 +155,7 @@ class Planner:
             for name, cluster in clusters(seats):
                 try:
                     found = branching.cover(name, cluster, scopes[area])
-                except TooLarge:
+                except TooManyWays:
                     too_large = True
                     continue
                 if found is None:
@@ -206,7 +206,7 @@ class Planner:
             bound = 0.0
         return Solved(best[0], value, max(0.0, min(value, prices.proved(bound))), prices)
 
-    def _name(self, seats: tuple[Seat, ...]) -> object:
+    def _name(self, seats: tuple[FreedSeat, ...]) -> object:
         """Equal leaves are the same to a covering."""
         return tuple(sorted((self.domains.kind(self.domains.leaves[s.leaf])[:2], s.area) for s in seats))
 
@@ -228,7 +228,7 @@ class Planner:
 
     # ---- the plan ------------------------------------------------------------------------------------------
 
-    def _finish(self, levels: list[int], low: int, level: int, solved: Solved) -> Answer:
+    def _finish(self, levels: list[int], low: int, level: int, solved: Solved) -> Planned:
         units = self.problem.units
         fine = self.refine(levels[level], solved)
         evicted = self.fitting.spare((fine or solved).evicted)
@@ -259,7 +259,7 @@ class Planner:
         least = self._bound(top, cost)
         first = all(getattr(least, name) == getattr(cost, name) for name in before)
         if level == low:
-            second = level == 0 or self._at(levels[low - 1]).verdict is Verdict.IMPOSSIBLE
+            second = level == 0 or self._at(levels[low - 1]).verdict is SearchVerdict.IMPOSSIBLE
         else:
             under = self._solved.get(levels[level - 1])
             known = self._bound(under, cost) if under is not None else Cost()

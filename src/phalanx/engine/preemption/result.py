@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.engine.placement.outcome import Outcome
+from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost
 from phalanx.engine.preemption.problem import PreemptionProblem
@@ -27,7 +27,7 @@ class Plan:
 
     problem: PreemptionProblem
     victims: tuple[Victim, ...]
-    placement: Outcome  # where members go once the victims are gone
+    placement: SearchOutcome  # where members go once the victims are gone
     cost: Cost
     lower_bound: Cost  # no plan costs less
     proved: tuple[str, ...]  # parts of the cost, from the most important on, that cannot be less
@@ -65,7 +65,7 @@ class Hopeless:
 
     reason: str
     expansions: int = 0
-    placement: Outcome | None = field(default=None, compare=False)  # with its certificate, where that was asked for
+    placement: SearchOutcome | None = field(default=None, compare=False)  # with its certificate, where asked for
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,7 +75,7 @@ class GaveUp:
     expansions: int
 
 
-Answer = Plan | Hopeless | GaveUp
+Planned = Plan | Hopeless | GaveUp
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:

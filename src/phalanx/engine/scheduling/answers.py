@@ -14,9 +14,9 @@ from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement import Outcome
+from phalanx.engine.placement import SearchOutcome
 from phalanx.engine.preemption.catalogue import Unit
-from phalanx.engine.preemption.result import Answer as Planned
+from phalanx.engine.preemption.result import Planned
 from phalanx.engine.preemption.single import Candidate
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -59,7 +59,7 @@ class Refused:
     decisions: tuple[Decision, ...] = ()  # what PostFilter plugins want done
     # of groups
     built: Built | None = None
-    outcome: Outcome | None = None
+    outcome: SearchOutcome | None = None
     releases: bool = False  # members bound in an attempt that cannot be completed have to be given back first
     no_plan: Planned | None = None  # what the search for victims said, where there was one
     gives_up: bool = False  # nodes that were promised to its pods are promised no longer
@@ -116,7 +116,7 @@ class Refusal:
     """What is kept of a failure: no arrays, there may be many."""
 
     message: str
-    outcome: Outcome | None
+    outcome: SearchOutcome | None
     texts: dict[Shape, str]  # what pods of each shape were told
 
 

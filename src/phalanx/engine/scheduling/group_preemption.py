@@ -21,7 +21,7 @@ from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
-from phalanx.engine.preemption.result import Answer, GaveUp, Hopeless, Plan
+from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
 from phalanx.engine.scheduling.answers import PlacedAfter, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
@@ -39,7 +39,7 @@ MOST_FUTILE = 1024  # roots whose last search for victims is remembered
 class GroupPlan:
     """A plan with what is needed to carry it out."""
 
-    answer: Answer
+    answer: Planned
     units: tuple[Unit, ...] = ()
     seats: tuple[tuple[PodRecord, int], ...] = ()
     note: str = ""  # for the group's message
@@ -61,7 +61,7 @@ class GroupPreemption:
         self._emit = emit
         self.order = ORDER
         self.budget = DEFAULT_BUDGET
-        self._futile: dict[str, tuple[tuple[Any, ...], Answer]] = {}
+        self._futile: dict[str, tuple[tuple[Any, ...], Planned]] = {}
 
     # ---- asked by an attempt that found no room
 
@@ -92,7 +92,7 @@ class GroupPreemption:
         return bool(found.units) or any(row in self.catalogue.leaving for _, row in found.seats)
 
     @staticmethod
-    def _note(answer: Answer) -> str:
+    def _note(answer: Planned) -> str:
         if isinstance(answer, GaveUp):
             return GAVE_UP.format(answer.expansions)
         return answer.reason if isinstance(answer, Hopeless) else RULES
