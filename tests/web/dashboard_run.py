@@ -72,10 +72,10 @@ class Browser:
         assert code == 200, found
         return found
 
-    def follow(self, after: str) -> Stream:
+    def follow(self, after: str, path: str = "/api/feed") -> Stream:
         where = urlsplit(self.url)
         connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
-        connection.request("GET", "/api/feed", headers={"Cookie": self.cookie, "Last-Event-ID": after})
+        connection.request("GET", path, headers={"Cookie": self.cookie, "Last-Event-ID": after})
         return Stream(connection)
 
 

@@ -113,6 +113,8 @@ def opens_a_gang(page: Any) -> None:
     until(page, "(c, map) => map.members.length === 8 && map.chosen?.size === 8", "the gang is not lit")
     assert page.evaluate("phalanx.map.members.map((m) => m.rank)") == list(range(8))
     page.locator(".tree .events").get_by_text("Scheduled").first.wait_for()
+    page.locator(".tree .condition", has_text="PodGroupInitiallyScheduled=True").wait_for()
+    assert page.locator(".tree .story li").count() >= 1, "its story is told"
     accessible(page, "groups")
     page.mouse.move(5, 5)
     shot(page, "groups")

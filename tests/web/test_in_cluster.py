@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -19,9 +20,9 @@ from phalanx.web.in_cluster import DashboardAtHealth
 class AtHealth:
     """A scheduler process in a thread, with asyncio's own loop as `phalanx scheduler` has it."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, *, elect: bool = False) -> None:
         self.cluster = cluster
-        settings = SchedulerSettings(kubeconfig=str(cluster.kubeconfig), leader_elect=False)
+        settings = SchedulerSettings(kubeconfig=str(cluster.kubeconfig), leader_elect=elect)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -88,3 +89,38 @@ def test_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.Monk
     assert len(browser.get("/dashboard/api/snapshot")["nodes"]) == 3
     code, told = browser.ask("POST", "/dashboard/api/whatif", {"text": "a: 1"})
     assert code == 403 and "verb post" in told["message"]
+
+
+def test_one_that_stands_by_names_the_one_that_leads_and_goes_on_when_it_does(health: AtHealth) -> None:
+    first = AtHealth(health.cluster, elect=True)
+    stopped = False
+    try:
+        until_it_leads(first.browser(first.cluster.token))
+        second = AtHealth(health.cluster, elect=True)
+        try:
+            browser = second.browser(second.cluster.token)
+            waiting = browser.get("/dashboard/api/snapshot")
+            assert waiting["standby"] == socket.gethostname() and not waiting["nodes"]
+            stream = browser.follow(waiting["id"], "/dashboard/api/feed")
+            first.stop()
+            stopped = True
+            changed = stream.until(lambda change: change.get("standby", "") is None or change.get("event"))
+            stream.close()
+            assert changed.get("event") == "reset" or changed["standby"] is None
+            assert until_it_leads(browser) == 3
+        finally:
+            second.stop()
+    finally:
+        if not stopped:
+            first.stop()
+
+
+def until_it_leads(browser: Browser) -> int:
+    """How many nodes the one that leads has read; follows the feed, which tells when that changes."""
+    while True:
+        found = browser.get("/dashboard/api/snapshot")
+        if found["standby"] is None and found["nodes"]:
+            return len(found["nodes"])
+        stream = browser.follow(found["id"], "/dashboard/api/feed")
+        stream.next()
+        stream.close()

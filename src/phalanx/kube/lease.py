@@ -95,6 +95,11 @@ class Elector:
                 log.warning("writes are still under way: the lease %s is left to run out", self._settings.name)
 
     @property
+    def holder(self) -> str:
+        """Who held the lease when it was last read; "" if nobody did."""
+        return self._seen[0]
+
+    @property
     def overdue(self) -> float:
         """Seconds beyond the renew deadline that it leads without having renewed; 0 as long as all is well."""
         if not self.leading:

@@ -240,6 +240,14 @@ class Reader:
                     return {names[rid]: round(amount) for rid, amount in record.shape.requests}
         return {}
 
+    def conditions(self, text: str) -> list[Json]:
+        """As its object has them; [] for a group without one (KEP-4671's implicit groups)."""
+        forest, key = self.forest, key_of(text)
+        group = forest.group(key) if forest is not None and key is not None else None
+        status = getattr(group.source, "status", None) if group is not None else None
+        return [{"type": each.type, "status": each.status, "reason": each.reason, "message": each.message}
+                for each in (status.conditions if status is not None else None) or ()]  # fmt: skip
+
     # ---- queue
 
     def waiting(self) -> Json:

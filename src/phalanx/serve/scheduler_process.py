@@ -101,7 +101,8 @@ class Beside(Protocol):
         ...
 
 
-MakeBeside = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock], Beside]
+Leader = Callable[[], str | None]  # None: this process leads; "": nobody is known to
+MakeBeside = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock, Leader], Beside]
 
 
 class SchedulerProcess:
@@ -181,9 +182,15 @@ class SchedulerProcess:
         guarded = Guarded(diagnostics, connection)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_beside is not None:
-            self._beside = self._make_beside(service, diagnostics, guarded, client, self._clock)
+            self._beside = self._make_beside(service, diagnostics, guarded, client, self._clock, self.leader)
             routes |= self._beside.routes()
         return routes
+
+    def leader(self) -> str | None:
+        """The host name of the process that leads: in a cluster the name of its pod. None: it is this one."""
+        if not self._settings.leader_elect or (self._elector is not None and self._elector.leading):
+            return None
+        return self._elector.holder.rpartition("_")[0] if self._elector is not None else ""
 
     async def _ready(self, service: SchedulerService) -> None:
         """With leader election, standing by counts as ready: the process does its duty."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -32,7 +32,11 @@ PULSE = 15.0  # seconds: a comment, so that dead connections are noticed
 
 
 class Feed:
-    def __init__(self, reader: Reader, history: History, clock: Clock) -> None:
+    def __init__(
+        self, reader: Reader, history: History, clock: Clock, leader: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """`leader`: None while this process leads, else who does. One that stands by has read nothing, and says so."""
+        self._leader, self._standby = leader, leader()
         self._reader, self._history, self._clock = reader, history, clock
         self.epoch = secrets.token_hex(4)  # of this process: numbers of another one mean nothing here
         self.number = 0
@@ -68,6 +72,8 @@ class Feed:
             if due <= 0:
                 sampled = self._clock.monotonic()
                 sample = self._history.sample()
+                if self._standby != self._leader():
+                    self._dirty.set()
                 if self.pages:
                     await self._publish({"sample": sample})
                 continue
@@ -136,6 +142,8 @@ class Feed:
         if {**queue, "oldest": 0} != {**self._queue, "oldest": 0}:  # waiting longer alone is no news
             change["queue"] = queue
         self._queue = queue
+        if self._standby != self._leader():
+            change["standby"] = self._standby = self._leader()
         return change
 
     async def _replace(self, layout: Layout, nodes: dict[str, NodeRow]) -> None:
@@ -174,6 +182,7 @@ class Feed:
                 "groups": self._groups,
                 "queue": self._queue,
                 "samples": list(self._history.samples),
+                "standby": self._leader(),
             }
         )
 

@@ -34,11 +34,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class DashboardAtHealth:
     def __init__(
-        self, service: SchedulerService, diagnostics: Diagnostics, guarded: Guarded, client: Client, clock: Clock
+        self,
+        service: SchedulerService,
+        diagnostics: Diagnostics,
+        guarded: Guarded,
+        client: Client,
+        clock: Clock,
+        leader: Callable[[], str | None],
     ) -> None:
         reader = Reader(service.engine, clock.now)
         history = History(reader, clock.now)
-        self._feed = feed = Feed(reader, history, clock)
+        self._feed = feed = Feed(reader, history, clock, leader)
         service.on_decisions.append(history.decided)
         service.on_step.append(feed.touch)
         login = Login(secrets.token_bytes(32), clock.now, SESSION_SECONDS)

@@ -43,7 +43,8 @@ class Questions:
         found = self._reader.members(key)
         if found is None:
             raise NotFound(f"there is no group {key[:300]!r} any more")
-        return msgspec.json.encode({"members": found, "shape": self._reader.shape(key)})
+        conditions = self._reader.conditions(key)
+        return msgspec.json.encode({"members": found, "shape": self._reader.shape(key), "conditions": conditions})
 
     async def why(self, query: Query) -> bytes:
         return await self.diagnostics.answer("GET", f"{BASE}/why", _of(query), b"")

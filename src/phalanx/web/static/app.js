@@ -154,6 +154,16 @@ function sums() {
     share !== undefined ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } })) : "")));
 }
 
+// A scheduler that stands by has read nothing: said, with the way to the one that leads.
+function standby() {
+  const leader = cluster.standby;
+  $("standby").hidden = leader === null;
+  if (leader !== null)
+    refresh($("standby"), h("span", {}, "This scheduler stands by and has read nothing, so the map is empty. ",
+      leader ? [h("b", {}, leader), " leads; look there:"] : "Nobody leads at the moment; this page goes on by itself when this one does."),
+      leader ? h("code", {}, `kubectl -n phalanx-system port-forward pod/${leader} ${location.port || 80}`) : "");
+}
+
 // Changes are gathered and shown once per picture; a tab in the background shows nothing and gathers little.
 let later = 0, gathered = {};
 const MOST_GATHERED = 2000;
@@ -178,6 +188,7 @@ function changed(change) {
     current?.view.change?.(news ?? undefined);
     guide.change();
     sums();
+    standby();
     if (!news || news.nodes || news.groups) {
       room.update();
       legend($("legend"), map);

@@ -23,6 +23,7 @@ export class Cluster extends EventTarget {
     this.groups = new Map();
     this.queue = { roots: [], total: 0, pods: 0, counts: {}, oldest: 0 };
     this.samples = [];
+    this.standby = null; // null: this scheduler leads; else the name of the one that does, "" if nobody is known
     this.now = 0;
     this.version = 0; // of the set of nodes and where they stand
     this.fresh = new Map(); // node -> when it last changed, for a short glow
@@ -37,6 +38,7 @@ export class Cluster extends EventTarget {
     this.groups = new Map(Object.entries(snapshot.groups));
     this.queue = snapshot.queue;
     this.samples = snapshot.samples ?? [];
+    this.standby = snapshot.standby ?? null;
     this.now = snapshot.now;
     this.version++;
     this.fresh.clear();
@@ -60,6 +62,7 @@ export class Cluster extends EventTarget {
       else this.groups.set(key, group);
     }
     if (change.queue) this.queue = change.queue;
+    if (change.standby !== undefined) this.standby = change.standby;
     if (change.sample) {
       this.samples.push(change.sample);
       if (this.samples.length > MOST_SAMPLES) this.samples.splice(0, this.samples.length - MOST_SAMPLES);

@@ -2,7 +2,7 @@
 
 import { h, refresh, show } from "./dom.js";
 import { gang } from "./colours.js";
-import { age, levelName, parts, plural, short } from "./words.js";
+import { age, clock, levelName, parts, plural, short } from "./words.js";
 
 const SHOWN = 150;
 
@@ -11,6 +11,13 @@ export function progress(placed, min, known) {
   return h("span", { class: "progress", role: "img", "aria-label": `${placed} of ${most} placed, minimum ${min}`, "data-met": placed >= min ? "1" : "0" },
     h("i", { style: { width: `${Math.min(100, (100 * placed) / most)}%` } }),
     h("em", { style: { left: `${Math.min(100, (100 * min) / most)}%` } }));
+}
+
+// What happened to it, oldest first: the same lines as `phalanx why --story`.
+export function story(lines) {
+  return h("ol", { class: "events story" }, lines.map((line) => h("li", {},
+    h("time", { datetime: line.time, class: "muted" }, clock(Date.parse(line.time) / 1000)), " ", h("b", {}, line.what), line.detail ? ` ${line.detail}` : "",
+    line.times > 1 ? h("span", { class: "muted" }, ` ×${line.times}`) : "")));
 }
 
 export function groupsView(app) {
@@ -83,15 +90,19 @@ export function groupsView(app) {
   function detail(key) {
     const known = details.get(key);
     if (!known?.members) return h("p", { class: "muted indent" }, "looking …");
-    const { members, events } = known;
+    const { members, events, items } = known;
+    const item = items?.[0];
     return h("div", { class: "indent detail" },
       h("p", { class: "muted small" }, parts(key).name),
+      (known.conditions ?? []).map((each) => h("p", { class: "condition small", "data-ok": each.status === "True" ? "1" : "0" },
+        h("b", {}, `${each.type}=${each.status}`), each.reason ? ` ${each.reason}` : "", each.message ? `: ${each.message}` : "")),
       h("table", {}, h("caption", {}, plural(members.length, "pod")),
         h("thead", {}, h("tr", {}, ["Rank", "Pod", "Node", "State"].map((text) => h("th", { scope: "col" }, text)))),
         h("tbody", {}, members.slice(0, 200).map((member) => h("tr", {},
           h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/why/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
           h("td", {}, member.node ? h("a", { href: `#/node/${member.node}` }, member.node) : "–"),
           h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))),
+      item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",
       events?.length || known.problem ? h("h3", {}, "Events") : "",
       known.problem ? h("p", { class: "muted" }, known.problem) : "",
       h("ul", { class: "events" }, (events ?? []).slice(0, 20).map((event) => h("li", { "data-type": event.type },
@@ -113,12 +124,13 @@ export function groupsView(app) {
         const found = await answer;
         known[part] = found[part];
         if (part === "events") known.problem = found.problem;
+        if (part === "members") known.conditions = found.conditions;
       } catch {
         known[part] ??= []; // it is gone, or may not be read
       }
       if (open.has(key)) update();
     };
-    await Promise.all([take("members", app.ask.members(key)), take("events", app.ask.events(key))]);
+    await Promise.all([take("members", app.ask.members(key)), take("events", app.ask.events(key)), take("items", app.ask.why(key, false))]);
   }
 
   function update() {

@@ -2,7 +2,7 @@
 // changes that were tried, as buttons that open what-if.
 
 import { h, show } from "./dom.js";
-import { progress } from "./groups.js";
+import { progress, story } from "./groups.js";
 import { gist, levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
 
 // "PodGroup name-with-hash" as a short name; the whole one on hovering.
@@ -50,13 +50,6 @@ function proof(found, total, depth = 0) {
       found.inner ? "" : pips(found.fits, found.needed),
       found.best && level ? h("p", {}, `${plural(Math.max(0, found.needed - found.fits), "place")} missing there`) : ""),
     found.inner ? proof(found.inner, 0, depth + 1) : "");
-}
-
-// What happened to it, oldest first: the same lines as `phalanx why --story`.
-function story(lines) {
-  return h("ol", { class: "events story" }, lines.map((line) => h("li", {},
-    h("time", { datetime: line.time, class: "muted" }, line.time.slice(11, 19)), " ", h("b", {}, line.what), line.detail ? ` ${line.detail}` : "",
-    line.times > 1 ? h("span", { class: "muted" }, ` ×${line.times}`) : "")));
 }
 
 export function verdict(app, item, root) {
