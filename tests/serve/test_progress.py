@@ -52,3 +52,27 @@ def test_a_line_says_the_share_and_the_time() -> None:
     assert shown.line(3.0).endswith("restoring, 3 s")
     shown.tell(1, 4)
     assert shown.line(65.0).endswith("25%, 65 s")
+    assert shown.line(125.0).endswith("25%, 2 min 5 s")
+
+
+def test_what_can_be_counted_is_counted() -> None:
+    shown = Progress("starting", "nodes")
+    shown.tell(1200, 5000)
+    assert "starting 1,200 of 5,000 nodes" in shown.line(4.0) and shown.line(4.0).endswith("24%, 4 s")
+
+
+def test_what_the_work_prints_stays_above_the_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module, "AFTER", 0.0)
+    shown = Progress("bench engine")
+    shown.start()
+    try:
+        assert terminal.drew.wait(30)
+        shown.say("SchedulingBasic 4000\n")
+    finally:
+        shown.stop()
+    assert capsys.readouterr().out == "SchedulingBasic 4000\n"
+    assert terminal.getvalue().endswith("\r\x1b[K")

@@ -131,11 +131,14 @@ def test_a_person_walks_through_the_views_and_asks_why(terminal: Callable[..., T
     top.press("\x1b[C")
     top.see("rack-0", "rack-1", "GPU FREE", "15 of 16")
     top.press("/rack-1")
-    frame = top.see("/rack-1_", "kubectl get nodes -l topology.phalanx.dev/rack=rack-1")
+    frame = top.see("/rack-1_", "enter shows its nodes")
     assert "rack-0" not in "\n".join(frame)
     top.press("\x1b")
     top.see("rack-0", "rack-1")
-    top.press("/nonsense\r")
+    top.press("\r")
+    nodes = "\n".join(top.see("nodes of rack-0", "NODE", "GROUPS", "q back"))
+    assert len(re.findall(r"^node-\d+ ", nodes, re.M)) == 2  # those of the rack, and no others
+    top.press("q/nonsense\r")
     top.see("nothing matches 'nonsense'")
     top.press("q")
     assert top.end() == 0

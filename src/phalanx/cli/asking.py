@@ -56,8 +56,14 @@ def asking_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
+NEXT = "start a cluster with `phalanx up`, name one with --kubeconfig, or a scheduler of its own with --scheduler URL"
+
+
 class NobodyAnswers(Exception):
-    """No scheduler could be asked; says what was tried."""
+    """No scheduler could be asked; says what was tried, and what to try next."""
+
+    def __init__(self, tried: str) -> None:
+        super().__init__(f"no scheduler answers: {tried}; {NEXT}")
 
 
 def connection_of(kubeconfig: str, context: str) -> Connection:
@@ -66,6 +72,10 @@ def connection_of(kubeconfig: str, context: str) -> Connection:
     home = Path.home() / ".kube" / "config"
     if not path and home.exists():
         path = str(home)
+    if not path and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        here = Path("data", "kubeconfig")
+        found = f"the one started here: export KUBECONFIG={here}" if here.exists() else "start one with: phalanx up"
+        raise ConfigProblem("", f"which cluster? There is no $KUBECONFIG and no ~/.kube/config; {found}")
     return load(path, context) if path else in_cluster()
 
 

@@ -12,6 +12,7 @@ import click
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.progress import progress
+from phalanx.cli.words import size
 
 PATH = "/phalanx/v1/backup"
 
@@ -36,23 +37,27 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
     from phalanx.local.store.rows import StoreInUse
 
     if data and kubeconfig:
-        raise ConfigProblem("--kubeconfig", "say --data or --kubeconfig, not both")
+        raise ConfigProblem(
+            "--kubeconfig", "say --data or --kubeconfig, not both: one names a stopped cluster, the other one that runs"
+        )
     target = Path(file)
     if target.exists():
         raise ConfigProblem("FILE", f"{target} exists already: choose another name")
     part = Path(f"{target}.part")
     try:
-        with progress(f"writing {target}"):
+        with progress(f"writing {target}", "objects") as tell:
             if kubeconfig:
                 _download(kubeconfig, context, part)
             else:
                 directory = Path(data or "data")
                 store = directory / "store.db"
                 if not store.exists():
-                    raise ConfigProblem("--data", f"there is no store in {directory}")
+                    raise ConfigProblem(
+                        "--data", f"there is no store in {directory}; `phalanx list` shows where clusters are"
+                    )
                 try:
                     rows, revision = backups.read_snapshot(store)
-                    backups.write_rows(part, rows, revision)
+                    backups.write_rows(part, rows, revision, tell)
                 except StoreInUse:
                     _download(str(directory / "kubeconfig"), context, part)
             rows, revision = backups.read_snapshot(part)
@@ -60,7 +65,8 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
     finally:
         part.unlink(missing_ok=True)
     then = f"make a cluster of it with: phalanx restore {target} --data DIR"
-    click.echo(f"{len(rows)} objects at revision {revision} in {target}; {then}")
+    held = f"{len(rows)} objects at revision {revision} in {target} ({size(target.stat().st_size)})"
+    click.echo(f"{held}; {then}")
     return 0
 
 
@@ -83,7 +89,10 @@ def _download(kubeconfig: str, context: str, target: Path) -> None:
         why = "it is not a local cluster of this version" if problem.code == 404 else f"it answered {problem.code}"
         raise ConfigProblem("--kubeconfig", f"{connection.server} gives no backup: {why}") from None
     except OSError as problem:
-        raise ConfigProblem("--kubeconfig", f"{connection.server} cannot be reached: {problem}") from None
+        raise ConfigProblem(
+            "--kubeconfig",
+            f"{connection.server} cannot be reached: {problem}; if it is stopped: phalanx backup --data DIR FILE",
+        ) from None
 
 
 @click.command(short_help="Make the store of a local cluster of a backup.")
@@ -113,9 +122,9 @@ def restore(file: str | None, data: str, replace: bool, as_is: bool) -> int:
     if file is None:
         with progress(f"verifying {store}"):
             count, revision = backups.accept(store)
-        click.echo(f"accepted {store}: {count} objects at revision {revision}")
+        click.echo(f"accepted {store}: {count} objects at revision {revision}; start with: phalanx up --data {data}")
     else:
-        with progress(f"restoring {file}"):
-            count, revision = backups.restore(Path(file), store, replace=replace)
+        with progress(f"restoring {file}", "objects") as tell:
+            count, revision = backups.restore(Path(file), store, replace=replace, tell=tell)
         click.echo(f"{count} objects in {store}, at revision {revision}; start with: phalanx up --data {data}")
     return 0

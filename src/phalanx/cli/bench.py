@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+
+from phalanx.cli.progress import Progress
 
 
 def _scripts() -> dict[str, Path]:
@@ -14,6 +17,17 @@ def _scripts() -> dict[str, Path]:
     if not folder.is_dir():
         raise click.UsageError("no bench folder here; run this in a checkout of Phalanx")
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def _suites() -> list[str]:
+    """Names of the engine's own suites."""
+    import yaml
+
+    return [
+        suite["name"]
+        for path in sorted(Path("bench", "suites").glob("*.yaml"))
+        for suite in yaml.safe_load(path.read_text())
+    ]
 
 
 @click.command(
@@ -40,7 +54,27 @@ def bench(suite: str, arguments: tuple[str, ...]) -> int:
         for name, path in scripts.items():
             first = path.read_text().partition("\n")[0].strip('" ')
             click.echo(f"{name:12} {first}")
+        click.echo(f"suites of the engine: {', '.join(_suites())}")
         return 0
+    if suite not in scripts and suite not in _suites():
+        raise click.UsageError(f"there is no benchmark {suite!r}; see what there is with: phalanx bench list")
     command = [str(scripts[suite])] if suite in scripts else [str(scripts["engine"]), suite]
     command += arguments
-    return subprocess.run([sys.executable, *command], check=False).returncode
+    return _watched([sys.executable, *command], suite)
+
+
+def _watched(command: list[str], suite: str) -> int:
+    """The script prints as it goes; a terminal also sees that it still runs, without the script knowing of it."""
+    if not sys.stderr.isatty():
+        return subprocess.run(command, check=False).returncode
+    shown = Progress(f"bench {suite}")
+    shown.start()
+    try:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+            assert running.stdout is not None
+            for line in running.stdout:
+                shown.say(line)
+        return running.returncode
+    finally:
+        shown.stop()

@@ -160,11 +160,14 @@ def down(name: str, data: str, delete: bool) -> int:
         home, _ = _known(name, data)
     ran = home.running()
     if not stop(home, PATIENCE):
-        click.echo(f"error: {home.title} still runs after {PATIENCE:.0f} s", err=True)
+        record = home.record()
+        end = f"; end it with: kill -9 {record.pid}" if record is not None else ""
+        click.echo(f"error: {home.title} still runs after {PATIENCE:.0f} s{end}", err=True)
         return 1
     if delete:
         shutil.rmtree(home.path)
-    click.echo(f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}")
+    then = "" if delete else f"; start it again with: phalanx up {_address(name, data)}".rstrip()
+    click.echo(f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}{then}")
     return 0
 
 
@@ -196,7 +199,7 @@ def kubeconfig(name: str, data: str, merge: bool) -> int:
     into = Path(first) if first else Path.home() / ".kube" / "config"
     if into.absolute() == source.absolute():
         raise ConfigProblem("KUBECONFIG", f"{into} is the cluster's own kubeconfig: there is nothing to merge")
-    click.echo(f"{into}: current context is now {merge_kubeconfig(source, into)}")
+    click.echo(f"{into}: current context is now {merge_kubeconfig(source, into)}; try: kubectl get nodes")
     return 0
 
 

@@ -45,7 +45,7 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
     events = json.loads(await client.list(_EVENTS, namespace, fields=fields)).get("items") or []
     events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     scheduled = any(condition["status"] == "True" for condition in conditions)
-    note = f"no scheduler answers ({problem}); this is what the API server knows"
+    note = f"{problem}. This is what the API server knows"
     answer = {
         "kind": kind,
         "namespace": namespace,

@@ -29,11 +29,10 @@ def start_cluster(
     for note in settings.server.notes():
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
-    parts = parts_of(settings, dashboard.follow if dashboard is not None else None)
+    starting = Progress("starting", "nodes")
+    parts = parts_of(settings, dashboard.follow if dashboard is not None else None, starting.tell)
     cluster = Cluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
     home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
-
-    starting = Progress("starting")
 
     def ready() -> str:
         if announce is not None:

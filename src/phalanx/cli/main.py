@@ -9,6 +9,7 @@ import click
 
 from phalanx import __version__
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.colour import color_option
 
 # name -> (module, attribute, the line in --help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -54,6 +55,8 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        if not any(option.name == "color" for option in command.params):
+            command.params.append(color_option(hidden=True))  # documented once, understood everywhere
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -77,6 +80,9 @@ def cli() -> None:
       phalanx up --data :memory: --kubeconfig ./kubeconfig
       phalanx apiserver --listen 127.0.0.1:7443
     """
+
+
+cli.params.append(color_option())
 
 
 def main() -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ class Answer:
     data: Any = None  # plain values
     text: str = ""
     notes: tuple[str, ...] = ()  # for people, on standard error
+    next: str = ""  # a command that makes sense now, for people at a terminal
 
 
 def for_programs(output: str) -> bool:
@@ -86,9 +88,17 @@ async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bo
             if text:
                 click.echo(text)
             before = (text, notes)
+            if not watch and not for_programs(output):
+                suggest(next((answer.next for answer in answers if answer.next), ""))
         if not watch:
             return max((answer.code for answer in answers), default=0)
         await asyncio.sleep(WATCH_SECONDS)
+
+
+def suggest(command: str) -> None:
+    """The next command to type, to people at a terminal: what is piped stays as it is."""
+    if command and sys.stdout.isatty() and sys.stderr.isatty():
+        click.echo(f"next: {command}", err=True)
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -14,7 +14,8 @@ _HEAD = """# Commands
 
 Every command and option, written from the code by `make docs`. Commands that print data take
 `-o text|table|wide|json|yaml`: `table` is another word for `text`, `wide` leaves nothing out, `json` and `yaml` are
-for programs. Colours appear on terminals only, not with `NO_COLOR`, and with `FORCE_COLOR` elsewhere too. Progress is
+for programs. Colours appear on terminals only, not with `NO_COLOR`, and with `FORCE_COLOR` elsewhere too;
+`--color auto|always|never`, before or after any command, is stronger than both. Progress is
 on a terminal's standard error after two seconds. `phalanx completion bash|zsh|fish` prints what makes a shell complete
 commands, kinds and names.
 

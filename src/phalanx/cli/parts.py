@@ -11,6 +11,7 @@ import click
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.cli.options import connection_options, log_level_option
+from phalanx.cli.progress import Progress
 
 if TYPE_CHECKING:
     from phalanx.serve.cluster_mode import ClusterModeSettings
@@ -52,11 +53,21 @@ def nodes(
     parsed = parse_topology(topology) if topology else None
     originals = asyncio.run(_nodes_of(like, like_context, kubeconfig, context)) if like else []
 
-    def make(client: Any) -> Loop:
-        simulated = SimulatedNodes(client, count, parsed, originals=originals)
-        return Loop("nodes", simulated.run, ready=simulated.ready.wait)
+    making = Progress("making", "nodes")
 
-    return _run(kubeconfig, context, log_level, "nodes", make)
+    async def made(simulated: SimulatedNodes) -> None:
+        await simulated.ready.wait()
+        making.stop()
+
+    def make(client: Any) -> Loop:
+        simulated = SimulatedNodes(client, count, parsed, originals=originals, tell=making.tell)
+        return Loop("nodes", simulated.run, ready=lambda: made(simulated))
+
+    making.start()
+    try:
+        return _run(kubeconfig, context, log_level, "nodes", make)
+    finally:
+        making.stop()
 
 
 async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str) -> list[dict[str, Any]]:

@@ -52,7 +52,9 @@ async def _plan(kind: str, name: str, where: Where) -> Answer:
         body = await asker.ask("GET", "plan", query)
     answer = msgspec.json.decode(body, type=PlanAnswer)
     good = answer.result in ("fits", "plan", "underWay")
-    return Answer(0 if good else 1, msgspec.json.decode(body), render(answer))
+    about = f"{kind.lower()}/{name} -n {query['namespace']}"
+    then = f"phalanx why {about} --watch" if good else f"phalanx why {about}    # what would help instead"
+    return Answer(0 if good else 1, msgspec.json.decode(body), render(answer), next=then)
 
 
 def render(answer: PlanAnswer) -> str:

@@ -14,14 +14,15 @@ _SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class Progress:
-    """`done` of `total` may be told; without them the time that has passed is shown."""
+    """`done` of `total` may be told, and counted in `unit`; without them the time that has passed is shown."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, unit: str = "") -> None:
+        self._what, self._unit = what, unit
+        self._counted = ""
         self._started = time.monotonic()
         self._part: float | None = None
         self._over = threading.Event()
-        self._drew = False
+        self._drawing = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -36,31 +37,47 @@ class Progress:
             self._thread.join()
             self._thread = None
 
+    def say(self, line: str) -> None:
+        """A line of the work itself on standard output, which stays; the sign of life goes on below it."""
+        with self._drawing:
+            if self._thread is not None:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
     def tell(self, done: int, total: int) -> None:
         self._part = min(1.0, done / total) if total else None
+        self._counted = f" {done:,} of {total:,} {self._unit}" if self._unit else ""
 
     def line(self, seconds: float, width: int = 24) -> str:
         sign = _SIGNS[int(seconds / _EVERY) % len(_SIGNS)]
         if self._part is None:
-            return f"{sign} {self._what}, {seconds:.0f} s"
+            return f"{sign} {self._what}, {_time(seconds)}"
         full = int(self._part * width)
-        return f"{sign} {self._what} {'█' * full}{'░' * (width - full)} {self._part:.0%}, {seconds:.0f} s"
+        bar = f"{'█' * full}{'░' * (width - full)}"
+        return f"{sign} {self._what}{self._counted} {bar} {self._part:.0%}, {_time(seconds)}"
 
     def _run(self) -> None:
         if self._over.wait(AFTER):
             return
         while not self._over.is_set():
-            sys.stderr.write(f"\r\x1b[K{self.line(time.monotonic() - self._started)}")
-            sys.stderr.flush()
+            with self._drawing:
+                sys.stderr.write(f"\r\x1b[K{self.line(time.monotonic() - self._started)}")
+                sys.stderr.flush()
             self._over.wait(_EVERY)
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
     """Yields the function that is told (done, total), as often as one likes."""
-    shown = Progress(what)
+    shown = Progress(what, unit)
     shown.start()
     try:
         yield shown.tell

@@ -8,13 +8,18 @@ from typing import Any
 
 from rich.text import Text
 
+from phalanx.cli.output import table
 from phalanx.cli.words import age, amount, plural, short
+from phalanx.serve.reading import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
 Json = dict[str, Any]
 VIEWS = ("Queue", "Groups", "Racks")
+RACKS = 2
 PLACES = {"active": "next", "attempt": "tried", "backoff": "retry", "waiting": "asleep", "gated": "held"}
 COLOURS = {"asleep": "yellow", "retry": "yellow", "held": "cyan", "next": "green", "tried": "green",
            "Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}  # fmt: skip
+STATES = ((NOT_READY, "not ready"), (CORDONED, "cordoned"), (LEAVING, "pods leaving"), (TAINTED, "tainted"),
+          (PROMISED, "promised"), (BINDING, "binding"))  # fmt: skip
 HELP = "tab view · ↑↓ move · / search · enter why · p plan · q quit"
 HELP_DETAIL = "↑↓ scroll · q back"
 MOST_REASON = 4  # lines of the chosen row's reason
@@ -23,7 +28,7 @@ MOST_RESOURCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table. `ask`: KIND/NAMESPACE/NAME to ask why about, or "" where there is nothing to ask."""
+    """One line of a table. `ask`: KIND/NAMESPACE/NAME to ask why about, the path of a domain in the view of racks."""
 
     cells: tuple[str, ...]
     more: str = ""
@@ -51,7 +56,7 @@ class Screen:
     # ---- keys
 
     def press(self, key: str) -> str:
-        """What is to be done beyond drawing: "quit", "why KEY", "plan KEY" or ""."""
+        """What is to be done beyond drawing: "quit", "why KEY", "plan KEY", "nodes PATH" or ""."""
         if self.detail is not None:
             return self._scroll(key)
         if self.typing:
@@ -71,7 +76,8 @@ class Screen:
             self.search = ""
         elif key in ("enter", "p"):
             row = self.chosen()
-            return f"{'plan' if key == 'p' else 'why'} {row.ask}" if row is not None and row.ask else ""
+            what = "nodes" if self.view == RACKS else "plan" if key == "p" else "why"
+            return f"{what} {row.ask}" if row is not None and row.ask and (key == "enter" or what == "plan") else ""
         elif key == "q":
             return "quit"
         return ""
@@ -172,7 +178,6 @@ class Screen:
             ]
             used = 1 - domain["free"][0] / domain["has"][0] if domain["has"] and domain["has"][0] else 0.0
             closed = f", {plural(domain['closed'], 'node')} closed" if domain["closed"] else ""
-            select = f" -l {keys[-1]}={domain['path'][-1]}" if keys else f" {domain['path'][-1]}"
             cells = (
                 "/".join(part or "-" for part in domain["path"]),
                 str(domain["nodes"]),
@@ -180,8 +185,9 @@ class Screen:
                 _bar(used),
                 *shares[:MOST_RESOURCES],
             )
-            more = f"{used:.0%} in use{closed}; see kubectl get node{'s' if keys else ''}{select}"
-            rows.append(Row(cells, more, "", "green" if used < 0.5 else "yellow" if used < 0.95 else "red"))
+            more = f"{used:.0%} in use{closed}; enter shows {'its nodes' if keys else 'it'}"
+            style = "green" if used < 0.5 else "yellow" if used < 0.95 else "red"
+            rows.append(Row(cells, more, "/".join(domain["path"]), style))
         return rows
 
     def _heads(self) -> tuple[str, ...]:
@@ -315,6 +321,23 @@ def _gist(message: str) -> str:
     """Where a long sentence says what is missing: "needs 24 pods; room for 20"."""
     at = message.find("needs ")
     return message[at:] if at >= 0 else message
+
+
+def nodes_text(found: Json) -> str:
+    """The nodes of one domain, one below the other: what is free, how many pods, whose."""
+    resources = found["resources"][:MOST_RESOURCES]
+    rows = []
+    for name, _, has, used, flags, _, shares in found["nodes"]:
+        state = next((word for bit, word in STATES if flags & bit), "")
+        groups = ", ".join(sorted(key.rpartition("/")[2] for key in shares if key)) or ("pods alone" if shares else "")
+        free = [
+            f"{amount(of, max(0, each - taken))} of {amount(of, each)}"
+            for of, each, taken in zip(resources, has, used, strict=False)
+        ]
+        share = used[0] / has[0] if has and has[0] else 0.0
+        rows.append((name, _bar(share), *free, str(sum(pods for pods, _ in shares.values())), state, groups))
+    heads = ("NODE", "USE", *(f"{short(of).upper()} FREE" for of in resources), "PODS", "STATE", "GROUPS")
+    return table(heads, rows)
 
 
 def _bar(used: float, cells: int = 8) -> str:

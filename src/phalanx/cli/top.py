@@ -15,10 +15,8 @@ from rich.console import Console
 
 from phalanx.base.errors import ApiProblem
 from phalanx.cli.asking import Asker, NobodyAnswers, Paint, connection_of, place_options, run
-from phalanx.cli.screen import Screen
+from phalanx.cli.screen import Screen, nodes_text
 from phalanx.engine.explain.values import PlanAnswer, Report
-
-NEXT = "start a cluster with `phalanx up`, name one with --kubeconfig, or a scheduler of its own with --scheduler URL"
 
 
 @click.command(short_help="Show queue, groups and racks in the terminal.")
@@ -34,7 +32,7 @@ def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool)
       tab, 1 2 3      queue, groups, racks
       arrows, j k     move; page up and down, g and G to the ends
       /               search; enter keeps what was found, escape shows everything
-      enter, p        why the chosen one waits; what would be evicted for it
+      enter, p        why the chosen one waits; what would be evicted for it; in a rack: its nodes
       q               back, or quit
 
     \b
@@ -52,10 +50,7 @@ async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once
     connection = connection_of(kubeconfig, context)
     screen = Screen(scheduler or connection.server)
     async with Asker(connection, scheduler) as asker:
-        try:
-            screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
-        except NobodyAnswers as nobody:
-            raise NobodyAnswers(f"no scheduler answers: {nobody}; {NEXT}") from None
+        screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
         if once:
             console = Console(width=max(80, shutil.get_terminal_size((120, 24)).columns), highlight=False)
             for screen.view in range(3):
@@ -103,7 +98,14 @@ async def _look(asker: Asker, screen: Screen, every: float) -> None:
 
 
 async def _open(asker: Asker, screen: Screen, what: str, key: str) -> None:
-    """The answer of why or plan, to be read and scrolled through."""
+    """The answer of why or plan, or the nodes of a domain, to be read and scrolled through."""
+    if what == "nodes":
+        try:
+            text = nodes_text(msgspec.json.decode(await asker.ask("GET", "state", {"domain": key})))
+        except (ApiProblem, NobodyAnswers) as problem:
+            text = str(problem)
+        screen.open(f" nodes of {key} ", text)
+        return
     kind, namespace, name = key.split("/", 2)
     try:
         body = await asker.ask("GET", what, {"kind": kind, "namespace": namespace, "name": name})

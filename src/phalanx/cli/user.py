@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.cli.output import encoded, for_programs, output_option, table
+from phalanx.cli.output import encoded, for_programs, output_option, suggest, table
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home
@@ -91,6 +91,7 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
     except OSError as problem:
         raise ConfigProblem("--kubeconfig", f"cannot write {target}: {problem.strerror or problem}") from None
     click.echo(f"user {name} added: KUBECONFIG={target.absolute()}")
+    suggest(f"kubectl create rolebinding {name} --clusterrole view --user {name}    # until then it may do nothing")
     return 0
 
 

@@ -37,7 +37,8 @@ def whatif(files: tuple[str, ...], namespace: str, kubeconfig: str, context: str
     where = Where(namespace, kubeconfig, context, scheduler)
 
     async def ask() -> list[Answer]:
-        return [await _whatif(documents, where, output == "wide")]
+        given = " ".join(f"-f {name}" for name in files)
+        return [await _whatif(documents, where, output == "wide", "" if "-" in files else f"kubectl apply {given}")]
 
     return run(say(ask, output, watch=False))
 
@@ -49,14 +50,14 @@ def read(name: str) -> list[Any]:
     except Unreadable as problem:
         raise click.UsageError(str(problem)) from None
     if not found:
-        raise click.UsageError(f"{name} has no documents")
+        raise click.UsageError(f"{name} has no documents: give manifests of pods, groups or workloads")
     for document in found:
         if not isinstance(document, dict):
             raise click.UsageError(f"{name}: every document needs apiVersion and kind")
     return found
 
 
-async def _whatif(documents: list[Any], where: Where, wide: bool) -> Answer:
+async def _whatif(documents: list[Any], where: Where, wide: bool, then: str) -> Answer:
     connection = where.connection()
     question = msgspec.json.encode({"items": documents, "namespace": where.namespace or connection.namespace})
     async with Asker(connection, where.scheduler) as asker:
@@ -64,7 +65,7 @@ async def _whatif(documents: list[Any], where: Where, wide: bool) -> Answer:
     outlook = msgspec.json.decode(body, type=Outlook)
     text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
     notes = tuple(f"note: {note}" for note in outlook.notes)
-    return Answer(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes)
+    return Answer(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes, then if outlook.fits else "")
 
 
 def render(item: Would, paint: Paint, *, wide: bool = False) -> str:

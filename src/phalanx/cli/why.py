@@ -69,7 +69,11 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> A
     report = msgspec.json.decode(body, type=Report)
     text = "\n\n".join(render(item, Paint(), story=story, wide=wide) for item in report.items)
     text = text or "no pod refers to it yet"
-    return Answer(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text)
+    waits = next((item for item in report.items if not item.scheduled), None)
+    then = (
+        f"phalanx plan {kind.lower()}/{name} -n {namespace}    # whom it could send away" if waits is not None else ""
+    )
+    return Answer(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
 
 
 def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False) -> str:

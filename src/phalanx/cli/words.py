@@ -24,6 +24,14 @@ def amount(resource: str, value: float) -> str:
     return f"{value:.0f}"
 
 
+def size(count: int) -> str:
+    """Bytes: 512 B, 34 KiB, 1.2 GiB."""
+    for each, unit in _BINARY:
+        if count >= each:
+            return f"{count / each:.{0 if count >= 10 * each else 1}f}".removesuffix(".0") + f" {unit}B"
+    return f"{count} B"
+
+
 def short(key: str) -> str:
     """nvidia.com/gpu -> gpu, topology.kubernetes.io/zone -> zone."""
     return key.rpartition("/")[2]

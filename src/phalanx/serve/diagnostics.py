@@ -73,6 +73,9 @@ class Diagnostics:
         if what == "whatif":
             return await self._whatif(query, body)
         if what == "state":
+            if "domain" in query:  # its nodes, for whoever opened it
+                inside = query["domain"].split("/")
+                return await self._aside.answer(lambda: msgspec.json.encode(self._reader.inside(inside)))
             return await self._aside.answer(lambda: msgspec.json.encode(self._reader.state()))
         kind, namespace, name = _named(query)
         relax = query.get("relax", "true") != "false"

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 
 from phalanx.engine.engine import Engine
+from phalanx.local.nodes.fleet import Tell
 from phalanx.local.nodes.simulation import SimulatedNodes
 from phalanx.local.nodes.topology import parse_topology
 from phalanx.serve.apiserver import ApiServer
@@ -24,11 +25,12 @@ from phalanx.serve.scheduler import SchedulerService
 Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
 
 
-def parts_of(settings: ClusterSettings, follow: Follow | None = None) -> list[Part]:
-    """Raises ConfigProblem when a setting makes no sense; nothing has started then."""
+def parts_of(settings: ClusterSettings, follow: Follow | None = None, tell: Tell | None = None) -> list[Part]:
+    """`tell` hears how many simulated nodes have been made. Raises ConfigProblem when a setting makes no sense; nothing
+    has started then."""
     parts: list[Part] = []
     if settings.run_nodes:
-        parts.append(simulated_nodes(settings))
+        parts.append(simulated_nodes(settings, tell))
     if settings.run_controllers:
         parts.append(controllers)
     if settings.run_scheduler:
@@ -78,7 +80,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
     return make
 
 
-def simulated_nodes(settings: ClusterSettings) -> Part:
+def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part:
     spec = settings.topology or settings.usual_topology
     topology = parse_topology(spec) if spec else None
 
@@ -89,6 +91,7 @@ def simulated_nodes(settings: ClusterSettings) -> Part:
             topology,
             usual=settings.usual_nodes,
             clock=server.context.clock,
+            tell=tell,
         )
         return Loop("nodes", nodes.run, ready=nodes.ready.wait)
 

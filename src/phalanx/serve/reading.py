@@ -349,6 +349,18 @@ class Reader:
                           "empty": int((~busy[usable]).sum()), "has": has, "free": free.tolist()})  # fmt: skip
         return found
 
+    def inside(self, path: Sequence[str]) -> Json:
+        """The nodes of one domain, outermost name first; without topology keys that of one node."""
+        layout, columns = self.layout(), self._engine.columns
+        names = []
+        for name, row in columns.row_of.items():
+            node = columns.nodes[row]
+            assert node is not None
+            if (tuple(node.metadata.labels.get(key, "") for key in layout.keys) or (name,)) == tuple(path):
+                names.append(name)
+        rows = self.nodes(layout, sorted(names, key=_natural))
+        return {"resources": layout.resources, "nodes": list(rows.values())}
+
     def _closed(self, row: int) -> bool:
         """Cordoned or away: its free room is nobody's."""
         node = self._engine.columns.nodes[row]

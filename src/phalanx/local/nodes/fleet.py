@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -90,8 +91,20 @@ def node_body(index: int, count: int, topology: Topology, now: float) -> dict[st
     }
 
 
+Tell = Callable[[int, int], None]  # done, of so many
+
+
+def _nobody(done: int, total: int) -> None:
+    """Whoever does not ask how far it is."""
+
+
 async def create_fleet(
-    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int = USUAL
+    client: Client,
+    count: int | None,
+    topology: Topology | None,
+    clock: Clock,
+    usual: int = USUAL,
+    tell: Tell = _nobody,
 ) -> int:
     """Make sure that nodes 0 … count-1 exist; those that are there stay as they are. Returns how many were made.
 
@@ -101,7 +114,7 @@ async def create_fleet(
     rng, attempt = random.Random(0), 0  # one process makes nodes: there is nobody to keep out of step with
     while True:
         try:
-            return await _complete_fleet(client, count, topology, clock, usual)
+            return await _complete_fleet(client, count, topology, clock, usual, tell)
         except ApiProblem as problem:
             if verdict(problem) == "final":
                 raise
@@ -111,7 +124,7 @@ async def create_fleet(
 
 
 async def _complete_fleet(
-    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int
+    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int, tell: Tell
 ) -> int:
     there = await _standing(client)
     if count is None:
@@ -120,10 +133,19 @@ async def _complete_fleet(
     wanted = topology or Topology()
     indexes = (index for index in range(count) if node_name(index) not in there)
     now = clock.now()
-    made = await asyncio.gather(
-        *(_create_some(client, indexes, count, wanted, now) for _ in range(min(AT_ONCE, count)))
-    )
-    return sum(made)
+    missing = sum(node_name(index) not in there for index in range(count))
+    made = 0
+
+    async def create_some() -> None:
+        nonlocal made
+        for index in indexes:
+            with contextlib.suppress(AlreadyExists):
+                await client.create(NODES, node_body(index, count, wanted, now))
+                made += 1
+                tell(made, missing)
+
+    await asyncio.gather(*(create_some() for _ in range(min(AT_ONCE, count))))
+    return made
 
 
 async def _standing(client: Client) -> dict[str, dict[str, str]]:
@@ -149,14 +171,3 @@ def _tell_differences(there: dict[str, dict[str, str]], count: int, topology: To
             "delete them with kubectl, or start with another data directory",
             len(elsewhere),
         )
-
-
-async def _create_some(client: Client, indexes: Iterator[int], count: int, topology: Topology, now: float) -> int:
-    made = 0
-    for index in indexes:
-        try:
-            await client.create(NODES, node_body(index, count, topology, now))
-            made += 1
-        except AlreadyExists:
-            continue
-    return made

@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
-from phalanx.local.nodes.fleet import USUAL, create_fleet
+from phalanx.local.nodes.fleet import USUAL, Tell, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
 from phalanx.local.nodes.topology import Topology
@@ -31,21 +31,24 @@ class SimulatedNodes:
         originals: Sequence[dict[str, Any]] = (),
         clock: Clock | None = None,
         options: KubeletOptions | None = None,
+        tell: Tell | None = None,
     ) -> None:
+        """`tell`: how many of the nodes that are missing have been made."""
         self.ready = asyncio.Event()
         self._client = client
         self._count = count
         self._topology = topology
         self._usual = usual
         self._originals = originals
+        self._tell: Tell = tell or (lambda done, total: None)
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
         self._heartbeats = Heartbeats(client, self._clock, self.kubelet.nodes.values)
 
     async def run(self) -> None:
         if self._originals:
-            await create_twins(self._client, self._originals, self._clock)
-        await create_fleet(self._client, self._count, self._topology, self._clock, self._usual)
+            await create_twins(self._client, self._originals, self._clock, self._tell)
+        await create_fleet(self._client, self._count, self._topology, self._clock, self._usual, self._tell)
         await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat())))
 
     async def _beat(self) -> None:

@@ -13,7 +13,7 @@ import phalanx
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists
-from phalanx.local.nodes.fleet import NODES, SIMULATED, node_ip, ready_conditions
+from phalanx.local.nodes.fleet import NODES, SIMULATED, Tell, node_ip, ready_conditions
 from phalanx.local.nodes.topology import HOSTNAME
 
 Json = dict[str, Any]
@@ -85,13 +85,14 @@ def _identities(node: Json) -> set[str]:
     return {text for text in found if len(text) > 3}
 
 
-async def create_twins(client: Client, nodes: Sequence[Json], clock: Clock) -> int:
+async def create_twins(client: Client, nodes: Sequence[Json], clock: Clock, tell: Tell) -> int:
     """One twin for every node, in the order of their names; those that are there stay. Returns how many were made."""
     made = 0
     for index, node in enumerate(sorted(nodes, key=lambda one: str(one["metadata"]["name"]))):
         try:
             await client.create(NODES, twin(node, index, clock.now()))
             made += 1
+            tell(index + 1, len(nodes))
         except AlreadyExists:
             continue
     return made

@@ -7,7 +7,7 @@ store file itself, without history: every row is verified when it is read back.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from phalanx.base.errors import ConfigProblem
@@ -20,6 +20,13 @@ from phalanx.local.store.rows import Row, StoreInUse
 CHUNK = 2000  # rows per transaction
 # Clients remember revisions from before the disaster; nothing new may carry one of them (as etcd's --bump-revision).
 BUMP = 1_000_000_000
+
+
+Tell = Callable[[int, int], None]
+
+
+def _nobody(done: int, total: int) -> None:
+    """Whoever does not ask how far it is."""
 
 
 def write_snapshot(path: Path, entries: Iterable[Entry], revision: int) -> None:
@@ -46,7 +53,7 @@ def read_snapshot(path: Path) -> tuple[list[Row], int]:
         log.close()
 
 
-def restore(file: Path, store: Path, *, replace: bool = False) -> tuple[int, int]:
+def restore(file: Path, store: Path, *, replace: bool = False, tell: Tell = _nobody) -> tuple[int, int]:
     """Make `store` of a backup; returns (objects, revision it starts at). What was there is moved aside."""
     rows, revision = read_snapshot(file)
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +71,7 @@ def restore(file: Path, store: Path, *, replace: bool = False) -> tuple[int, int
             pass  # damaged: a good reason to restore
     revision += BUMP
     fresh = Path(f"{store}.restoring")
-    write_rows(fresh, rows, revision)
+    write_rows(fresh, rows, revision, tell)
     identity = _identity(fresh)
     for path in there:
         path.replace(f"{path}.before-restore")
@@ -87,13 +94,15 @@ def accept(store: Path) -> tuple[int, int]:
     return len(rows), revision
 
 
-def write_rows(path: Path, rows: list[Row], revision: int) -> None:
+def write_rows(path: Path, rows: list[Row], revision: int, tell: Tell = _nobody) -> None:
+    """`tell` hears how many rows of how many are written."""
     for leftover in (path, Path(f"{path}-wal"), mark.path_of(path)):
         leftover.unlink(missing_ok=True)
     log = Log(path)
     try:
         for start in range(0, len(rows), CHUNK):
             log.commit(rows[start : start + CHUNK])
+            tell(min(start + CHUNK, len(rows)), len(rows))
         log.settle(revision)
     finally:
         log.close()

@@ -96,17 +96,17 @@ export function groupsView(app) {
       h("p", { class: "muted small" }, parts(key).name),
       (known.conditions ?? []).map((each) => h("p", { class: "condition small", "data-ok": each.status === "True" ? "1" : "0" },
         h("b", {}, `${each.type}=${each.status}`), each.reason ? ` ${each.reason}` : "", each.message ? `: ${each.message}` : "")),
+      item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",
+      events?.length || known.problem ? h("h3", {}, "Events") : "",
+      known.problem ? h("p", { class: "muted" }, known.problem) : "",
+      h("ul", { class: "events" }, (events ?? []).slice(0, 20).map((event) => h("li", { "data-type": event.type },
+        h("b", {}, event.reason), event.count > 1 ? ` ×${event.count}` : "", h("span", { class: "muted" }, ` ${age((Date.now() - Date.parse(event.time)) / 1000)} ago`), h("div", {}, event.message)))),
       h("table", {}, h("caption", {}, plural(members.length, "pod")),
         h("thead", {}, h("tr", {}, ["Rank", "Pod", "Node", "State"].map((text) => h("th", { scope: "col" }, text)))),
         h("tbody", {}, members.slice(0, 200).map((member) => h("tr", {},
           h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/why/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
           h("td", {}, member.node ? h("a", { href: `#/node/${member.node}` }, member.node) : "–"),
-          h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))),
-      item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",
-      events?.length || known.problem ? h("h3", {}, "Events") : "",
-      known.problem ? h("p", { class: "muted" }, known.problem) : "",
-      h("ul", { class: "events" }, (events ?? []).slice(0, 20).map((event) => h("li", { "data-type": event.type },
-        h("b", {}, event.reason), event.count > 1 ? ` ×${event.count}` : "", h("span", { class: "muted" }, ` ${age((Date.now() - Date.parse(event.time)) / 1000)} ago`), h("div", {}, event.message)))));
+          h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))));
   }
 
   async function fold(key) {

@@ -2,7 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { gang, stateOf } from "./colours.js";
-import { amount, levelName, parts, plural, resourceName } from "./words.js";
+import { amount, levelName, parts, plural, resourceName, short } from "./words.js";
 
 export function nodeView(app) {
   let name = "", element = null;
@@ -24,7 +24,7 @@ export function nodeView(app) {
     show(element,
       h("a", { class: "back", href: "#/queue" }, "‹ Queue"),
       h("h2", {}, name),
-      h("p", { class: "muted" }, node.domains.map((domain, level) => `${levelName(cluster.keys[level])} ${domain || "–"}`).join(" › "), " · ", stateOf(node)[0]),
+      h("p", { class: "muted" }, node.domains.map((domain, level) => domain || `no ${levelName(cluster.keys[level])}`).join(" › "), " · ", stateOf(node)[0]),
       h("ul", { class: "gauges" }, cluster.resources.map((resource, index) => h("li", {},
         h("span", {}, resourceName(resource)),
         h("span", { class: "gauge" }, h("i", { style: { width: `${Math.min(100, node.alloc[index] ? (100 * node.used[index]) / node.alloc[index] : 0)}%` } })),
@@ -33,7 +33,7 @@ export function nodeView(app) {
       found?.promised.length ? h("p", {}, "promised to ", found.promised.join(", ")) : "",
       h("h3", {}, held.length ? "Groups here" : "No pods here"),
       h("ul", { class: "plain" }, held.map(([key, [pods]]) => h("li", {}, h("i", { class: "dot", style: { background: key ? gang(cluster.hue(key)) : "" } }),
-        key ? h("a", { href: `#/group/${key}` }, parts(key).name) : "without a group", h("span", { class: "muted" }, ` ${plural(pods, "pod")}`)))),
+        key ? h("a", { href: `#/group/${key}`, title: parts(key).name }, short(parts(key).name)) : "without a group", h("span", { class: "muted" }, ` ${plural(pods, "pod")}`)))),
       found?.pods.length ? h("table", {}, h("caption", {}, plural(found.pods.length, "pod")),
         h("thead", {}, h("tr", {}, ["Pod", "Requests", "Priority", "State"].map((text) => h("th", { scope: "col" }, text)))),
         h("tbody", {}, found.pods.slice(0, 200).map((pod) => h("tr", {},

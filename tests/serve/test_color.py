@@ -1,0 +1,42 @@
+"""--color, before or after the command: what NO_COLOR and FORCE_COLOR say, and stronger than both."""
+
+from __future__ import annotations
+
+import os
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from phalanx.cli.asking import Paint
+from phalanx.cli.main import COMMANDS, cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "painted"),
+    [
+        (["--color", "always", "list"], {}, True),
+        (["list", "--color", "always"], {"NO_COLOR": "1"}, True),
+        (["list", "--color", "never"], {"FORCE_COLOR": "1"}, False),
+        (["list"], {"FORCE_COLOR": "1"}, True),
+        (["list", "--color", "auto"], {}, False),  # no terminal here
+    ],
+)
+def test_who_says_how_it_is_painted_is_heard(
+    arguments: list[str], environment: dict[str, str], painted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert (Paint()("text", "green") != "text") is painted
+
+
+def test_every_command_takes_it() -> None:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None and any(option.name == "color" for option in command.params), name
