@@ -1,4 +1,4 @@
-"""The YAML that pages begin with is applied as it stands, and does what the page says."""
+"""YAML on pages: what a page begins with does what the page says, and whatever can be applied is taken as it stands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,41 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from local_cluster import LocalCluster
+from phalanx.serve.scheduler_process import load_config
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+# Blocks that are no objects of the API, and who reads them instead.
+ELSEWHERE = {
+    "metrics.md": "rules of Prometheus: test_documented.py reads them",
+    "nodes.md": "a part of a pod's spec",
+    "plugins.md": "a configuration with the page's own plugin: tests/engine/test_plugin_docs.py runs it",
+    "testing.md": "a workflow of a CI: its commands are read by test_commands_on_pages.py",
+}
+
+
+def blocks() -> list[tuple[str, str]]:
+    pages = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+    return [(page.name, text) for page in pages for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)]
+
+
+@pytest.mark.parametrize(("page", "text"), blocks(), ids=[page for page, _ in blocks()])
+def test_every_manifest_on_a_page_is_taken(racks: LocalCluster, page: str, text: str, tmp_path: Path) -> None:
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    assert documents
+    if page in ELSEWHERE:
+        return
+    for document in documents:
+        if document["kind"] == "KubeSchedulerConfiguration":
+            (tmp_path / "scheduler.yaml").write_text(text)
+            config, _ = load_config(str(tmp_path / "scheduler.yaml"))
+            assert [profile.scheduler_name for profile in config.profiles]
+            continue
+        racks.create(racks._path(document, "default"), document, dryRun="All", fieldValidation="Strict")
 
 
 def first_block(page: str) -> str:
