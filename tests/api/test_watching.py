@@ -69,9 +69,48 @@ def test_a_streamed_list_ends_with_an_annotated_bookmark(server: LocalCluster, p
         assert summary(watch.take(1)) == [("ADDED", "c")]
 
 
-def test_initial_events_need_their_revision_rule(server: LocalCluster, path: str) -> None:
-    reply = server.ask("GET", path, watch="true", sendInitialEvents="true")
-    assert (reply.code, reply.json["reason"]) == (422, "Invalid")
+HEAD = 'ListOptions.meta.k8s.io "" is invalid: '
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            {"watch": "true", "sendInitialEvents": "true"},
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ),
+        (
+            {"watch": "true", "resourceVersionMatch": "Exact"},
+            "[resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is "
+            'provided, resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]',
+        ),
+        ({"sendInitialEvents": "true"}, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"),
+        (
+            {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
+            'resourceVersionMatch: Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"',
+        ),
+    ],
+)
+def test_rules_of_revisions_are_told_as_by_kubernetes(
+    server: LocalCluster, path: str, query: dict[str, str], message: str
+) -> None:
+    reply = server.ask("GET", path, **query)
+    assert (reply.code, reply.json["reason"], reply.json["message"]) == (422, "Invalid", HEAD + message)
+
+
+def test_a_streamed_list_without_bookmarks_has_no_mark(server: LocalCluster, path: str) -> None:
+    server.create(path, pod("a"))
+    with server.watch(path, sendInitialEvents="true", resourceVersionMatch="NotOlderThan") as watch:
+        assert summary(watch.take(1)) == [("ADDED", "a")]
+        server.create(path, pod("b"))
+        assert summary(watch.take(1)) == [("ADDED", "b")]
+
+
+def test_no_initial_events_when_they_are_not_wanted(server: LocalCluster, path: str) -> None:
+    server.create(path, pod("a"))
+    with server.watch(path, sendInitialEvents="false", resourceVersionMatch="NotOlderThan") as watch:
+        server.create(path, pod("b"))
+        assert summary(watch.take(1)) == [("ADDED", "b")]
 
 
 def test_entering_and_leaving_a_label_selector(server: LocalCluster, path: str) -> None:

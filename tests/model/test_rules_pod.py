@@ -114,7 +114,7 @@ def container(**more: Any) -> dict[str, Any]:
         ({"containers": []}, ["spec.containers: Required value"]),
         (
             {"containers": [{"name": "c", "image": "i"}, {"name": "c"}]},
-            ['spec.containers[1].name: Duplicate value: "c"', "spec.containers[1].image: Required value"],
+            ["spec.containers[1].image: Required value", 'spec.containers[1].name: Duplicate value: "c"'],
         ),
         (
             container(resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
@@ -133,7 +133,7 @@ def container(**more: Any) -> dict[str, Any]:
         ),
         (
             {"restartPolicy": "Sometimes"},
-            ['spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"'],
+            ['spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"'],
         ),
         (
             {"tolerations": [{"key": "k", "operator": "Exists", "value": "v"}]},

@@ -38,8 +38,8 @@ def forbidden(path: str, detail: str = "") -> FieldError:
     return _error(path, "FieldValueForbidden", "Forbidden", detail)
 
 
-def duplicate(path: str, value: Any) -> FieldError:
-    return _error(path, "FieldValueDuplicate", f"Duplicate value: {shown(value)}", "")
+def duplicate(path: str, value: Any, detail: str = "") -> FieldError:
+    return _error(path, "FieldValueDuplicate", f"Duplicate value: {shown(value)}", detail)
 
 
 def not_found(path: str, value: Any) -> FieldError:

@@ -6,6 +6,7 @@ Declarative rules count "bytes" where hand-written ones say "characters", hence 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from functools import lru_cache
 
@@ -116,6 +117,19 @@ def dns_1035_label(value: str) -> list[str]:
     if _is_label_1035(value) is None:
         problems.append(pattern_text(LABEL_1035_TEXT, _LABEL_1035, "my-name", "abc-123"))
     return problems
+
+
+def ip_address(value: str) -> list[str]:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return ["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]
+    return []
+
+
+def port(value: int | str | None) -> list[str]:
+    """A number, or the name of one."""
+    return port_name(value) if isinstance(value, str) else port_number(value or 0)
 
 
 def short_name(value: str) -> list[str]:

@@ -14,9 +14,10 @@ from itertools import islice
 
 import msgspec
 
-from phalanx.base.errors import ApiProblem, BadRequest, Expired, Invalid, Timeout
+from phalanx.base.errors import ApiProblem, BadRequest, Expired, Timeout
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import Form, negotiate
+from phalanx.local.api.options import invalid_options
 from phalanx.local.api.problems import not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
@@ -24,11 +25,14 @@ from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker
 from phalanx.local.api.view import View, api_version, encode, object_in, partial, to_yaml, view_of
 from phalanx.local.store.contract import Compacted, Entry
+from phalanx.model.fieldpath import forbidden, not_supported
+from phalanx.model.kinds import FieldError
 
 CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
 CHUNK_BYTES = 256 << 10
 CHUNK_CHECKS = 8192  # comparisons of a selector between two turns of the loop
-MATCHES = ("", "Exact", "NotOlderThan")
+MATCH, NOT_OLDER = "resourceVersionMatch", "NotOlderThan"
+MATCHES = ("Exact", NOT_OLDER, "")
 TOKEN_SECONDS = 300.0  # a token is good that long: elsewhere, revisions are compacted about as often
 FROM_NOW = -1  # revision in a continue token that goes on with whatever is there now
 
@@ -123,7 +127,7 @@ class Reader:
         """What to list, its revision, and the key to start after."""
         store, resource = self._ctx.store, request.kind.storage_key
         version, match = request.query.get("resourceVersion", ""), request.query.get("resourceVersionMatch", "")
-        check_match(version, match, token)
+        check_match(version, match, token, request.query.get("sendInitialEvents", ""))
         asked = parse_revision(version)
         if token:
             page = parse_continue(token)
@@ -231,32 +235,22 @@ def parse_revision(text: str) -> int:
     return int(text)
 
 
-def check_match(version: str, match: str, token: str) -> None:
-    """The combinations of resourceVersionMatch that mean something."""
-    problem = ""
-    if match and token:
-        problem = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
-    elif match and not version:
-        problem = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-    elif match not in MATCHES:
-        problem = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
-    elif match == "Exact" and version == "0":
-        problem = 'Forbidden: resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
-    if problem:
-        raise invalid_options("resourceVersionMatch", problem)
-
-
-def invalid_options(path: str, problem: str) -> Invalid:
-    kind_of_problem, _, _ = problem.partition(":")
-    reason = {"Forbidden": "FieldValueForbidden", "Unsupported value": "FieldValueNotSupported"}.get(
-        kind_of_problem, "FieldValueInvalid"
-    )
-    return Invalid(
-        f'ListOptions.meta.k8s.io "" is invalid: {path}: {problem}',
-        group="meta.k8s.io",
-        kind="ListOptions",
-        causes=[{"reason": reason, "message": problem, "field": path}],
-    )
+def check_match(version: str, match: str, token: str, initial: str) -> None:
+    """The combinations of resourceVersionMatch that mean something; the present state streamed is for watches only."""
+    errors: list[FieldError] = []
+    if match:
+        if not version:
+            errors.append(forbidden(MATCH, f"{MATCH} is forbidden unless resourceVersion is provided"))
+        if token:
+            errors.append(forbidden(MATCH, f"{MATCH} is forbidden when continue is provided"))
+        if match not in MATCHES:
+            errors.append(not_supported(MATCH, match, MATCHES))
+        if match == "Exact" and version == "0":
+            errors.append(forbidden(MATCH, f'{MATCH} "exact" is forbidden for resourceVersion "0"'))
+    if initial:
+        errors.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if errors:
+        raise invalid_options("ListOptions", errors)
 
 
 def check_not_newer(asked: int, current: int) -> None:

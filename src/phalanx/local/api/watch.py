@@ -12,21 +12,17 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Expired
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import PROTOBUF, Form, negotiate
+from phalanx.local.api.options import invalid_options
 from phalanx.local.api.protobuf_answers import frame, frames
-from phalanx.local.api.read import (
-    check_not_newer,
-    invalid_options,
-    parse_number,
-    parse_revision,
-    pieces_of,
-    too_old,
-)
+from phalanx.local.api.read import MATCH, NOT_OLDER, check_not_newer, parse_number, parse_revision, pieces_of, too_old
 from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker, check_include
 from phalanx.local.api.view import api_version, encode, partial, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
 from phalanx.local.store.watchers import PIECE_CHANGES
+from phalanx.model.fieldpath import forbidden, not_supported
+from phalanx.model.kinds import FieldError
 
 BOOKMARK_EVERY = 30.0  # seconds; informers resume from the last bookmark
 LONGEST = 3600.0  # seconds a watch may last when the client does not say
@@ -49,18 +45,18 @@ def options_of(request: Request, current: int) -> Options:
     asked = parse_revision(version)
     initial = query.get("sendInitialEvents", "")
     bookmarks = query_flag(query, "allowWatchBookmarks")
-    if initial:
-        if match != "NotOlderThan":
-            raise invalid_options(
-                "resourceVersionMatch", 'Forbidden: sendInitialEvents requires resourceVersionMatch "NotOlderThan"'
-            )
-        if not bookmarks and query_flag(query, "sendInitialEvents"):
-            raise invalid_options("allowWatchBookmarks", "Forbidden: sendInitialEvents requires allowWatchBookmarks")
-    elif match:
-        raise invalid_options(
-            "resourceVersionMatch",
-            "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        )
+    errors: list[FieldError] = []
+    if initial and match != NOT_OLDER:
+        errors.append(forbidden(MATCH, f"sendInitialEvents requires setting {MATCH} to {NOT_OLDER}"))
+    if match:
+        if not initial:
+            errors.append(forbidden(MATCH, f"{MATCH} is forbidden for watch unless sendInitialEvents is provided"))
+        if match != NOT_OLDER:
+            errors.append(not_supported(MATCH, match, (NOT_OLDER,)))
+        if query.get("continue"):
+            errors.append(forbidden(MATCH, f"{MATCH} is forbidden when continue is provided"))
+    if errors:
+        raise invalid_options("ListOptions", errors)
     check_not_newer(asked, current)
     send_initial = query_flag(query, "sendInitialEvents")
     if send_initial or (not initial and asked == 0):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from phalanx.model.fieldpath import forbidden, invalid, not_supported, required
+from phalanx.model import names
+from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
-from phalanx.model.rules.assembly import Create, assemble, frozen, is_zero, not_negative, number_or_percent
+from phalanx.model.rules.assembly import Create, assemble, at_most_all, frozen, is_zero, not_negative, number_or_percent
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.groupparts import same
 from phalanx.model.selectors import BadSelector, from_selector
@@ -25,22 +26,19 @@ def drop_from_template(gates: Gates, new: Json, old: Json | None) -> None:
 def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldError]:
     """A selector is there, selects something, and selects the pods of its own template."""
     selector = spec.get("selector")
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    stranger = invalid(f"{path}.template.metadata.labels", labels, "`selector` does not match template `labels`")
     if selector is None:
-        return [required(f"{path}.selector")]
+        return [required(f"{path}.selector"), stranger]
     errors = placement.label_selector(selector, f"{path}.selector")
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         errors.append(invalid(f"{path}.selector", selector, f"empty selector is invalid for {kind}"))
-    if errors:
         return errors
-    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     try:
-        fits = from_selector(selector).matches(labels)
-    except BadSelector as problem:
-        return [invalid(f"{path}.selector", selector, str(problem))]
-    if fits:
-        return []
-    text = "`selector` does not match template `labels`"
-    return [invalid(f"{path}.template.metadata.labels", labels, text)]
+        fits = from_selector(selector).matches(labels or {})
+    except BadSelector:
+        return [*errors, invalid(f"{path}.selector", selector, "invalid label selector")]
+    return errors if fits or errors else [stranger]
 
 
 def long_running(spec: Json, kind: str) -> list[FieldError]:
@@ -100,12 +98,12 @@ def _strategy(strategy: Json) -> list[FieldError]:
         return [not_supported(path, strategy, ("Recreate", "RollingUpdate"))]
     found: Json = rolling or {}
     at = f"{path}.rollingUpdate"
-    errors = number_or_percent(found.get("maxUnavailable"), f"{at}.maxUnavailable", up_to_100=True)
+    errors = number_or_percent(found.get("maxUnavailable"), f"{at}.maxUnavailable")
     errors += number_or_percent(found.get("maxSurge"), f"{at}.maxSurge")
     if is_zero(found.get("maxUnavailable")) and is_zero(found.get("maxSurge")):
         text = "may not be 0 when `maxSurge` is 0"
         errors.append(invalid(f"{at}.maxUnavailable", found.get("maxUnavailable"), text))
-    return errors
+    return errors + at_most_all(found.get("maxUnavailable"), f"{at}.maxUnavailable")
 
 
 def _deployment_errors(obj: Json) -> list[FieldError]:
@@ -236,6 +234,7 @@ def _stateful_set_default(obj: Json) -> None:
         claim.setdefault("status", {}).setdefault("phase", "Pending")
 
 
+_RETENTION = ("Retain", "Delete")
 _STATEFUL_MUTABLE = (
     "replicas",
     "ordinals",
@@ -258,13 +257,23 @@ def _stateful_set_errors(obj: Json) -> list[FieldError]:
     if strategy.get("type") not in ("RollingUpdate", "OnDelete"):
         errors.append(invalid("spec.updateStrategy", strategy, "must be 'RollingUpdate' or 'OnDelete'"))
     rolling: Json = strategy.get("rollingUpdate") or {}
+    if rolling and strategy.get("type") == "OnDelete":
+        text = "only allowed for updateStrategy 'RollingUpdate'"
+        errors.append(invalid("spec.updateStrategy.rollingUpdate", rolling, text))
     errors += not_negative(rolling, "spec.updateStrategy.rollingUpdate", "partition")
     at = "spec.updateStrategy.rollingUpdate.maxUnavailable"
     errors += number_or_percent(rolling.get("maxUnavailable"), at, up_to_100=True)
     if is_zero(rolling.get("maxUnavailable")):
         errors.append(invalid(at, rolling.get("maxUnavailable"), "cannot be 0"))
-    errors += not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    retention: Json = spec.get("persistentVolumeClaimRetentionPolicy") or {}
+    for field in ("whenDeleted", "whenScaled"):
+        if retention.get(field) not in (None, *_RETENTION):
+            at = f"spec.persistentVolumeClaimRetentionPolicy.{field}"
+            errors.append(not_supported(at, retention[field], _RETENTION))
+    errors += not_negative(spec, "spec", "replicas", "minReadySeconds")
     errors += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
+    service = spec.get("serviceName") or ""
+    errors += all_invalid("spec.serviceName", service, names.dns_label(service) if service else [])
     return errors + selector_errors(spec, "statefulset") + long_running(spec, "StatefulSet")
 
 
@@ -284,6 +293,7 @@ def stateful_set(gates: Gates) -> Rules:
         create=_stateful_set_errors,
         update=update,
         prepare=lambda new, old: drop_from_template(gates, new, old),
+        name=names.dns_label,
     )
 
 
@@ -316,6 +326,9 @@ def _daemon_set_errors(obj: Json) -> list[FieldError]:
     errors += number_or_percent(rolling.get("maxSurge"), f"{at}.maxSurge", up_to_100=True)
     if rolling and is_zero(rolling.get("maxUnavailable", 1)) and is_zero(rolling.get("maxSurge", 0)):
         errors.append(required(f"{at}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+    elif not is_zero(rolling.get("maxUnavailable", 0)) and not is_zero(rolling.get("maxSurge", 0)):
+        text = "may not be set when maxUnavailable is non-zero"
+        errors.append(invalid(f"{at}.maxSurge", rolling["maxSurge"], text))
     return errors
 
 

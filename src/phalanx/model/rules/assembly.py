@@ -95,10 +95,14 @@ def number_or_percent(value: int | str | None, path: str, *, up_to_100: bool = F
         problems = names.percent(value)
         if problems:
             return [invalid(path, value, problem) for problem in problems]
-        if up_to_100 and int(value[:-1]) > 100:
-            return [invalid(path, value, "must not be greater than 100%")]
-        return []
+        return at_most_all(value, path) if up_to_100 else []
     return [invalid(path, value, "must be greater than or equal to 0")] if value < 0 else []
+
+
+def at_most_all(value: int | str | None, path: str) -> list[FieldError]:
+    if not isinstance(value, str) or names.percent(value) or int(value[:-1]) <= 100:
+        return []
+    return [invalid(path, value, "must not be greater than 100%")]
 
 
 def is_zero(value: int | str | None) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required, too_long
@@ -174,6 +176,49 @@ def job_spec_errors(spec: Json, path: str) -> list[FieldError]:
         if len(manager) > 63:
             errors.append(too_long(f"{path}.managedBy", 63))
     errors += _completion_mode(spec, path)
+    return errors + _policies(spec, path)
+
+
+_ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
+
+
+def _policies(spec: Json, path: str) -> list[FieldError]:
+    """When a pod's end ends the Job, and which pods are made again."""
+    errors: list[FieldError] = []
+    failure, success = spec.get("podFailurePolicy"), spec.get("successPolicy")
+    for index, rule in enumerate((failure or {}).get("rules") or ()):
+        errors += _failure_rule(rule, spec, f"{path}.podFailurePolicy.rules[{index}]")
+    if success is not None and spec.get("completionMode") == "Indexed" and not success.get("rules"):
+        text = "at least one rules must be specified when the successPolicy is specified"
+        errors.append(required(f"{path}.successPolicy.rules", text))
+    again = spec.get("podReplacementPolicy")
+    allowed = ("Failed", "TerminatingOrFailed") if failure is None else ("Failed",)
+    if again is not None and again not in allowed:
+        errors.append(not_supported(f"{path}.podReplacementPolicy", again, allowed))
+    return errors
+
+
+def _failure_rule(rule: Json, spec: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    action = rule.get("action") or ""
+    if not action:
+        errors.append(required(f"{path}.action", f"valid values: [{' '.join(json.dumps(a) for a in _ACTIONS)}]"))
+    elif action not in _ACTIONS:
+        errors.append(not_supported(f"{path}.action", action, _ACTIONS))
+    elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
+        errors.append(invalid(f"{path}.action", action, "requires the backoffLimitPerIndex to be set"))
+    codes: Json | None = rule.get("onExitCodes")
+    for index, code in enumerate(codes.get("values") or () if codes else ()):
+        if code == 0 and codes is not None and codes.get("operator") == "In":
+            text = "must not be 0 for the In operator"
+            errors.append(invalid(f"{path}.onExitCodes.values[{index}]", code, text))
+    both, neither = codes is not None and rule.get("onPodConditions"), codes is None and not rule.get("onPodConditions")
+    if both:
+        text = "Invalid value: specifying both OnExitCodes and OnPodConditions is not supported"
+        errors.append(FieldError(path, "FieldValueInvalid", text))
+    elif neither:
+        text = "Invalid value: specifying one of OnExitCodes and OnPodConditions is required"
+        errors.append(FieldError(path, "FieldValueInvalid", text))
     return errors
 
 
@@ -181,7 +226,7 @@ def _completion_mode(spec: Json, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     mode = spec.get("completionMode")
     if mode is not None and mode not in ("NonIndexed", "Indexed"):
-        errors.append(not_supported(f"{path}.completionMode", mode, ("Indexed", "NonIndexed")))
+        errors.append(not_supported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed")))
     if mode == "Indexed":
         if spec.get("completions") is None:
             errors.append(required(f"{path}.completions", "when completion mode is Indexed"))
@@ -206,6 +251,8 @@ def job_template_errors(spec: Json, path: str) -> list[FieldError]:
     at = f"{path}.template.spec.restartPolicy"
     if restart in (None, "", "Always"):
         errors.append(required(at, 'valid values: "OnFailure", "Never"'))
+    elif restart not in ("OnFailure", "Never"):
+        errors.append(not_supported(at, restart, ("OnFailure", "Never")))
     elif spec.get("podFailurePolicy") is not None and restart == "OnFailure":
         errors.append(invalid(at, restart, 'only "Never" is supported when podFailurePolicy is specified'))
     return errors
@@ -337,7 +384,16 @@ def job(gates: Gates) -> Rules:
 _CRON_FIELD = re.compile(
     r"(\*|\?|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?(,(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?)*"
 )
+_TIME_ZONE = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
 _CRON_WORD = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly|every\s+\S+)")
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return False
+    return True
 
 
 def _schedule(schedule: str) -> list[FieldError]:
@@ -372,7 +428,9 @@ def cron_job(gates: Gates) -> Rules:
         errors = _schedule(spec.get("schedule") or "")
         errors += not_negative(spec, "spec", "startingDeadlineSeconds")
         if spec.get("timeZone") is not None and spec["timeZone"] in ("", "Local"):
-            errors.append(invalid("spec.timeZone", spec["timeZone"], "timeZone must be an explicit time zone"))
+            errors.append(invalid("spec.timeZone", spec["timeZone"], _TIME_ZONE))
+        elif spec.get("timeZone") is not None and not _is_zone(spec["timeZone"]):
+            errors.append(invalid("spec.timeZone", spec["timeZone"], f"unknown time zone {spec['timeZone']}"))
         policies = ("Allow", "Forbid", "Replace")
         if spec.get("concurrencyPolicy") not in policies:
             errors.append(not_supported("spec.concurrencyPolicy", spec.get("concurrencyPolicy") or "", policies))

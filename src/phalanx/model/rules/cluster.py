@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model import names
-from phalanx.model.fieldpath import forbidden, immutable, invalid, not_supported
+from phalanx.model.fieldpath import duplicate, forbidden, immutable, invalid, not_supported
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.quantity import compare
@@ -117,7 +117,7 @@ def priority_class(gates: Gates) -> Rules:
             errors.append(forbidden("value", text))
         policy = obj.get("preemptionPolicy")
         if policy is not None and policy not in ("PreemptLowerPriority", "Never"):
-            errors.append(not_supported("preemptionPolicy", policy, ("Never", "PreemptLowerPriority")))
+            errors.append(not_supported("preemptionPolicy", policy, ("PreemptLowerPriority", "Never")))
         return errors
 
     def update(new: Json, old: Json) -> list[FieldError]:
@@ -177,9 +177,26 @@ def event(gates: Gates) -> Rules:
     return assemble(create=create, status_apart=False)
 
 
+_SCOPES = frozenset(
+    (
+        "Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity",
+        "VolumeAttributesClass",
+    )
+)  # fmt: skip
+
+
 def resource_quota(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
-        return resources.resource_list((obj.get("spec") or {}).get("hard"), "spec.hard")
+        spec: Json = obj.get("spec") or {}
+        errors: list[FieldError] = []
+        for name in spec.get("hard") or ():
+            if "/" not in name and name not in resources.STANDARD and not name.startswith("hugepages-"):
+                for text in ("type or fully qualified", "for quota"):
+                    errors.append(invalid(f"spec.hard[{name}]", name, f"must be a standard resource {text}"))
+        errors += resources.resource_list(spec.get("hard"), "spec.hard")
+        if any(scope not in _SCOPES for scope in spec.get("scopes") or ()):
+            errors.append(invalid("spec.scopes", spec["scopes"], "unsupported scope"))
+        return errors
 
     return assemble(create=errors_of, update=lambda new, old: errors_of(new))
 
@@ -206,8 +223,13 @@ def _limit_range_default(obj: Json) -> None:
 def limit_range(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
         errors: list[FieldError] = []
+        twice: list[FieldError] = []
+        seen: set[str | None] = set()
         for number, item in enumerate((obj.get("spec") or {}).get("limits") or ()):
             at = f"spec.limits[{number}]"
+            if item.get("type") in seen:
+                twice.append(duplicate(f"{at}.type", item.get("type") or ""))
+            seen.add(item.get("type"))
             if item.get("type") not in _LIMIT_TYPES:
                 errors.append(not_supported(f"{at}.type", item.get("type") or "", _LIMIT_TYPES))
             wrong: list[FieldError] = []
@@ -222,7 +244,7 @@ def limit_range(gates: Gates) -> Rules:
                     if compare(least, most) > 0:
                         text = f"{low} value {least} is greater than {high} value {most}"
                         errors.append(invalid(f"{at}.{low}[{name}]", least, text))
-        return errors
+        return errors + twice
 
     return assemble(
         default=_limit_range_default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False
@@ -231,12 +253,3 @@ def limit_range(gates: Gates) -> Rules:
 
 def pod_template(gates: Gates) -> Rules:
     return assemble(default=podspec_defaults.template, status_apart=False)
-
-
-def role(gates: Gates) -> Rules:
-    """RBAC objects may have colons in their names; who asks is held against them elsewhere (local.api.rights)."""
-    return assemble(name=names.path_segment, status_apart=False)
-
-
-def cluster_role(gates: Gates) -> Rules:
-    return assemble(name=names.path_segment, namespaced=False, status_apart=False)

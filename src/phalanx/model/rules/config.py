@@ -20,6 +20,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.assembly import assemble
 from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.meta import label_errors
 
 MAX_SIZE = 1024 * 1024  # bytes of all values together
 _SEALED = "field is immutable when `immutable` is set"
@@ -147,6 +148,7 @@ def _service_errors(obj: Json) -> list[FieldError]:
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         errors.append(required("spec.ports"))
     seen: set[str] = set()
+    places: set[tuple[str | None, int | None]] = set()
     for index, port in enumerate(ports):
         at = f"spec.ports[{index}]"
         name = port.get("name") or ""
@@ -159,14 +161,34 @@ def _service_errors(obj: Json) -> list[FieldError]:
                 errors.append(duplicate(f"{at}.name", name))
         seen.add(name)
         errors += all_invalid(f"{at}.port", port.get("port") or 0, names.port_number(port.get("port") or 0))
-        if port.get("nodePort") and kind not in ("NodePort", "LoadBalancer"):
-            errors.append(forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'"))
         if port.get("protocol") not in ("TCP", "UDP", "SCTP"):
             errors.append(not_supported(f"{at}.protocol", port.get("protocol") or "", ("SCTP", "TCP", "UDP")))
+        errors += all_invalid(f"{at}.targetPort", port.get("targetPort") or 0, names.port(port.get("targetPort")))
+        if port.get("nodePort") and kind not in ("NodePort", "LoadBalancer"):
+            errors.append(forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'"))
+        place = (port.get("protocol"), port.get("port"))
+        if place in places:
+            shown = {field: port[field] for field in ("protocol", "port") if port.get(field)}
+            errors.append(duplicate(at, shown))
+        places.add(place)
     if kind not in _TYPES:
         errors.append(not_supported("spec.type", kind or "", _TYPES))
-    if kind == "ExternalName" and not spec.get("externalName"):
-        errors.append(required("spec.externalName"))
+    errors += label_errors(spec.get("selector"), "spec.selector")
+    if spec.get("sessionAffinity") not in (None, "ClientIP", "None"):
+        errors.append(not_supported("spec.sessionAffinity", spec["sessionAffinity"], ("ClientIP", "None")))
+    for index, address in enumerate(spec.get("externalIPs") or ()):
+        errors += all_invalid(f"spec.externalIPs[{index}]", address, names.ip_address(address))
+    for field in ("externalTrafficPolicy", "internalTrafficPolicy"):
+        if spec.get(field) not in (None, "", "Cluster", "Local"):
+            errors.append(not_supported(f"spec.{field}", spec[field], ("Cluster", "Local")))
+    if kind == "ExternalName":
+        name = (spec.get("externalName") or "").rstrip(".")
+        if not name:
+            errors.append(required("spec.externalName"))
+        else:
+            errors += all_invalid("spec.externalName", spec["externalName"], names.dns_subdomain(name))
+    elif kind in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == "None":
+        errors.append(invalid("spec.clusterIPs[0]", "None", f"may not be set to 'None' for {kind} services"))
     return errors
 
 
@@ -184,5 +206,5 @@ def service(gates: Gates) -> Rules:
         create=_service_errors,
         update=update,
         prepare=_addresses,
-        name=names.dns_1035_label,
+        name=names.dns_label,
     )

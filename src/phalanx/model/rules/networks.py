@@ -21,11 +21,7 @@ _MANY = 100  # of the addresses of one endpoint
 
 
 def _ip(value: str, path: str) -> list[FieldError]:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return [invalid(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
-    return []
+    return all_invalid(path, value, names.ip_address(value))
 
 
 def endpoints(gates: Gates) -> Rules:
@@ -65,6 +61,9 @@ def endpoint_slice(gates: Gates) -> Rules:
         if kind not in _ADDRESS_TYPES:
             return [not_supported("addressType", kind, _ADDRESS_TYPES)]
         errors: list[FieldError] = []
+        for index, port in enumerate(obj.get("ports") or ()):
+            name = port.get("name") or ""
+            errors += all_invalid(f"ports[{index}].name", name, names.dns_label(name) if name else [])
         for index, endpoint in enumerate(obj.get("endpoints") or ()):
             at = f"endpoints[{index}].addresses"
             addresses = endpoint.get("addresses") or []
@@ -95,7 +94,7 @@ def ingress(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         if not spec.get("rules") and spec.get("defaultBackend") is None:
-            return [invalid("spec", [], "either `defaultBackend` or `rules` must be specified")]
+            return [invalid("spec", None, "either `defaultBackend` or `rules` must be specified")]
         errors = backend(spec["defaultBackend"], "spec.defaultBackend") if spec.get("defaultBackend") else []
         for index, rule in enumerate(spec.get("rules") or ()):
             for place, path in enumerate((rule.get("http") or {}).get("paths") or ()):
@@ -133,9 +132,14 @@ def network_policy(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors = placement.label_selector(spec.get("podSelector"), "spec.podSelector")
+        for side, field in (("ingress", "from"), ("egress", "to")):
+            for index, rule in enumerate(spec.get(side) or ()):
+                for place, peer in enumerate(rule.get(field) or ()):
+                    if not any(value is not None for value in peer.values()):
+                        errors.append(required(f"spec.{side}[{index}].{field}[{place}]", "must specify a peer"))
         for index, kind in enumerate(spec.get("policyTypes") or ()):
             if kind not in ("Ingress", "Egress"):
-                errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Egress", "Ingress")))
+                errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Ingress", "Egress")))
         return errors
 
     return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
@@ -148,10 +152,7 @@ def ip_address(gates: Gates) -> Rules:
     def update(new: Json, old: Json) -> list[FieldError]:
         return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "parentRef")
 
-    def name(value: str) -> list[str]:
-        return [] if not _ip(value, "") else ["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]
-
-    return assemble(create=create, update=update, name=name, namespaced=False, status_apart=False)
+    return assemble(create=create, update=update, name=names.ip_address, namespaced=False, status_apart=False)
 
 
 def service_cidr(gates: Gates) -> Rules:

@@ -123,7 +123,7 @@ def taints(found: list[Json], path: str) -> list[FieldError]:
         elif effect not in _EFFECTS:
             errors.append(not_supported(f"{at}.effect", effect, _EFFECTS))
         if (key, effect) in seen:
-            errors.append(duplicate(at, taint))
+            errors.append(duplicate(at, taint, "taints must be unique by key and effect pair"))
         seen.add((key, effect))
     return errors
 

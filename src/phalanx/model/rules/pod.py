@@ -27,6 +27,13 @@ def default(obj: Json) -> None:
 def _create_errors(obj: Json) -> list[FieldError]:
     spec: Json = obj.get("spec") or {}
     errors = meta.on_create(obj) + podspec.errors_of(spec)
+    for index, container in enumerate(spec.get("containers") or ()):
+        image = container.get("image") or ""
+        if image != image.strip():
+            text = "must not have leading or trailing whitespace"
+            errors.append(invalid(f"spec.containers[{index}].image", image, text))
+    if spec.get("ephemeralContainers"):
+        errors.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
     if spec.get("schedulingGates") and spec.get("nodeName"):
         text = "cannot be set until all schedulingGates have been cleared"
         errors.append(forbidden("spec.nodeName", text))

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_found, not_supported, required
+from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules import placement, resources
+from phalanx.model.rules import containers, placement, resources, volumes
 from phalanx.model.rules.meta import annotation_errors, label_errors
 
+NameRule = Callable[[str], list[str]]
 MAX_INT32 = 2**31 - 1
-_DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-_RESTART_POLICIES = ("Always", "Never", "OnFailure")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
+_FIRST_NAMES: tuple[tuple[str, NameRule], ...] = (
+    ("serviceAccountName", names.dns_subdomain),
+    ("nodeName", names.dns_subdomain),
+)
+_HOST_NAMES: tuple[tuple[str, NameRule], ...] = (("hostname", names.dns_label), ("subdomain", names.dns_label))
+_CLASS_NAMES: tuple[tuple[str, NameRule], ...] = (
+    ("priorityClassName", names.dns_subdomain),
+    ("runtimeClassName", names.dns_subdomain),
+)
+_PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_RESTART_POLICIES = ("Always", "OnFailure", "Never")
 
 
 def drop_gated(gates: Gates, spec: Json | None, old: Json | None) -> None:
@@ -26,110 +37,8 @@ def drop_gated(gates: Gates, spec: Json | None, old: Json | None) -> None:
         spec.pop("workloadRef", None)
 
 
-def _ports(ports: list[Json], path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    seen: set[str] = set()
-    for index, port in enumerate(ports):
-        at = f"{path}[{index}]"
-        name = port.get("name")
-        if name:
-            if problems := names.port_name(name):
-                errors += all_invalid(f"{at}.name", name, problems)
-            elif name in seen:
-                errors.append(duplicate(f"{at}.name", name))
-            seen.add(name)
-        number = port.get("containerPort") or 0
-        if not number:
-            errors.append(required(f"{at}.containerPort"))
-        else:
-            errors += all_invalid(f"{at}.containerPort", number, names.port_number(number))
-        host = port.get("hostPort") or 0
-        if host:
-            errors += all_invalid(f"{at}.hostPort", host, names.port_number(host))
-        protocol = port.get("protocol") or "TCP"
-        if protocol not in _PROTOCOLS:
-            errors.append(not_supported(f"{at}.protocol", protocol, _PROTOCOLS))
-    return errors
-
-
-def _mounts(container: Json, path: str, volumes: set[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    places: set[str] = set()
-    for index, mount in enumerate(container.get("volumeMounts") or ()):
-        at = f"{path}.volumeMounts[{index}]"
-        name = mount.get("name") or ""
-        if not name:
-            errors.append(required(f"{at}.name"))
-        elif name not in volumes:
-            errors.append(not_found(f"{at}.name", name))
-        place = mount.get("mountPath") or ""
-        if not place:
-            errors.append(required(f"{at}.mountPath"))
-        elif place in places:
-            errors.append(invalid(f"{at}.mountPath", place, "must be unique"))
-        places.add(place)
-    return errors
-
-
-def _container(container: Json, path: str, volumes: set[str], claims: set[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    name = container.get("name")
-    if not name:
-        errors.append(required(f"{path}.name"))
-    elif problems := names.dns_label(name):
-        errors += all_invalid(f"{path}.name", name, problems)
-    if not container.get("image"):
-        errors.append(required(f"{path}.image"))
-    policy = container.get("terminationMessagePolicy")
-    if policy is not None and policy not in ("File", "FallbackToLogsOnError"):
-        allowed = ("FallbackToLogsOnError", "File")
-        errors.append(not_supported(f"{path}.terminationMessagePolicy", policy, allowed))
-    if found := container.get("ports"):
-        errors += _ports(found, f"{path}.ports")
-    for index, variable in enumerate(container.get("env") or ()):
-        if not variable.get("name"):
-            errors.append(required(f"{path}.env[{index}].name"))
-        if variable.get("value") and variable.get("valueFrom"):
-            text = "may not be specified when `value` is not empty"
-            errors.append(invalid(f"{path}.env[{index}].valueFrom", "", text))
-    if container.get("volumeMounts"):
-        errors += _mounts(container, path, volumes)
-    policy = container.get("imagePullPolicy")
-    if policy is not None and policy not in _PULL_POLICIES:
-        errors.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
-    if found := container.get("resources"):
-        errors += resources.requirements(found, f"{path}.resources")
-        for index, claim in enumerate(found.get("claims") or ()):
-            if claim.get("name") not in claims:
-                at = f"{path}.resources.claims[{index}].name"
-                errors.append(not_found(at, claim.get("name") or ""))
-    return errors
-
-
-def _containers(spec: Json, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    volumes = {volume.get("name") or "" for volume in spec.get("volumes") or ()}
-    claims = {claim.get("name") or "" for claim in spec.get("resourceClaims") or ()}
-    containers = spec.get("containers")
-    if not containers:
-        return [required(f"{path}.containers")]
-    seen: set[str] = set()
-    for field in ("containers", "initContainers"):
-        for index, container in enumerate(spec.get(field) or ()):
-            at = f"{path}.{field}[{index}]"
-            name = container.get("name") or ""
-            if name in seen:
-                errors.append(duplicate(f"{at}.name", name))
-            seen.add(name)
-            errors += _container(container, at, volumes, claims)
-            restart = container.get("restartPolicy")
-            if restart is not None and restart not in _RESTART_POLICIES:
-                errors.append(not_supported(f"{at}.restartPolicy", restart, _RESTART_POLICIES))
-    return errors
-
-
 def _named_once(items: list[Json], path: str) -> list[FieldError]:
-    """Volumes and resource claims: DNS labels, each once."""
+    """Resource claims: DNS labels, each once."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, item in enumerate(items):
@@ -199,44 +108,69 @@ def _gates(gates: list[Json], path: str) -> list[FieldError]:
 
 
 def _optional_parts(spec: Json, path: str) -> list[FieldError]:
-    """Everything most pods do not have: one look-up each."""
+    """Everything most pods do not have: one look-up each, in the order in which Kubernetes complains."""
     errors: list[FieldError] = []
     get = spec.get
     if found := get("nodeSelector"):
         errors += label_errors(found, f"{path}.nodeSelector")
+    if found := get("securityContext"):
+        errors += containers.user_ids(found, f"{path}.securityContext", "fsGroup", "runAsUser", "runAsGroup")
+        if found.get("sysctls"):
+            errors += _sysctls(found["sysctls"], spec, f"{path}.securityContext.sysctls")
     if found := get("affinity"):
         errors += placement.affinity(found, f"{path}.affinity")
+    if get("dnsPolicy") == "None" and not (get("dnsConfig") or {}).get("nameservers"):
+        errors += _no_name_servers(get("dnsConfig"), f"{path}.dnsConfig")
+    for index, gate in enumerate(get("readinessGates") or ()):
+        kind = gate.get("conditionType") or ""
+        errors += all_invalid(f"{path}.readinessGates[{index}].conditionType", kind, names.label_key(kind))
     if found := get("schedulingGates"):
         errors += _gates(found, f"{path}.schedulingGates")
     if found := get("topologySpreadConstraints"):
         errors += placement.spread(found, f"{path}.topologySpreadConstraints")
-    for field, rule in (
-        ("serviceAccountName", names.dns_subdomain),
-        ("nodeName", names.dns_subdomain),
-        ("hostname", names.dns_label),
-        ("subdomain", names.dns_label),
-        ("priorityClassName", names.dns_subdomain),
-        ("runtimeClassName", names.dns_subdomain),
-    ):
-        value = get(field)
-        if value and (problems := rule(value)):
-            errors += all_invalid(f"{path}.{field}", value, problems)
+    errors += _name_errors(spec, path, _FIRST_NAMES)
     deadline = get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= MAX_INT32:
         text = f"must be between 1 and {MAX_INT32}, inclusive"
         errors.append(invalid(f"{path}.activeDeadlineSeconds", deadline, text))
-    if found := (get("securityContext") or {}).get("sysctls"):
-        errors += _sysctls(found, spec, f"{path}.securityContext.sysctls")
+    errors += _name_errors(spec, path, _HOST_NAMES)
     if found := get("tolerations"):
         errors += placement.tolerations(found, f"{path}.tolerations")
+    for index, alias in enumerate(get("hostAliases") or ()):
+        ip = alias.get("ip") or ""
+        errors += all_invalid(f"{path}.hostAliases[{index}].ip", ip, names.ip_address(ip))
+    errors += _name_errors(spec, path, _CLASS_NAMES)
     policy = get("preemptionPolicy")
-    if policy is not None and policy not in ("PreemptLowerPriority", "Never"):
-        errors.append(not_supported(f"{path}.preemptionPolicy", policy, ("Never", "PreemptLowerPriority")))
+    if policy is not None and policy not in _PREEMPTION_POLICIES:
+        errors.append(not_supported(f"{path}.preemptionPolicy", policy, _PREEMPTION_POLICIES))
     if found := get("overhead"):
         errors += resources.resource_list(found, f"{path}.overhead")
+    if (found := get("os")) is not None and found.get("name") not in ("linux", "windows"):
+        errors += _system(found.get("name") or "", f"{path}.os")
     if get("schedulingGroup") is not None or get("workloadRef") is not None:
         errors += group_membership(spec, path)
     return errors
+
+
+def _name_errors(spec: Json, path: str, fields: tuple[tuple[str, NameRule], ...]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for field, rule in fields:
+        value = spec.get(field)
+        if value and (problems := rule(value)):
+            errors += all_invalid(f"{path}.{field}", value, problems)
+    return errors
+
+
+def _no_name_servers(config: Json | None, path: str) -> list[FieldError]:
+    if config is None:
+        return [required(path, "must provide `dnsConfig` when `dnsPolicy` is None")]
+    return [required(f"{path}.nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")]
+
+
+def _system(name: str, path: str) -> list[FieldError]:
+    if not name:
+        return [required(f"{path}.name", "cannot be empty")]
+    return [not_supported(path, name, ("linux", "windows"))]
 
 
 def _sysctls(found: list[Json], spec: Json, path: str) -> list[FieldError]:
@@ -263,10 +197,10 @@ def errors_of(spec: Json, path: str = "spec") -> list[FieldError]:
     """Complaints about a defaulted pod spec."""
     errors: list[FieldError] = []
     if found := spec.get("volumes"):
-        errors += _named_once(found, f"{path}.volumes")
+        errors += volumes.errors_of(found, f"{path}.volumes")
     if found := spec.get("resourceClaims"):
         errors += _claims(found, f"{path}.resourceClaims")
-    errors += _containers(spec, path)
+    errors += containers.errors_of(spec, path)
     if found := spec.get("resources"):
         errors += resources.requirements(found, f"{path}.resources")
     restart = spec.get("restartPolicy")

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from phalanx.model import names, quantity
-from phalanx.model.fieldpath import all_invalid, invalid, required
+from phalanx.model.fieldpath import all_invalid, forbidden, invalid, required
 from phalanx.model.kinds import FieldError, Json
 
 _CONTAINER = frozenset({"cpu", "memory", "ephemeral-storage"})
+# Names without a domain that mean something somewhere: on nodes, in quotas and limit ranges.
+STANDARD = frozenset(
+    {
+        "cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory", "requests.ephemeral-storage",
+        "limits.cpu", "limits.memory", "limits.ephemeral-storage", "pods", "resourcequotas", "services",
+        "replicationcontrollers", "secrets", "configmaps", "persistentvolumeclaims", "storage", "requests.storage",
+        "services.nodeports", "services.loadbalancers",
+    }
+)  # fmt: skip
 _OVERCOMMIT = _CONTAINER  # everything else is counted in whole devices or pages
 
 
@@ -36,6 +45,9 @@ def _named_list(found: Json, path: str) -> list[FieldError]:
             if problems := names.label_key(name):
                 errors += all_invalid(f"{path}[{name}]", name, problems)
             elif "/" not in name and not name.startswith("hugepages-"):
+                if name not in STANDARD:
+                    text = "must be a standard resource type or fully qualified"
+                    errors.append(invalid(f"{path}[{name}]", name, text))
                 errors.append(invalid(f"{path}[{name}]", name, "must be a standard resource for containers"))
         errors += amount(value, f"{path}[{name}]", whole="/" in name and not _is_overcommit(name))
     return errors
@@ -51,6 +63,9 @@ def requirements(found: Json, path: str) -> list[FieldError]:
     errors += _named_list(requests, f"{path}.requests")
     if errors:
         return errors
+    asked = {*limits, *requests}
+    if not asked & {"cpu", "memory"} and any(name.startswith("hugepages-") for name in asked):
+        errors.append(forbidden(path, "HugePages require cpu or memory"))
     for name, value in requests.items():
         limit = limits.get(name)
         overcommit = _is_overcommit(name)

@@ -103,7 +103,7 @@ def storage_class(gates: Gates) -> Rules:
     def create(obj: Json) -> list[FieldError]:
         errors: list[FieldError] = []
         if not obj.get("provisioner"):
-            errors.append(required("provisioner", "must not be empty"))
+            errors.append(required("provisioner"))
         else:
             errors += all_invalid("provisioner", obj["provisioner"], names.label_key(obj["provisioner"].lower()))
         if obj.get("reclaimPolicy") not in ("Delete", "Retain"):

@@ -1,0 +1,125 @@
+"""Roles and their bindings: rules that name something, subjects that can be somebody.
+
+Who asks is held against them elsewhere (local.api.rights). Their names may have colons.
+"""
+
+from __future__ import annotations
+
+from phalanx.model import names
+from phalanx.model.fieldpath import immutable, invalid, not_supported, required
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules.assembly import assemble
+from phalanx.model.rules.contract import Rules
+
+GROUP = "rbac.authorization.k8s.io"
+
+
+def _rule(rule: Json, path: str, namespaced: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    urls = rule.get("nonResourceURLs")
+    if urls:
+        if namespaced:
+            text = "namespaced rules cannot apply to non-resource URLs"
+            errors.append(invalid(f"{path}.nonResourceURLs", urls, text))
+        if any(rule.get(field) for field in ("apiGroups", "resources", "resourceNames")):
+            text = "rules cannot apply to both regular resources and non-resource URLs"
+            errors.append(invalid(f"{path}.nonResourceURLs", urls, text))
+    else:
+        for field, what in (("apiGroups", "api group"), ("resources", "resource")):
+            if not rule.get(field):
+                errors.append(required(f"{path}.{field}", f"resource rules must supply at least one {what}"))
+    if not rule.get("verbs"):
+        errors.append(required(f"{path}.verbs"))
+    return errors
+
+
+def _role(*, namespaced: bool) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        return [
+            error
+            for index, rule in enumerate(obj.get("rules") or ())
+            for error in _rule(rule, f"rules[{index}]", namespaced)
+        ]
+
+    return assemble(
+        create=errors_of,
+        update=lambda new, old: errors_of(new) if new.get("rules") != old.get("rules") else [],
+        name=names.path_segment,
+        namespaced=namespaced,
+        status_apart=False,
+    )
+
+
+def _subject(subject: Json, path: str, namespaced: bool) -> list[FieldError]:
+    kind, group = subject.get("kind") or "", subject.get("apiGroup") or ""
+    errors: list[FieldError] = []
+    if kind == "ServiceAccount":
+        if group:
+            errors.append(not_supported(f"{path}.apiGroup", group, ("",)))
+        if not namespaced and not subject.get("namespace"):
+            errors.append(required(f"{path}.namespace"))
+    elif kind in ("User", "Group"):
+        if group != GROUP:
+            errors.append(not_supported(f"{path}.apiGroup", group, (GROUP,)))
+    else:
+        errors.append(not_supported(f"{path}.kind", kind, ("ServiceAccount", "User", "Group")))
+    if not subject.get("name"):
+        errors.append(required(f"{path}.name"))
+    return errors
+
+
+def _binding(*, namespaced: bool) -> Rules:
+    kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
+
+    def default(obj: Json) -> None:
+        reference = obj.get("roleRef")
+        if reference is not None and not reference.get("apiGroup"):
+            reference["apiGroup"] = GROUP
+        for subject in obj.get("subjects") or ():
+            if subject.get("kind") in ("User", "Group") and not subject.get("apiGroup"):
+                subject["apiGroup"] = GROUP
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        reference: Json = obj.get("roleRef") or {}
+        errors: list[FieldError] = []
+        if reference.get("apiGroup") != GROUP:
+            errors.append(not_supported("roleRef.apiGroup", reference.get("apiGroup") or "", (GROUP,)))
+        if reference.get("kind") not in kinds:
+            errors.append(not_supported("roleRef.kind", reference.get("kind") or "", kinds))
+        for index, subject in enumerate(obj.get("subjects") or ()):
+            errors += _subject(subject, f"subjects[{index}]", namespaced)
+        if not reference.get("name"):
+            errors.append(required("roleRef.name"))
+        return errors
+
+    def update(new: Json, old: Json) -> list[FieldError]:
+        errors = errors_of(new)
+        if new.get("roleRef") != old.get("roleRef"):
+            errors.append(immutable("roleRef", new.get("roleRef")))
+        return errors
+
+    return assemble(
+        default=default,
+        create=errors_of,
+        update=update,
+        name=names.path_segment,
+        namespaced=namespaced,
+        status_apart=False,
+    )
+
+
+def role(gates: Gates) -> Rules:
+    return _role(namespaced=True)
+
+
+def cluster_role(gates: Gates) -> Rules:
+    return _role(namespaced=False)
+
+
+def role_binding(gates: Gates) -> Rules:
+    return _binding(namespaced=True)
+
+
+def cluster_role_binding(gates: Gates) -> Rules:
+    return _binding(namespaced=False)
