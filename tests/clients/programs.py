@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,15 @@ class Running:
     @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def meanwhile(self, until: Callable[[Any], object]) -> Callable[[Any], bool]:
+        """What is waited for, as long as the program runs."""
+
+        def holds(found: Any) -> bool:
+            assert self.alive, self.log[-3000:]
+            return bool(until(found))
+
+        return holds
 
     def complaints(self) -> list[str]:
         """Lines about resources it could not list or watch."""

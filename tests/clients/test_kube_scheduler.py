@@ -11,7 +11,7 @@ from programs import Running, program, running
 
 from local_cluster import LocalCluster
 
-GROUP_GATES = "GenericWorkload=true,GangScheduling=true"
+GROUP_GATES = "GenericWorkload=true"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def scheduler(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -
 def test_it_leads_and_places_a_pod(cluster: LocalCluster, scheduler: Running, place: str) -> None:
     pods = f"/api/v1/namespaces/{place}/pods"
     cluster.create(pods, pod("plain"))
-    placed = cluster.wait(f"{pods}/plain", is_running, timeout=120)
+    placed = cluster.wait(f"{pods}/plain", scheduler.meanwhile(is_running), timeout=120)
     assert placed["spec"]["nodeName"] in {node["metadata"]["name"] for node in cluster.list("/api/v1/nodes")}
     lease = cluster.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler")
     assert lease["spec"]["holderIdentity"]
@@ -56,7 +56,8 @@ def test_it_leads_and_places_a_pod(cluster: LocalCluster, scheduler: Running, pl
 def test_it_says_why_a_pod_waits_and_places_it_later(cluster: LocalCluster, scheduler: Running, place: str) -> None:
     pods = f"/api/v1/namespaces/{place}/pods"
     cluster.create(pods, pod("picky") | {"spec": pod("picky")["spec"] | {"nodeSelector": {"kind": "special"}}})
-    told = cluster.wait(f"{pods}/picky", lambda found: found["status"].get("conditions"), timeout=120)
+    waits = scheduler.meanwhile(lambda found: found["status"].get("conditions"))
+    told = cluster.wait(f"{pods}/picky", waits, timeout=120)
     assert told["status"]["conditions"][0]["reason"] == "Unschedulable"
     node = cluster.list("/api/v1/nodes")[0]["metadata"]["name"]
     cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"kind": "special"}}})
