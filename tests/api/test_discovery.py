@@ -158,3 +158,12 @@ def test_a_review_has_no_table(server: LocalCluster) -> None:
     table = "application/json;as=Table;v=v1;g=meta.k8s.io"
     assert server.ask("POST", path, body, accept=table).code == 406
     assert server.ask("POST", path, body, accept=f"{table},application/json").code == 201
+
+
+def test_a_timeout_that_is_no_duration_is_refused(server: LocalCluster) -> None:
+    """client-go writes its own timeout into the URL."""
+    for path in ("/version", "/api/v1/namespaces"):
+        refused = server.ask("GET", path, timeout="invalid")
+        assert refused.code == 400 and "invalid timeout specified in the request URL" in refused.json["message"]
+        for text in ("3m", "0s", "1h0m0.5s"):
+            assert server.ask("GET", path, timeout=text).code == 200

@@ -215,8 +215,13 @@ def _instant(value: str) -> datetime:
         raise _Odd from None
 
 
+def is_duration(value: str) -> bool:
+    """As Go writes them: 1h30m, 0.5s, 0."""
+    return _DURATION.fullmatch(value) is not None
+
+
 def _duration(value: str) -> str:
-    if _DURATION.fullmatch(value):
+    if is_duration(value):
         return value
     raise _Odd
 

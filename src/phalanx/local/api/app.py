@@ -23,6 +23,7 @@ from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.openapi_routes import openapi_answer, openapi_v2_answer
+from phalanx.local.api.options import check_timeout
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.rights import Attributes, attributes_of, refusal
 from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
@@ -117,6 +118,8 @@ class App:
         method: str = scope["method"]
         raw_query: bytes = scope["query_string"]
         query = dict(parse_qsl(raw_query.decode("latin-1"), keep_blank_values=True)) if raw_query else {}
+        if "timeout" in query:
+            check_timeout(query)
         if is_open(path):
             return self._open(path, method, query)
         shown = scope.get("state", _NOTHING).get("certificate")

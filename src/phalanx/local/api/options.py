@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phalanx.base.errors import Invalid
+from phalanx.base.errors import BadRequest, Invalid
 from phalanx.local.api.request import Request, query_flag
+from phalanx.model.conform import is_duration
 from phalanx.model.fieldpath import not_supported, required
 from phalanx.model.kinds import FieldError
 
@@ -55,6 +57,13 @@ def write_options(request: Request) -> WriteOptions:
     if errors:
         raise invalid_options(_KINDS[request.verb], errors)
     return WriteOptions(manager or manager_from_agent(request.user_agent), dry_run == "All", validation, force)
+
+
+def check_timeout(query: Mapping[str, str]) -> None:
+    """client-go writes how long it waits; answers come sooner here, so only nonsense matters. Raises BadRequest."""
+    text = query["timeout"]
+    if text and not query_flag(query, "watch") and not is_duration(text):
+        raise BadRequest(f'invalid timeout specified in the request URL - time: invalid duration "{text}"')
 
 
 def invalid_options(kind: str, errors: list[FieldError]) -> Invalid:
