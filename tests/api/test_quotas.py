@@ -142,6 +142,29 @@ def test_scopes_choose_pods(space: Space) -> None:
     assert "exceeded quota: idle" in space.pod("c").json["message"]
 
 
+def test_a_quota_may_be_about_pods_that_look_into_other_namespaces(space: Space) -> None:
+    rule = {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"}
+    space.quota({"pods": "0"}, scopeSelector={"matchExpressions": [rule]})
+    term = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "kubernetes.io/hostname"}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    assert space.pod("near", affinity={"podAffinity": {required: [term]}}).code == 201
+    far = {"podAntiAffinity": {required: [{**term, "namespaces": ["other"]}]}}
+    assert "exceeded quota: q" in space.pod("far", affinity=far).json["message"]
+
+
+def test_a_quota_may_be_about_claims_of_a_volume_attributes_class(space: Space) -> None:
+    rule = {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"]}
+    space.quota({"persistentvolumeclaims": "1"}, scopeSelector={"matchExpressions": [rule]})
+
+    def claim(name: str, attributes: str) -> int:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"metadata": {"name": name}, "spec": {**spec, "volumeAttributesClassName": attributes}}
+        return space.cluster.ask("POST", f"{space.base}/persistentvolumeclaims", body).code
+
+    assert [claim("a", "gold"), claim("b", "gold"), claim("c", "silver")] == [201, 403, 201]
+    space.used({"persistentvolumeclaims": "1"})
+
+
 def test_services_and_claims(space: Space) -> None:
     space.quota({"services.nodeports": "1", "requests.storage": "1Gi"})
     spec = {"type": "NodePort", "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]}

@@ -37,6 +37,8 @@ class Charge:
     terminating: bool = False
     best_effort: bool = False
     priority_class: str = ""
+    across: bool = False  # a pod whose (anti-)affinity looks into other namespaces
+    attributes: frozenset[str] | None = None  # of a claim: VolumeAttributesClasses it has, had or asks for
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class Quota:
 
 
 def _in_scope(scope: str, charge: Charge) -> bool:
+    if scope == "VolumeAttributesClass":
+        return bool(charge.attributes)
     if not charge.pod:
         return False
     match scope:
@@ -71,21 +75,27 @@ def _in_scope(scope: str, charge: Charge) -> bool:
             return not charge.best_effort
         case "PriorityClass":
             return bool(charge.priority_class)
+        case "CrossNamespacePodAffinity":
+            return charge.across
     return False
 
 
 def _selected(rule: Json, charge: Charge) -> bool:
     scope, values = str(rule.get("scopeName")), rule.get("values") or ()
-    if scope != "PriorityClass":
+    if scope == "PriorityClass" and charge.pod:
+        names = frozenset({charge.priority_class} - {""})
+    elif scope == "VolumeAttributesClass" and charge.attributes is not None:
+        names = charge.attributes
+    else:
         return _in_scope(scope, charge)
     match rule.get("operator"):
         case "In":
-            return charge.pod and charge.priority_class in values
+            return not names.isdisjoint(values)
         case "NotIn":
-            return charge.pod and charge.priority_class not in values
+            return names.isdisjoint(values)
         case "DoesNotExist":
-            return charge.pod and not charge.priority_class
-    return charge.pod and bool(charge.priority_class)
+            return not names
+    return bool(names)
 
 
 @dataclass(slots=True)
@@ -250,7 +260,15 @@ def charge_of(kind: Kind, obj: Json) -> Charge:
         if spec.get("storageClassName"):
             prefix = f"{spec['storageClassName']}.storageclass.storage.k8s.io"
             found[f"{prefix}/requests.storage"], found[f"{prefix}/persistentvolumeclaims"] = size, ONE
+        return Charge(found, attributes=_attributes_classes(obj))
     return Charge(found)
+
+
+def _attributes_classes(claim: Json) -> frozenset[str]:
+    status = claim.get("status") or {}
+    asked = (claim.get("spec") or {}).get("volumeAttributesClassName")
+    target = (status.get("modifyVolumeStatus") or {}).get("targetVolumeAttributesClassName")
+    return frozenset(filter(None, (asked, status.get("currentVolumeAttributesClassName"), target)))
 
 
 def _pod_charge(pod: Json, found: Amounts) -> Charge:
@@ -267,8 +285,24 @@ def _pod_charge(pod: Json, found: Amounts) -> Charge:
     seconds = spec.get("activeDeadlineSeconds")
     best_effort = not any(table.get(name) for table in (requests, limits) for name in ("cpu", "memory"))
     return Charge(
-        found, True, seconds is not None and seconds >= 0, best_effort, str(spec.get("priorityClassName") or "")
+        found,
+        True,
+        seconds is not None and seconds >= 0,
+        best_effort,
+        str(spec.get("priorityClassName") or ""),
+        _looks_across(spec.get("affinity") or {}),
     )
+
+
+def _looks_across(affinity: Json) -> bool:
+    for kind in ("podAffinity", "podAntiAffinity"):
+        rules = affinity.get(kind) or {}
+        terms = [*(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())]
+        for weighed in rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            terms.append(weighed.get("podAffinityTerm") or {})
+        if any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in terms):
+            return True
+    return False
 
 
 def text_of(amount: int, like: str = "") -> str:
