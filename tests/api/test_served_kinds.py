@@ -59,6 +59,16 @@ NEW: dict[str, Json] = {
         }
     },
     f"{ADMISSION}/mutatingadmissionpolicybindings": {"spec": {"policyName": "p"}},
+    "/apis/apiregistration.k8s.io/v1/apiservices": {
+        "metadata": {"name": "v1.metrics.example.com"},
+        "spec": {
+            "group": "metrics.example.com",
+            "version": "v1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 10,
+            "service": {"name": "s", "namespace": "default"},
+        },
+    },
     "/apis/storagemigration.k8s.io/v1/storageversionmigrations": {"spec": {"resource": {"resource": "pods"}}},
 }
 

@@ -27,6 +27,7 @@ _SCALED = frozenset({"status", "scale"})
 _NOT_EVALUATED = (
     "admission policies are kept, but their expressions (CEL) are not evaluated here: nothing is refused or changed"
 )
+_NOT_FORWARDED = "APIServices are kept, but no request is forwarded to another server here"
 
 _STATUS_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
 # Upstream: a write to the status of most kinds may change their metadata, too. Not of these, nor of custom resources.
@@ -36,6 +37,7 @@ _STATUS_ALONE = frozenset({
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io", "storageversionmigrations.storagemigration.k8s.io",
     "customresourcedefinitions.apiextensions.k8s.io", "podgroups.scheduling.k8s.io",
     "compositepodgroups.scheduling.k8s.io", "validatingadmissionpolicies.admissionregistration.k8s.io",
+    "apiservices.apiregistration.k8s.io",
 })  # fmt: skip
 _STATUS_EXCEPT = {"pods": ("ownerReferences",), "deployments.apps": ("labels",)}
 
@@ -161,6 +163,8 @@ def _control() -> Iterator[Kind]:
     flow = "flowcontrol.apiserver.k8s.io"
     yield _kind("FlowSchema", flow, namespaced=False, subresources=_STATUS)
     yield _kind("PriorityLevelConfiguration", flow, namespaced=False, subresources=_STATUS)
+    yield _kind("APIService", "apiregistration.k8s.io", namespaced=False, categories=("api-extensions",),
+                subresources=_STATUS, warning=_NOT_FORWARDED)  # fmt: skip
     yield _kind("StorageVersionMigration", "storagemigration.k8s.io", namespaced=False, subresources=_STATUS,
                 generation=False, unconditional_update=False)  # fmt: skip
 

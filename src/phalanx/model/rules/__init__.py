@@ -52,6 +52,7 @@ _WHERE: dict[str, tuple[str, str]] = {
     "flowschemas.flowcontrol.apiserver.k8s.io": ("control", "flow_schema"),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": ("control", "priority_level"),
     "storageversionmigrations.storagemigration.k8s.io": ("control", "storage_version_migration"),
+    "apiservices.apiregistration.k8s.io": ("control", "api_service"),
     "runtimeclasses.node.k8s.io": ("control", "runtime_class"),
     "devicetaintrules.resource.k8s.io": ("control", "device_taint_rule"),
     "volumeattachments.storage.k8s.io": ("storage", "volume_attachment"),

@@ -61,6 +61,28 @@ def certificate_signing_request(gates: Gates) -> Rules:
     return assemble(create=create, update=update, namespaced=False)
 
 
+def api_service(gates: Gates) -> Rules:
+    def default(obj: Json) -> None:
+        service = (obj.get("spec") or {}).get("service")
+        if service and service.get("port") is None:
+            service["port"] = 443
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors: list[FieldError] = []
+        named = f"{spec.get('version') or ''}.{spec.get('group') or ''}"
+        if obj["metadata"].get("name") != named:
+            errors.append(
+                invalid("metadata.name", obj["metadata"].get("name"), f'must be `spec.version+"."+spec.group`: {named}')
+            )
+        for field, most in (("groupPriorityMinimum", 20000), ("versionPriority", 1000)):
+            if not 0 < (spec.get(field) or 0) <= most:
+                errors.append(invalid(f"spec.{field}", spec.get(field) or 0, f"must be positive and less than {most}"))
+        return errors
+
+    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+
+
 def flow_schema(gates: Gates) -> Rules:
     def default(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})
