@@ -25,18 +25,19 @@ def test_the_api_server_is_a_service_and_follows_its_port(
         ]
         piece = cluster.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes")
         assert piece["ports"][0]["port"] == port and piece["endpoints"][0]["addresses"] == ["127.0.0.1"]
+        range_ = cluster.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
+        assert range_["spec"]["cidrs"] == ["10.96.0.0/12"] and range_["status"]["conditions"][0]["type"] == "Ready"
         cluster.call(cluster.cluster.stop())
 
 
 def test_what_is_deleted_of_it_comes_back() -> None:
     async def scenario() -> None:
         async with inside() as cluster:
-            for kind in ("Service", "Endpoints", "EndpointSlice"):
-                found = await cluster.until(kind, "kubernetes", "default", when=lambda obj: True)
+            for kind in ("Service", "Endpoints", "EndpointSlice", "ServiceCIDR"):
+                where = "" if kind == "ServiceCIDR" else "default"
+                found = await cluster.until(kind, "kubernetes", where, when=lambda obj: True)
                 uid = found["metadata"]["uid"]
-                await cluster.delete(kind, "kubernetes", "default")
-                await cluster.until(
-                    kind, "kubernetes", "default", when=lambda obj, uid=uid: obj["metadata"]["uid"] != uid
-                )
+                await cluster.delete(kind, "kubernetes", where)
+                await cluster.until(kind, "kubernetes", where, when=lambda obj, uid=uid: obj["metadata"]["uid"] != uid)
 
     asyncio.run(scenario())

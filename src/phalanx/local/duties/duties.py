@@ -39,12 +39,13 @@ class Duties:
         self._roles = roles
         self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
         self._furnishing = Furnishing(client, self._feed, ca)
-        self._own_service = OwnService(client, self._feed, place or Place())
+        clock = clock or SystemClock()
+        self._own_service = OwnService(client, self._feed, place or Place(), clock)
         self._parts = (
             self._furnishing,
             self._own_service,
             GarbageCollector(client, registry, self._feed),
-            NamespaceDeleter(client, registry, self._feed, clock or SystemClock()),
+            NamespaceDeleter(client, registry, self._feed, clock),
             GroupProtection(client, registry, self._feed),
             Aggregation(client, self._feed),
         )

@@ -1,5 +1,7 @@
 """The Service `kubernetes` in `default`: where programs inside a cluster find its API server, and its endpoints.
 
+Beside it stands the ServiceCIDR of the same name, which says what range addresses of Services come from.
+
 Brought up to date when the server starts, since its port may be another one, and made again when somebody deletes a
 part of it. The address is the one the server listens on.
 """
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
 from phalanx.base.work import WorkQueue
 from phalanx.local.duties.feed import Feed, Item
@@ -19,9 +22,17 @@ SERVICES = Resource("", "v1", "services", "Service")
 ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
 SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 NAMESPACE, NAME = "default", "kubernetes"
+CIDR = "10.96.0.0/12"
 CLUSTER_IP = "10.96.0.1"  # the first of the range, as everywhere
 PORT = 443
-_KEYS = {"services": SERVICES, "endpoints": ENDPOINTS, "endpointslices.discovery.k8s.io": SLICES}
+CIDRS = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
+_CIDR = "servicecidrs.networking.k8s.io"
+_KEYS = {
+    "services": SERVICES,
+    "endpoints": ENDPOINTS,
+    "endpointslices.discovery.k8s.io": SLICES,
+    _CIDR: CIDRS,
+}
 
 
 class Place(NamedTuple):
@@ -32,8 +43,8 @@ class Place(NamedTuple):
 
 
 class OwnService:
-    def __init__(self, client: Client, feed: Feed, place: Place) -> None:
-        self._client, self._feed = client, feed
+    def __init__(self, client: Client, feed: Feed, place: Place, clock: Clock) -> None:
+        self._client, self._feed, self._clock = client, feed, clock
         self._bodies = _bodies(place)
         self._work: WorkQueue[str] = WorkQueue("own service")
         feed.listen(self._on_change)
@@ -49,17 +60,21 @@ class OwnService:
     def _on_change(self, before: Item | None, after: Item | None) -> None:
         if after is not None or before is None or before.kind.key not in _KEYS:
             return
-        if (before.meta.namespace, before.meta.name) == (NAMESPACE, NAME):
+        if before.meta.name == NAME and before.meta.namespace == _namespace(_KEYS[before.kind.key]):
             self._work.add(before.kind.key)
 
     async def _ensure(self, key: str) -> None:
         resource, body = _KEYS[key], self._bodies[key]
         try:
-            await self._client.create(resource, body, NAMESPACE)
+            await self._client.create(resource, body, _namespace(resource))
+            if key == _CIDR:
+                await self._client.patch(CIDRS, NAME, _ready(self._clock), subresource="status")
             return
         except AlreadyExists:
             pass
         except (Forbidden, NotFound):
+            return
+        if key == _CIDR:
             return
         current: dict[str, Any] = msgspec.json.decode(await self._client.get(resource, NAME, NAMESPACE))
         fields = [field for field in ("subsets", "endpoints", "ports", "addressType") if field in body]
@@ -69,6 +84,15 @@ class OwnService:
             body = {**current, "spec": {**current["spec"], "ports": body["spec"]["ports"]}}
         if wrong:
             await self._client.update(resource, NAME, body, NAMESPACE)
+
+
+def _namespace(resource: Resource) -> str:
+    return NAMESPACE if resource.namespaced else ""
+
+
+def _ready(clock: Clock) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready"}
+    return {"status": {"conditions": [{**condition, "lastTransitionTime": rfc3339(clock.now())}]}}
 
 
 def _bodies(place: Place) -> dict[str, dict[str, Any]]:
@@ -97,4 +121,10 @@ def _bodies(place: Place) -> dict[str, dict[str, Any]]:
         "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
         "ports": [port],
     }
-    return {"services": service, "endpoints": endpoints, "endpointslices.discovery.k8s.io": piece}
+    cidr: dict[str, Any] = {
+        "apiVersion": CIDRS.api_version,
+        "kind": "ServiceCIDR",
+        "metadata": {"name": NAME},
+        "spec": {"cidrs": [CIDR]},
+    }
+    return {"services": service, "endpoints": endpoints, "endpointslices.discovery.k8s.io": piece, _CIDR: cidr}
