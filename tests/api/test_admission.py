@@ -127,6 +127,13 @@ def test_pods_stay_five_minutes_on_a_lost_node(world: World) -> None:
     assert world.create(PODS, pod("r", tolerations=everything))["spec"]["tolerations"] == everything
 
 
+def test_who_writes_new_tolerations_need_not_repeat_those_every_pod_gets(world: World) -> None:
+    made = world.create(PODS, pod("p"))
+    mine = {"key": "mine", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    changed = world.update(f"{PODS}/p", {**made, "spec": {**made["spec"], "tolerations": [mine]}})
+    assert changed["spec"]["tolerations"] == [mine, *made["spec"]["tolerations"]]
+
+
 def test_an_update_without_the_admitted_fields_keeps_them(world: World) -> None:
     made = world.create(PODS, pod("p"))
     for name in ("priority", "preemptionPolicy"):

@@ -332,6 +332,18 @@ def test_a_slow_pod_keeps_its_room_until_it_is_gone_and_less_patience_ends_it_so
     asyncio.run(scenario())
 
 
+def test_a_pod_for_another_operating_system_is_refused() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "a", os={"name": "windows"})
+            refused = await cluster.until("Pod", "a", when=phase("Failed"))
+            assert refused["status"]["reason"] == "PodOSNotSupported"
+            await bound(cluster, "b", os={"name": "linux"})
+            await cluster.until("Pod", "b", when=phase("Running"))
+
+    asyncio.run(scenario())
+
+
 def test_two_pods_cannot_have_one_port_of_a_node() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:

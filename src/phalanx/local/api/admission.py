@@ -152,6 +152,8 @@ class Admission:
                 for name in ("priority", "preemptionPolicy"):
                     if spec.get(name) is None and before.get(name) is not None:
                         spec[name] = before[name]
+                if spec.get("tolerations") != before.get("tolerations"):
+                    _pod_defaults(new)  # who writes a new list need not repeat what every pod gets
         elif key == "services":
             self._assign(kind, new, str(old["metadata"].get("namespace") or ""), old)
         elif key == _PRIORITY_CLASSES:

@@ -252,7 +252,10 @@ class SimulatedKubelet:
         requests, ports = pod_requests(pod), host_ports(pod)
         now = self._clock.now()
         refusal: tuple[str, str] | None = None
-        if shortage := node.ledger.shortage(requests):
+        if pod.spec.os is not None and pod.spec.os.name != node.view.os:
+            text = f"Pod is for the operating system {pod.spec.os.name}, and this node runs {node.view.os}"
+            refusal = "PodOSNotSupported", text
+        elif shortage := node.ledger.shortage(requests):
             refusal = shortage.reason, shortage.message
         elif ports and node.ledger.ports_taken(ports):
             refusal = "NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports"

@@ -44,6 +44,10 @@ class KubeletContainer(Container, frozen=True, gc=False):
     lifecycle: Lifecycle | None = None
 
 
+class Os(Struct, frozen=True, gc=False):
+    name: str = ""
+
+
 class Spec(Struct, frozen=True, gc=False):
     node_name: str = ""
     containers: list[KubeletContainer] = msgspec.field(default_factory=list)
@@ -53,6 +57,7 @@ class Spec(Struct, frozen=True, gc=False):
     restart_policy: str = "Always"
     active_deadline_seconds: int | None = None
     host_network: bool = False
+    os: Os | None = None
 
 
 class ContainerStatus(Struct, frozen=True, gc=False):
@@ -125,7 +130,12 @@ class Address(Struct, frozen=True, gc=False):
     address: str = ""
 
 
+class NodeInfo(Struct, frozen=True, gc=False):
+    operating_system: str = ""
+
+
 class NodeStatus(Struct, frozen=True, gc=False):
+    node_info: NodeInfo = NodeInfo()
     allocatable: Resources = msgspec.field(default_factory=dict)
     addresses: list[Address] | None = None
     conditions: list[Condition] | None = None
@@ -142,6 +152,10 @@ class KubeletNode(Struct, frozen=True, gc=False):
     @property
     def ready(self) -> str:
         return next((c.status for c in self.status.conditions or () if c.type == "Ready"), "")
+
+    @property
+    def os(self) -> str:
+        return self.status.node_info.operating_system or "linux"
 
     @property
     def ip(self) -> str:
