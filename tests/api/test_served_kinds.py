@@ -59,6 +59,14 @@ NEW: dict[str, Json] = {
         }
     },
     f"{ADMISSION}/mutatingadmissionpolicybindings": {"spec": {"policyName": "p"}},
+    "/apis/certificates.k8s.io/v1/namespaces/ns/podcertificaterequests": {
+        "spec": {
+            "signerName": "a.b/c",
+            "stubPKCS10Request": "YQ==",
+            **{f"{part}{end}": "x" for part in ("pod", "serviceAccount", "node") for end in ("Name", "UID")},
+        }
+    },
+    "/apis/certificates.k8s.io/v1/clustertrustbundles": {"spec": {"trustBundle": "certificates"}},
     "/apis/apiregistration.k8s.io/v1/apiservices": {
         "metadata": {"name": "v1.metrics.example.com"},
         "spec": {

@@ -149,6 +149,18 @@ def test_a_claim_waits_until_a_volume_for_it_appears() -> None:
     asyncio.run(scenario())
 
 
+def test_a_volume_is_protected_from_its_first_phase_on() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(volume("free", "1Gi"))
+            free = await cluster.until("PersistentVolume", "free", "", when=phase("Available"))
+            assert free["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
+            await cluster.delete("PersistentVolume", "free", "")
+            await cluster.gone("PersistentVolume", "free", "")
+
+    asyncio.run(scenario())
+
+
 def test_reservations_by_either_side_are_kept() -> None:
     async def scenario() -> None:
         async with world(0, scheduler=False) as cluster:

@@ -160,6 +160,8 @@ def _control() -> Iterator[Kind]:
                 subresources=_STATUS)  # fmt: skip
     yield _kind("CertificateSigningRequest", "certificates.k8s.io", namespaced=False, short_names=("csr",),
                 subresources=frozenset({"status", "approval"}), generation=False)  # fmt: skip
+    yield _kind("PodCertificateRequest", "certificates.k8s.io", subresources=_STATUS)
+    yield _kind("ClusterTrustBundle", "certificates.k8s.io", namespaced=False)
     flow = "flowcontrol.apiserver.k8s.io"
     yield _kind("FlowSchema", flow, namespaced=False, subresources=_STATUS)
     yield _kind("PriorityLevelConfiguration", flow, namespaced=False, subresources=_STATUS)

@@ -90,6 +90,8 @@ DOES: dict[str, tuple[str, str]] = {
     "servicecidrs.networking.k8s.io": (STORED, "Services always get addresses of `kubernetes`, 10.96.0.0/12"),
     "horizontalpodautoscalers.autoscaling": (STORED, ""),
     "certificatesigningrequests.certificates.k8s.io": (STORED, "may be approved; nobody signs"),
+    "podcertificaterequests.certificates.k8s.io": (STORED, "nobody signs"),
+    "clustertrustbundles.certificates.k8s.io": (STORED, "nothing mounts them"),
     "flowschemas.flowcontrol.apiserver.k8s.io": (STORED, ""),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": (STORED, ""),
     "storageversionmigrations.storagemigration.k8s.io": (STORED, ""),

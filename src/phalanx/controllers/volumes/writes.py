@@ -70,7 +70,8 @@ class VolumeWrites:
         change: Json = {"phase": phase, "message": message or None}
         if status.get("phase") != phase:
             change["lastPhaseTransitionTime"] = rfc3339(self._clock.now())
-        return await self.patch(self._volumes, volume, {"status": change}, "status")
+        kept = _protected(volume, VOLUME_PROTECTION)  # from the first phase on, in the same write
+        return await self.patch(self._volumes, volume, {"metadata": kept, "status": change}, "status")
 
     async def claim_phase(self, claim: Json, phase: str, volume: Json | None = None) -> Json:
         status = claim.get("status") or {}

@@ -49,6 +49,8 @@ _WHERE: dict[str, tuple[str, str]] = {
     "servicecidrs.networking.k8s.io": ("networks", "service_cidr"),
     "horizontalpodautoscalers.autoscaling": ("control", "horizontal_pod_autoscaler"),
     "certificatesigningrequests.certificates.k8s.io": ("control", "certificate_signing_request"),
+    "podcertificaterequests.certificates.k8s.io": ("control", "pod_certificate_request"),
+    "clustertrustbundles.certificates.k8s.io": ("control", "cluster_trust_bundle"),
     "flowschemas.flowcontrol.apiserver.k8s.io": ("control", "flow_schema"),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": ("control", "priority_level"),
     "storageversionmigrations.storagemigration.k8s.io": ("control", "storage_version_migration"),

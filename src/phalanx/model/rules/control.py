@@ -61,6 +61,35 @@ def certificate_signing_request(gates: Gates) -> Rules:
     return assemble(create=create, update=update, namespaced=False)
 
 
+def pod_certificate_request(gates: Gates) -> Rules:
+    def create(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        needed = ("signerName", "podName", "podUID", "serviceAccountName", "serviceAccountUID", "nodeName", "nodeUID")
+        return [required(f"spec.{field}") for field in needed if not spec.get(field)]
+
+    return assemble(create=create, update=lambda new, old: frozen(new, old, "", "spec"))
+
+
+def cluster_trust_bundle(gates: Gates) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        signer, name = spec.get("signerName") or "", str(obj["metadata"].get("name") or "")
+        errors = [] if spec.get("trustBundle") else [required("spec.trustBundle")]
+        prefix = signer.replace("/", ":") + ":"
+        if signer and not name.startswith(prefix):
+            text = f"ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
+            errors.append(invalid("metadata.name", name, text))
+        return errors
+
+    return assemble(
+        create=errors_of,
+        update=lambda new, old: errors_of(new) + frozen(new["spec"], old["spec"], "spec", "signerName"),
+        name=lambda name: [] if ":" in name else names.dns_subdomain(name),
+        namespaced=False,
+        status_apart=False,
+    )
+
+
 def api_service(gates: Gates) -> Rules:
     def default(obj: Json) -> None:
         service = (obj.get("spec") or {}).get("service")
