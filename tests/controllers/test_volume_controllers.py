@@ -149,14 +149,16 @@ def test_a_claim_waits_until_a_volume_for_it_appears() -> None:
     asyncio.run(scenario())
 
 
-def test_a_volume_is_protected_from_its_first_phase_on() -> None:
+def test_a_volume_is_protected_before_anybody_has_it() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(volume("free", "1Gi"))
-            free = await cluster.until("PersistentVolume", "free", "", when=phase("Available"))
-            assert free["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
-            await cluster.delete("PersistentVolume", "free", "")
-            await cluster.gone("PersistentVolume", "free", "")
+            protected = ["kubernetes.io/pv-protection"]
+            await cluster.until(
+                "PersistentVolume", "free", when=lambda obj: obj["metadata"].get("finalizers") == protected
+            )
+            await cluster.delete("PersistentVolume", "free")
+            await cluster.gone("PersistentVolume", "free")
 
     asyncio.run(scenario())
 

@@ -64,13 +64,12 @@ class VolumeWrites:
         return await self.patch(self._volumes, volume, change)
 
     async def volume_phase(self, volume: Json, phase: str, message: str = "") -> Json:
-        status = volume.get("status") or {}
+        status, kept = volume.get("status") or {}, _protected(volume, VOLUME_PROTECTION)
         if (status.get("phase"), status.get("message") or "") == (phase, message):
-            return volume
+            return await self.patch(self._volumes, volume, {"metadata": kept}) if kept else volume
         change: Json = {"phase": phase, "message": message or None}
         if status.get("phase") != phase:
             change["lastPhaseTransitionTime"] = rfc3339(self._clock.now())
-        kept = _protected(volume, VOLUME_PROTECTION)  # from the first phase on, in the same write
         return await self.patch(self._volumes, volume, {"metadata": kept, "status": change}, "status")
 
     async def claim_phase(self, claim: Json, phase: str, volume: Json | None = None) -> Json:
