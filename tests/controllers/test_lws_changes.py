@@ -9,7 +9,11 @@ import pytest
 from lws_objects import P, available, done, group_of, lws, new_image
 from world import Json, World, condition, image_of, world
 
+from phalanx.base.errors import Conflict
+from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.workloads.leaderworkerset import controller
+from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission
+from phalanx.controllers.workloads.leaderworkerset.pods import is_leader
 from phalanx.controllers.workloads.leaderworkerset.sets import leader_set
 from phalanx.model.gates import KNOWN, Gates
 
@@ -123,8 +127,29 @@ def test_what_an_earlier_version_wrote_is_not_replaced(monkeypatch: pytest.Monke
     asyncio.run(scenario())
 
 
-def test_replicas_under_earlier_rules_are_named() -> None:
+@pytest.mark.parametrize("slow", [False, True])
+def test_replicas_under_earlier_rules_are_named(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`slow`: the set's controller looks only after the leader's StatefulSet has tried to make the leader again."""
+    looking, refused = asyncio.Event(), asyncio.Event()
+    reconcile, admit = controller.LeaderWorkerSetController.reconcile, PodAdmission.admit
+
+    async def late(self: controller.LeaderWorkerSetController, key: Key) -> None:
+        await looking.wait()
+        await reconcile(self, key)
+
+    async def noted(self: PodAdmission, pod: Json, owner: Json) -> None:
+        try:
+            await admit(self, pod, owner)
+        except Conflict:
+            if is_leader(pod):
+                refused.set()
+            raise
+
+    monkeypatch.setattr(controller.LeaderWorkerSetController, "reconcile", late)
+    monkeypatch.setattr(PodAdmission, "admit", noted)
+
     async def scenario() -> None:
+        looking.set()
         async with world(topology="blocks=2") as cluster:
             await cluster.apply(lws("vllm", 1, 2, scheduling={}))
             await done(cluster, "vllm")
@@ -135,8 +160,17 @@ def test_replicas_under_earlier_rules_are_named() -> None:
             assert before.items() <= uids(cluster).items()
             assert scheduling(found)["reason"] == "SomeReplicasOutdated"
             assert "vllm-0" in scheduling(found)["message"] and "vllm-1" not in scheduling(found)["message"]
+            refused.clear()
+            if slow:
+                looking.clear()
             await cluster.delete("Pod", "vllm-0")
-            await cluster.until("Pod", "vllm-0", when=lambda pod: pod["metadata"]["uid"] != before["vllm-0"])
+            again = asyncio.create_task(
+                cluster.until("Pod", "vllm-0", when=lambda pod: pod["metadata"]["uid"] != before["vllm-0"])
+            )
+            await asyncio.wait([again, asyncio.create_task(refused.wait())], return_when=asyncio.FIRST_COMPLETED)
+            assert refused.is_set() or not slow, "it joined the group with the rules of before"
+            looking.set()
+            await again
             await cluster.until(
                 "LeaderWorkerSet", "vllm", when=lambda o: available(o) and scheduling(o)["status"] == "True"
             )

@@ -74,6 +74,11 @@ class Groups:
         workloads = [found for found in self.workloads.by_index("controller", uid) if not adopted(found)]
         return [*groups, *_children_first(composites), *workloads]
 
+    def known(self, wanted: Json) -> Json | None:
+        """The scheduling object of that kind and name, as it is."""
+        meta = wanted["metadata"]
+        return self._cache(wanted["kind"]).get(meta["namespace"], meta["name"])
+
     def for_owner(self, owner: Json) -> list[Json]:
         """Workloads that say they are about this owner, whoever made them."""
         meta = owner["metadata"]
@@ -155,7 +160,7 @@ class Groups:
     ) -> State:
         kind, meta = wanted["kind"], wanted["metadata"]
         cache = self._cache(kind)
-        known = cache.get(meta["namespace"], meta["name"])
+        known = self.known(wanted)
         if known is None:
             known, made = await self._create(cache, wanted)
             if made:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from phalanx.base.errors import Conflict
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.core import Link, Refused
+from phalanx.controllers.grouping.core import Grouping, Link, Refused
 from phalanx.controllers.providers import provider_of
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.groups import Groups
@@ -18,6 +18,7 @@ from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.workloads.leaderworkerset import grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_grouped, is_leader, is_ours
+from phalanx.controllers.workloads.leaderworkerset.rules import outdated
 from phalanx.controllers.workloads.leaderworkerset.sets import at_revision
 
 NATIVE = "native"
@@ -64,13 +65,22 @@ class PodAdmission:
         if not is_leader(pod) and self._join_kept(pod, namespace, n.group_name(lws, index, revision)):
             return
         related = self._groups.around(lws) if self._groups is not None else ()
-        links = grouping.grouping(lws, [(index, revision, then)], related).links
-        link = next((links[part] for part in grouping.part_of(pod) if part in links), None)
+        wanted = grouping.grouping(lws, [(index, revision, then)], related)
+        link = next((wanted.links[part] for part in grouping.part_of(pod) if part in wanted.links), None)
         if link is None:
             return
+        if is_leader(pod) and outdated(wanted, self._known(wanted), [pod]):
+            # A replica made again is under the rules asked for now: its group is replaced before its leader is there.
+            raise Conflict(
+                f"the group of replica {n.label(pod, n.GROUP_INDEX)} has earlier rules and is being replaced"
+            )
         if link.pod_group and not self._has_group(namespace, link.pod_group, staying=is_leader(pod)):
             raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
         link.put_on(pod["spec"])
+
+    def _known(self, wanted: Grouping) -> list[Json]:
+        found = [self._groups.known(obj) for obj in wanted.objects] if self._groups is not None else []
+        return [obj for obj in found if obj is not None]
 
     def _join_kept(self, pod: Json, namespace: str, name: str) -> bool:
         """A worker joins the groups its replica has, under whatever rules they were made."""
