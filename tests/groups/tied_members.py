@@ -133,9 +133,9 @@ class Case:
 
     # ---- what the engine does
 
-    def binds(self) -> list[tuple[str, Rules, int]]:
+    def binds(self, engine: Engine | None = None) -> list[tuple[str, Rules, int]]:
         """(gang, pod, node) in the order of the engine's binds, after every rule was checked for each of them."""
-        engine = Engine()
+        engine = engine or Engine()
         for at, (cpu, zone) in enumerate(self.nodes):
             each = node(f"n{at}").cpu(cpu).label(HOST, f"n{at}")
             engine.apply(NodeChanged((each.label(ZONE, zone) if zone else each).build()))
@@ -155,8 +155,14 @@ class Case:
                 name = f"{gang.name}-{number}"
                 pods[name] = gang.name, rules
                 engine.apply(PodChanged(self._pod(name, rules).group(gang.name).build()))
-        made = [x for x in engine.step(1.0, 10_000) if isinstance(x, d.Bind)]
-        engine.validate()
+        made: list[d.Bind] = []
+        while True:
+            out = engine.step(1.0, 10_000)
+            engine.validate()
+            made += [x for x in out if isinstance(x, d.Bind)]
+            due = engine.next_wake()
+            if not out and (due is None or due > 1.0):
+                break
         return [(*pods[bind.name], int(bind.node[1:])) for bind in made]
 
     @staticmethod

@@ -16,12 +16,16 @@ from phalanx.engine.decisions import Decision
 from phalanx.engine.events import Event
 from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.scheduling.attempt import EVALUATION, ROWS_PER_STEP
+from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.scheduling.scheduler import Scheduler
 from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
+
+POD = 3  # steps of work that a single pod costs
 
 _WAKE_OF_KIND = {
     "PersistentVolume": Wake.STORAGE,
@@ -183,17 +187,42 @@ class Engine(Scheduler):
         self.groups.settle()
         if self.life.holding:
             self.binding.poll()
+        searches = self.searches
+        searches.sweep()
+        turn = queue.put_aside_first()
         for _ in range(limit):
-            root = queue.pop()
+            root = None if searches.over else queue.pop()
             if root is None:
                 break
-            for record in root.records.values():
-                if record.shape_epoch != self.interest.epoch:
-                    self._reshape(record)
-            (self.pod_cycle if root.kind == "Pod" else self.groups).attempt(root)
+            self._attempt(root)
+        if turn is not None:
+            self._go_on(turn)
         self.groups.members.workloads.tell()
         out, self._out = self._out, []
         return out
+
+    def _attempt(self, root: Root) -> None:
+        for record in root.records.values():
+            if record.shape_epoch != self.interest.epoch:
+                self._reshape(record)
+        if root.kind == "Pod":
+            made = self.evaluations.made
+            self.pod_cycle.attempt(root)
+            self.searches.spent += POD + (self.evaluations.made - made) * (EVALUATION + self.columns.n // ROWS_PER_STEP)
+        else:
+            self.groups.attempt(root)
+
+    def _go_on(self, first: Root) -> None:
+        """One slice for one of the attempts that were put aside before this step, each in its turn."""
+        spent, root = self.searches.spent, first if first.place is Place.SEARCH else None
+        for _ in range(len(self.searches.unfinished) + 1):
+            if root is None:
+                return
+            self.queue.go_on(root)
+            self._attempt(root)
+            if self.searches.spent > spent:
+                return
+            root = self.queue.put_aside_first()
 
     def _reshape(self, record: PodRecord) -> None:
         """A label became interesting since the record was made: its shape may be another one now."""

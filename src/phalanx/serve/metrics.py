@@ -20,6 +20,7 @@ from phalanx.serve.scheduler import SchedulerService
 
 _PLACES = {
     Place.ACTIVE: "active",
+    Place.SEARCH: "active",
     Place.BACKOFF: "backoff",
     Place.WAITING: "unschedulable",
     Place.GATED: "gated",

@@ -133,13 +133,18 @@ class Cluster:
         for _ in range(ROUNDS):
             out = self.engine.step(self.now, limit)
             self.engine.validate()
-            if not out:
+            if not out and not self._more():
                 return made
             made += out
             self.log += out
             for decision in out:
                 self.perform(decision)
         raise AssertionError("the engine does not come to rest")
+
+    def _more(self) -> bool:
+        """A search goes on, or more roots can be tried at once."""
+        due = self.engine.next_wake()
+        return due is not None and due <= self.now
 
     def perform(self, decision: d.Decision) -> None:
         """Carry a decision out and report back."""

@@ -182,7 +182,9 @@ class _Asked:
             kind="Pod",
             name=pod.name,
             scheduled=False,
-            summary=said or whole.summary,
+            summary=whole.summary
+            if whole.queue is not None and whole.queue.place == "search"
+            else said or whole.summary,
             node_reasons=reasons,
             pods=[line],
         )
@@ -232,7 +234,7 @@ class _Asked:
                 steps = failure.outcome.expansions if failure.outcome is not None else 0
                 last = Verdict(result, failure.message, proof, steps)
             tree = groups.forest.group(head)
-            if tree is not None and root is not None and waiting and queue.place != "gated":
+            if tree is not None and root is not None and waiting and queue.place not in ("gated", "search"):
                 now, changes = self._try(groups.tree(root, tree))
         if now is not None and now.result != "placed":
             queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
@@ -289,6 +291,9 @@ class _Asked:
             return said[2] if said is not None and said[0] == "False" and said[2] else queue.message
         if missing:
             return missing
+        if queue.place == "search":
+            slices = self._engine.searches.slices(root_key(self._groups.forest.resolve(key).root or key))
+            return f"the search for a place goes on: {slices} slices so far, and others are served in between"
         if now is not None and now.result == "placed":
             return "fits now; it is tried when its turn comes"
         said = self._groups.conditions.said(key)

@@ -17,6 +17,7 @@ class Evaluations:
         self._columns = columns
         self._objects = objects
         self._known: dict[Shape, Evaluation] = {}
+        self.made = 0  # so far
 
     def of(self, shape: Shape, profile: Profile) -> Evaluation:
         """The evaluation of a shape, not yet refreshed."""
@@ -27,6 +28,7 @@ class Evaluations:
             while len(known) >= limit:
                 del known[next(iter(known))]
             evaluation = Evaluation(shape, profile, self._columns, self._objects)
+            self.made += 1
         known[shape] = evaluation  # dict order is order of use
         return evaluation
 

@@ -54,3 +54,5 @@ class EngineSettings:
     # A waiting root is looked at again after this long even if no event woke it. Costs one evaluation per shape.
     flush_after: float = 300.0
     search_budget: int = 20_000  # expansions of the bounded group search
+    # Work after which an attempt of a group lets others go first, about ten microseconds each; 0: never.
+    search_slice: int = 1_000

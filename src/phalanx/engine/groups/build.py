@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.coming import Coming
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.plugins.pod_index import ANTI, terms_of
+from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -21,6 +23,7 @@ from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE, MemberState
 
 HOSTNAME = "kubernetes.io/hostname"
+FEW_SHAPES = 16  # that are looked at without a stop
 
 
 class Unplaceable(Exception):
@@ -46,9 +49,11 @@ def build(
     budget: int,
     priority: int,
     coming: Coming | None = None,
+    evaluated: Mapping[Shape, Evaluation] | None = None,
 ) -> Built:
-    """Raises PluginFailure and Unplaceable. `coming`: pods that hold room although they do not exist yet."""
-    return _Builder(state, pending, priority, coming or Coming()).build(root, budget)
+    """Raises PluginFailure and Unplaceable. `coming`: pods that hold room although they do not exist yet. `evaluated`:
+    evaluations that were made beforehand."""
+    return _Builder(state, pending, priority, coming or Coming(), evaluated or {}).build(root, budget)
 
 
 class Capacity:
@@ -68,6 +73,10 @@ class Capacity:
     def free(self) -> Floats:
         free: Floats = self._columns.alloc[self._rids, : self._columns.n] - self.used
         return np.maximum(free, 0.0, out=free)
+
+    def copied(self) -> None:
+        """Now, and not when somebody looks."""
+        assert self.free.shape == self.used.shape
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -120,9 +129,12 @@ class _Builder:
         pending: Mapping[GroupKey, dict[str, PodRecord]],
         priority: int,
         coming: Coming,
+        evaluated: Mapping[Shape, Evaluation],
     ) -> None:
         self._cluster = state
         self._coming = coming
+        self._evaluated = evaluated
+        self._own = False  # arrays are copied
         self._columns: Columns = state.columns
         self._waiting = pending
         self._priority = priority
@@ -138,7 +150,7 @@ class _Builder:
         part = self._with_others(self._part(root))
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
-        evaluations = [self._cluster.evaluation(self._records[shape]) for shape in shapes]
+        evaluations = [self._evaluation(shape) for shape in shapes]
         # Devices that nobody here asks for are part of the problem too: plain pods should stay off their nodes.
         asked = {rid for shape in shapes for rid, _ in shape.requests}
         rids = sorted(asked.union(rid for rid in columns.devices() if columns.alloc[rid, :n].any()))
@@ -151,6 +163,10 @@ class _Builder:
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
         coupled = any(evaluation.reaches_beyond for evaluation in evaluations)
+        # Whoever may be interrupted must not find arrays changed; a gang of equal pods is placed without a stop.
+        self._own = in_slices() and (coupled or len(shapes) > 1 or bool(self._keys))
+        if self._own:
+            capacity.copied()
         problem = BorrowedProblem(
             capacity,
             resources=[columns.resource_names[rid] for rid in rids],
@@ -246,19 +262,33 @@ class _Builder:
 
     # ---- shapes
 
+    def _evaluation(self, shape: Shape) -> Evaluation:
+        evaluation = self._evaluated.get(shape)
+        if evaluation is None:
+            return self._cluster.evaluation(self._records[shape])
+        evaluation.refresh()
+        return evaluation
+
     def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool, coupled: bool) -> ShapeRow:
         n = self._columns.n
+        if self._own and len(self._numbers) > FEW_SHAPES:
+            worked(4 + n // 250)
+            evaluation.refresh()
         asked = dict(shape.requests)
         cap = evaluation.cap()
         rejected = evaluation.pre_filter() is not None
         mask = np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n]
         return ShapeRow(
             request=np.array([asked.get(rid, 0.0) for rid in rids]),
-            mask=mask.copy() if coupled else mask,  # trials with members in place leave their traces in evaluations
+            # Trials with members in place leave their traces in evaluations.
+            mask=mask.copy() if coupled or self._own else mask,
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
-            slots=None if promised or rejected else evaluation.slots(),
-            score=evaluation.preferences(),
+            slots=None if promised or rejected else self._mine(evaluation.slots()),
+            score=None if (score := evaluation.preferences()) is None else self._mine(score),
         )
+
+    def _mine(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return array.copy() if self._own else array
 
     def _promised(self, free: Floats, rids: list[int]) -> bool:
         """Room promised to others of at least our rank is not free. True if anything was taken off."""
@@ -290,7 +320,9 @@ class _Builder:
         for shape in shapes:
             terms = terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
             apart.append([term for term in terms if term.kind == ANTI and term.key == HOSTNAME])
-        found = set()
+        found: set[tuple[int, int]] = set()
+        if not any(apart) and not any(shape.host_ports for shape in shapes):
+            return frozenset()
         for a, first in enumerate(shapes):
             for b in range(a + 1, len(shapes)):
                 second = shapes[b]

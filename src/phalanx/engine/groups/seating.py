@@ -25,6 +25,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.likeness import besides_promises, detached, likeness, open_masks
 from phalanx.engine.placement.problem import Leaf, Subtree, done
 from phalanx.engine.placement.state import Budget, Exhausted
+from phalanx.engine.slices import worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -72,6 +73,7 @@ class Seating:
             evaluation.refresh()  # other trials may have come and gone
         n = self._columns.n
         self._price = STEP + n // ROWS_PER_EXPANSION
+        self._weight = 14 + n // 64
         self._late = detached(built)
         self._alike = likeness(built)  # (n,) number of the class of each row
         masks = open_masks(built, self._columns)
@@ -191,6 +193,7 @@ class Seating:
         open_ = [self._moves()]
         self._seen.add(0)
         while open_:
+            worked(self._weight)
             move = next(open_[-1], None)
             if move is None:
                 open_.pop()
@@ -313,6 +316,7 @@ class Seating:
         """Whoever else fits beside those that had to."""
         for unit in self._units:
             while unit.used < len(unit.records) and (rows := self._rows(unit)):
+                worked(self._weight)
                 self._do(unit, rows[0])
 
 

@@ -159,7 +159,8 @@ class Stager:
                     mask &= tracker.mask[:n]
             if evaluation.pre_filter() is not None:
                 mask[:] = False
-            rows.append(replace(row, mask=mask, slots=None))
+            score = None if row.score is None else row.score.copy()  # the search may be interrupted
+            rows.append(replace(row, mask=mask, slots=None, score=score))
             hindered.append(np.flatnonzero(self._allowed[:n] & ~mask & evaluation.diagnose().resolvable[:n]))
         blockers: dict[tuple[int, int], tuple[int, ...]] = {}
         if any(len(h) for h in hindered) and self.units:

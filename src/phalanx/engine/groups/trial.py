@@ -21,11 +21,13 @@ from phalanx.engine.groups.likeness import besides_promises, open_masks
 from phalanx.engine.groups.seating import Seating
 from phalanx.engine.placement import SearchVerdict, place
 from phalanx.engine.placement.problem import Composite, Leaf, Subtree, done
+from phalanx.engine.slices import worked
 from phalanx.engine.state.records import PodRecord
 
 Assignment = list[tuple[PodRecord, int]]
 
 MOST = 1 << 20  # slots of a shape that asks for nothing
+STEPS_PER_POD = 4  # of work, to seat one pod by the filters
 DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains fails in the next, too, as a rule
 
 
@@ -41,6 +43,31 @@ def holds(state: ClusterState, assignment: Assignment) -> bool:
     finally:
         journal.rewind(mark)
     return True
+
+
+def fits_still(state: ClusterState, built: Built, assignment: Assignment) -> bool:
+    """Whether pods can go where an earlier search put them; `built`: made just now."""
+    problem, n = built.problem, state.columns.n
+    numbers = {shape: number for number, shape in enumerate(built.shapes)}
+    rows: dict[int, list[int]] = {}
+    for record, row in assignment:
+        if record.shape not in numbers or row >= n:
+            return False
+        rows.setdefault(numbers[record.shape], []).append(row)
+    left = problem.free.copy()
+    counts = {number: np.bincount(where, minlength=n) for number, where in rows.items()}
+    for number, count in counts.items():
+        shape = problem.shapes[number]
+        left -= shape.request[:, None] * count
+        if not built.coupled and not shape.mask[count > 0].all():
+            return False
+        if shape.cap is not None and (count > shape.cap).any():
+            return False
+    if (left < 0).any():
+        return False
+    if any(((counts[a] > 0) & (counts[b] > 0)).any() for a, b in problem.conflicts if a in counts and b in counts):
+        return False
+    return not built.coupled or holds(state, assignment)
 
 
 def open_to_members(state: ClusterState, built: Built) -> bool:
@@ -192,6 +219,7 @@ class Careful:
             self._place(record, self._where[id(group)])
 
     def _place(self, record: PodRecord, mask: Bools) -> bool:
+        worked(STEPS_PER_POD)
         evaluation = self._cluster.evaluation(record)
         if self._built.promised:
             mask = mask.copy()

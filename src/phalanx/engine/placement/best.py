@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.placement.exact import TooLarge
+from phalanx.engine.placement.exact import CELLS_PER_STEP, TooLarge
 from phalanx.engine.placement.pack import Area, Item, make_area, smallest
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.placement.worth import Worth
+from phalanx.engine.slices import worked
 
 MAX_CELLS = 300_000  # a few milliseconds
 MAX_STATES = 4_096
@@ -101,6 +102,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
     steps: list[tuple[int, ValuedFillings, NDArray[np.int64]]] = []
     everyone = np.arange(states)
     for m, fillings in uses:
+        worked(4 + fillings.sources.size // CELLS_PER_STEP)
         values = table[fillings.sources] + fillings.gain[:, None]
         choice = values.argmax(axis=0)
         table = np.append(values[choice, everyone], -np.inf)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from phalanx.engine.placement.pack import Area, Item
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
+from phalanx.engine.slices import worked
 
+CELLS_PER_STEP = 500  # table cells filled in the time of one step of work
 CELLS_PER_EXPANSION = 4096  # one expansion of the search budget pays for this many table cells
 MAX_STATES = 250_000
 MAX_GRID = 200_000
@@ -152,6 +154,7 @@ class Table:
             number = self._class(node, known)
             fillings = self.classes[number]
             self.cells += fillings.sources.size
+            worked(8 + fillings.sources.size // CELLS_PER_STEP)
             if self.cells > self.budget:
                 raise TooLarge
             reached = table[fillings.sources]  # (P, T)

@@ -14,6 +14,7 @@ import numpy as np
 from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.placement.worth import Worth
+from phalanx.engine.slices import worked
 
 NODES_PER_EXPANSION = 512
 CHOOSY = 256  # nodes up to which the best of several packings is looked for, not just the first
@@ -100,7 +101,9 @@ def one_pass(area: Area, items: list[Item], order: tuple[int, ...], rule: int) -
     """(I, M) pods per item and node, or None where an item does not fit."""
     free = area.free.copy()
     placed = np.zeros((len(items), free.shape[1]), dtype=np.int64)
+    price = 2 + free.shape[1] // 250
     for i in order:
+        worked(price)
         item = items[i]
         slots = np.minimum(count_slots(item.request, free), item.bound)
         for rival in item.rivals:
@@ -116,7 +119,10 @@ def one_pass(area: Area, items: list[Item], order: tuple[int, ...], rule: int) -
 def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ...]]:
     """Most constrained first, biggest first, then every other order."""
     indices = range(len(items))
-    slots = [int(np.minimum(count_slots(item.request, area.free), item.bound).sum()) for item in items]
+    slots = []
+    for item in items:
+        worked(1 + area.free.shape[1] // 250)
+        slots.append(int(np.minimum(count_slots(item.request, area.free), item.bound).sum()))
     size = [float((item.request / area.scale).sum()) for item in items]
     scarce = tuple(sorted(indices, key=lambda i: (slots[i] / max(1, items[i].count), -size[i], i)))
     big = tuple(sorted(indices, key=lambda i: (-size[i], i)))

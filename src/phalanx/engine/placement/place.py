@@ -12,12 +12,14 @@ from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, 
 from phalanx.engine.placement.search import Extras, Search
 from phalanx.engine.placement.state import Budget, Exhausted, State
 from phalanx.engine.placement.uniform import place_uniform
+from phalanx.engine.slices import worked
 
 FULL_TRIES = 8  # expansions per group that the attempt to seat everybody may take
 
 
 def place(problem: Problem, *, explained: bool = True) -> SearchOutcome:
     """Places the tree: whole if that works, otherwise minimums and then what else fits, or says why not."""
+    worked(12 + problem.node_count // 64)
     quick = place_uniform(problem)
     if quick is None:
         quick = _search(problem)

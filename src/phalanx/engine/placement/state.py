@@ -14,6 +14,7 @@ from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, p
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
 from phalanx.engine.placement.slots import base_slots, count_slots
 from phalanx.engine.placement.worth import split_resources
+from phalanx.engine.slices import worked
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +40,7 @@ class Budget:
         self.used += amount
         if self.used > self.limit:
             raise Exhausted
+        worked(20)
 
     @property
     def left(self) -> int:
@@ -176,12 +178,16 @@ class State:
         row = self.problem.shapes[shape]
         rivals = self.rivals.get(shape, set())
         score = None if row.score is None else row.score[nodes]
-        return Item(row.request, count, bound, tuple(i for i, s in enumerate(shapes) if s in rivals), score)
+        beside = tuple(i for i, s in enumerate(shapes) if s in rivals) if rivals else ()
+        return Item(row.request, count, bound, beside, score)
 
     def _pack_beside(
         self, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int]
     ) -> dict[int, tuple[Ints, Ints]] | None:
-        bounds = [self.slots(s, nodes) for s in shapes]
+        bounds = []
+        for shape in shapes:
+            worked(1 + len(nodes) // 250)
+            bounds.append(self.slots(shape, nodes))
         if any(int(b.sum()) < counts[s] for b, s in zip(bounds, shapes, strict=True)):
             return None
         useful = np.flatnonzero(np.any(bounds, axis=0))
@@ -198,6 +204,7 @@ class State:
         pods = min(sum(counts[shape] for shape in shapes), CHOOSY // len(shapes))
         picks = []
         for shape, bound in zip(shapes, bounds, strict=True):
+            worked(1 + len(nodes) // 250)
             room = np.flatnonzero(bound)
             score = self.problem.shapes[shape].score
             value = leftover[room] if score is None else -score[nodes[room]]

@@ -16,6 +16,7 @@ from phalanx.engine.preemption.cost import cost_of, hurts_least_first
 from phalanx.engine.preemption.covering import Contest, Cover, cover
 from phalanx.engine.preemption.freeing import Freeing, Scope, Situation, TooManyWays
 from phalanx.engine.preemption.prices import Stand
+from phalanx.engine.slices import worked
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Effort:
 
     def spend(self, cells: int) -> None:
         self.used += 1 + cells // 50_000
+        worked(40 + cells // 20_000)
 
     @property
     def over(self) -> bool:

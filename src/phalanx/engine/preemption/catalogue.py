@@ -6,7 +6,7 @@ no unit: their room is about to be free and nobody has to pay for it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
@@ -14,7 +14,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
 from phalanx.engine.preemption.cost import Cost, beyond, broken, hurt
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.journal import ChangeLog
+from phalanx.engine.state.journal import Change, ChangeLog
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupForest, GroupKey
 
@@ -83,17 +83,31 @@ class Catalogue:
             return
         touched: dict[int, None] = {}
         resized: dict[UnitKey, None] = {}
-        for row, record, sign in changes:
-            if record is not None:
-                key = self._add(row, record) if sign > 0 else self._remove(row, record)
-                if key is not None and not isinstance(key, str):
-                    resized[key] = None
-            touched[row] = None
+        for row, record, sign in self._net(changes, touched):
+            key = self._add(row, record) if sign > 0 else self._remove(row, record)
+            if key is not None and not isinstance(key, str):
+                resized[key] = None
         for key in resized:  # what the unit costs changed wherever it sits
             if key in self.units:
                 touched.update(dict.fromkeys(pod.row for pod in self.units[key].pods.values()))
         for row in touched:
             self.changed_rows.append(row)
+
+    def _net(self, changes: Sequence[Change], touched: dict[int, None]) -> Iterator[tuple[int, PodRecord, int]]:
+        """What is left of changes that undid each other: a trial must leave units as they are, the very objects, since
+        a search that was interrupted holds on to them. Those who went first."""
+        sums: dict[tuple[int, int], int] = {}
+        who: dict[int, PodRecord] = {}
+        for row, record, sign in changes:
+            touched[row] = None
+            if record is not None:
+                at = (id(record), row)
+                sums[at] = sums.get(at, 0) + sign
+                who[at[0]] = record
+        for sign in (-1, 1):
+            for (number, row), total in sums.items():
+                if total == sign:
+                    yield row, who[number], sign
 
     def _rebuild(self) -> None:
         self._stale = False

@@ -10,6 +10,7 @@ import numpy as np
 from phalanx.engine.preemption.cost import cost_of
 from phalanx.engine.preemption.fitting import Fitting
 from phalanx.engine.preemption.problem import PreemptionProblem
+from phalanx.engine.slices import worked
 
 CHECKS = 60  # placements
 LARGEST = 60  # victims; with more the exchanges tried would be a drop in the sea
@@ -61,6 +62,7 @@ def _exchanges(
         for unit in others:
             if units.pods[unit] > units.pods[out] or (not gain and units.lost[unit] >= units.lost[out]):
                 continue
+            worked(2)
             trial = rest | {unit}
             key = cost_of(units, trial).key(order)
             if key < best:

@@ -16,6 +16,7 @@ from phalanx.engine.framework.adapters import PluginFailure, guarded
 from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import Finding
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import coming, completion, words
@@ -24,6 +25,7 @@ from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.finding import Found, NotFound, find
 from phalanx.engine.groups.outcomes import counter
 from phalanx.engine.groups.points import Points
+from phalanx.engine.groups.trial import Assignment, fits_still
 from phalanx.engine.scheduling.answers import (
     Answer,
     Cause,
@@ -37,10 +39,16 @@ from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
 from phalanx.engine.scheduling.reservations import gate_of, rehearse
+from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
 
 RELEASED = "; members bound in an attempt that could not be completed are released"
+
+
+EVALUATION = 10  # steps of work that a new shape costs, and one more for so many rows:
+ROWS_PER_STEP = 64
 
 
 class Attempts:
@@ -117,11 +125,18 @@ class Attempts:
             self._points[name] = Points(self._cluster.profiles[name], self._cluster.columns) or None
         return self._points[name]
 
-    def group(self, tree: Tree, *, evict: bool = True) -> Answer:
-        """`evict`: also look whom to evict, and ask PodGroupPostFilter plugins."""
+    def group(self, tree: Tree, *, evict: bool = True, hurry: int = 1) -> Answer:
+        """`evict`: also look whom to evict, and ask PodGroupPostFilter plugins. `hurry`: search so many times less."""
         state = self._cluster
         try:
-            built = build(state, tree.group, tree.pending, state.settings.search_budget, tree.priority)
+            built = build(
+                state,
+                tree.group,
+                tree.pending,
+                state.settings.search_budget // hurry,
+                tree.priority,
+                evaluated=self._evaluated(tree) if in_slices() else {},
+            )
             points = self.points(tree)
             whole = self._whole(tree)
             answer = (
@@ -134,6 +149,26 @@ class Attempts:
             return Refused(Cause.ERROR, str(failure))
         except Unplaceable as problem:
             return Refused(Cause.TORN, str(problem))
+
+    def _evaluated(self, tree: Tree) -> dict[Shape, Evaluation]:
+        """What filters and scores say of every shape: where no two pods are alike that takes longer than the search."""
+        shapes = {record.shape: record for record in tree.records}
+        found: dict[Shape, Evaluation] = {}
+        for shape, record in shapes.items() if len(shapes) > 1 else ():
+            found[shape] = evaluation = self._cluster.evaluation(record)
+            evaluation.slots()
+            worked(EVALUATION + self._cluster.columns.n // ROWS_PER_STEP)
+        return found
+
+    def fits(self, tree: Tree, seats: Assignment, before: Built | None = None) -> bool:
+        """Whether seats that were found a while ago can be taken now. Raises nothing. `before`: what was built then."""
+        state = self._cluster
+        known = dict(zip(before.shapes, before.evaluations, strict=True)) if before is not None else {}
+        try:
+            built = build(state, tree.group, tree.pending, 0, tree.priority, evaluated=known)
+            return fits_still(state, built, seats)
+        except (PluginFailure, Unplaceable):
+            return False
 
     def _place(self, tree: Tree, built: Built, points: Points | None) -> Placed | Refused:
         group = tree.group

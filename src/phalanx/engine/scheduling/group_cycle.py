@@ -24,6 +24,7 @@ from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE,
 from phalanx.engine.scheduling.queue import Bucket, Queue
 from phalanx.engine.scheduling.reservations import ask_everybody
 from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.searches import Searches
 from phalanx.engine.scheduling.waiting import Interest, Waiting
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -49,6 +50,7 @@ class GroupCycle:
         lives: GroupLives,
         binding: Binding,
         attempts: Attempts,
+        searches: Searches,
         preemption: GroupPreemption,
         evictions: Evictions,
         waiting: Waiting,
@@ -63,6 +65,7 @@ class GroupCycle:
         self._lives = lives
         self._binding = binding
         self._attempts = attempts
+        self._searches = searches
         self._preemption = preemption
         self._evictions = evictions
         self._waiting = waiting
@@ -71,18 +74,27 @@ class GroupCycle:
         self._said = members.conditions
         self._commits = members.commits
 
-    def run(self, root: Root, group: Group) -> None:
-        """Leaves the root in a place of the queue, or without pods."""
+    def run(self, root: Root, group: Group, scout_of: Bucket | None) -> None:
+        """Leaves the root in a place of the queue, or without pods. `scout_of`: from where it was woken."""
         tree = self._members.tree(root, group)
         # A plugin at a group point may tell groups apart that the engine cannot.
         alike = not group.composite and self._attempts.points(tree) is None
-        twins = self._queue.sleeping(_twins(root, group)) if alike else None
+        key = _twins(root, group) if alike else None
+        twins = self._queue.sleeping(key) if alike else None
         if twins is not None:
             self._join(root, group, twins)
             return
+        scout = self._searches.scout(key) if alike and self._searches.unfinished else None
+        if scout is not None and scout is not root:
+            self._queue.stand_by(root, scout, key)
+            return
         if self._evictions.of(root.key) is None and self._lives.of(root.key) is GroupState.EVICTING:
             self._lives.to(root.key, GroupState.QUEUED)  # one that came to nothing is no reason to wait
-        answer = self._attempts.group(tree)
+        answer = self._searches.answer(root, tree, key)
+        if answer is None:
+            self._queue.put_aside(root, scout_of)
+            self._lives.tell(root.key, "searching", "others are served before the search for a place goes on")
+            return
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._commit(root, group, answer)
@@ -246,6 +258,12 @@ class GroupCycle:
             needs=_least(built.shapes) if strict else (),
         )
         self._waiting.be_patient(bucket, root.priority)
+        untold, bucket.untold = bucket.untold, []
+        for twin in untold:
+            if twin.bucket is bucket and (its := self._members.forest.group(self._members.group_of[twin.key])):
+                self._tell(twin, its, refusal)
+        if self._searches.missed != []:
+            self._queue.missed(bucket, self._searches.missed)
 
     def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
         if self._evictions.expected(bucket.key[1], change):  # type: ignore[index]

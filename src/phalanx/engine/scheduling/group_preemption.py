@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from phalanx.engine.scheduling.answers import PlacedAfter, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
 from phalanx.engine.scheduling.pod_status import PodStatus
+from phalanx.engine.slices import Disturbed
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
 
@@ -103,6 +104,8 @@ class GroupPreemption:
         """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
         plugins name the places, in the first of those where there is one."""
         self.catalogue.refresh()
+        for evaluation in built.evaluations:
+            evaluation.refresh()  # the search before may have been interrupted
         areas: Sequence[Bools | None] = (None,)
         if points is not None and points.generates:
             named = points.candidates(tree.group, built)
@@ -124,8 +127,12 @@ class GroupPreemption:
             return GroupPlan(Hopeless(NOBODY_LOWER))
         if not done(whole):
             tree, origin = raised(whole, {})
-            return self._try(stager.stage(tree, origin, self.order, self.budget))
+            return self._try(stager.stage(tree, origin, self.order, self._budget(stager)))
         return self._extras(stager)
+
+    def _budget(self, stager: Stager) -> int:
+        """Those in a hurry have less of it."""
+        return self.budget * stager.built.problem.budget // self.cluster.settings.search_budget
 
     def _extras(self, stager: Stager) -> GroupPlan:
         """All that waits beyond the minimum, else the first group below it that can be served, else pods of one."""
@@ -162,7 +169,7 @@ class GroupPreemption:
 
     def _with(self, stager: Stager, more: dict[int, int]) -> GroupPlan:
         tree, origin = raised(stager.built.problem.root, more)
-        return self._try(stager.stage(tree, origin, self.order, self.budget))
+        return self._try(stager.stage(tree, origin, self.order, self._budget(stager)))
 
     def _try(self, stage: Stage) -> GroupPlan:
         answer = plan(stage.problem)
@@ -171,10 +178,36 @@ class GroupPreemption:
             tied = stage.built.coupled and isinstance(answer, Hopeless)
             return self._careful(stage) if tied else GroupPlan(answer)
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
+        self._still(units)
         seats = seats_of(stage.built, answer.placement, origin=stage.origin)
         if not stage.built.coupled or self._holds(units, seats):
             return GroupPlan(answer, units, tuple(seats))
         return self._careful(stage)
+
+    def _still(self, units: Sequence[Unit]) -> None:
+        """The search may have been interrupted, and somebody may have gone."""
+        self.catalogue.refresh()
+        if not all(self._there(unit) for unit in units):
+            raise Disturbed
+
+    def _there(self, unit: Unit) -> bool:
+        return self.catalogue.units.get(unit.key) is unit
+
+    def stands(self, tree: Tree, answer: PlacedAfter, fits: Callable[[], bool]) -> bool:
+        """Whether a plan that was made a while ago can be carried out; `fits`: asked with the victims gone."""
+        self.catalogue.refresh()
+        if not all(self._there(unit) and unit.priority < tree.priority for unit in answer.units):
+            return False
+        planned = answer.plan
+        if isinstance(planned, Plan) and self.catalogue.cost(answer.units).budgets > planned.cost.budgets:
+            return False
+        journal = self.cluster.columns.journal
+        mark = journal.mark()
+        try:
+            self._clear(answer.units)
+            return fits()
+        finally:
+            journal.rewind(mark)
 
     # ---- rules that counting does not see
 
@@ -204,6 +237,7 @@ class GroupPreemption:
         do. Then back, dearest first, whoever the members leave room for."""
         if stage.restricted:
             return GroupPlan(Hopeless(RULES))
+        self._still(stage.units)
         hurt = {unit.key: self.catalogue.hurt(unit) for unit in stage.units}
         ladder = sorted({self._rung(key) for key in hurt.values()})
         below, enough = -1, len(ladder) - 1
@@ -219,6 +253,7 @@ class GroupPreemption:
             else:
                 below = middle
         seats, units = found
+        self._still(units)
         columns = self.cluster.columns
         mark = columns.journal.mark()
         try:
@@ -242,6 +277,7 @@ class GroupPreemption:
 
     def _seated(self, stage: Stage, units: Sequence[Unit]) -> tuple[Assignment, Sequence[Unit]] | None:
         """Seats for the members once these units are gone."""
+        self._still(units)
         journal = self.cluster.columns.journal
         mark = journal.mark()
         try:

@@ -76,7 +76,9 @@ class Groups:
         if group is None or not root.records:
             self.members.drop(root)
         else:
-            self._cycle.run(root, group)
+            self._cycle.run(root, group, came_from)
+            if root.place is Place.SEARCH:
+                return  # those who wait for what becomes of it go on waiting
             if not root.records and root.place is Place.ATTEMPT:
                 self.members.drop(root)
         self._queue.attempted(root, came_from)

@@ -8,7 +8,7 @@ evaluation per shape, however many pods wait. The queue never looks at nodes its
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +41,7 @@ class Bucket:
         "left",
         "message",
         "needs",
+        "untold",
         "waits_for",
         "wakes",
         "worth",
@@ -58,6 +59,7 @@ class Bucket:
         self.asleep = True
         self.deadline = 0.0  # woken then even without an event
         self.armed = False  # has an entry among the deadlines
+        self.untold: list[Root] = []  # stood by while one like them was tried, and know nothing yet
 
     def first(self) -> Root | None:
         while self.heap:
@@ -98,6 +100,7 @@ class Queue:
         self.roots: dict[str, Root] = {}  # every root that has a place
         self._active: list[tuple[tuple[Any, ...], int, Root]] = []
         self._backoff: list[tuple[float, int, Root]] = []
+        self._searching: dict[str, Root] = {}  # the one that goes on next first
         self._buckets: dict[Hashable, Bucket] = {}
         self._asleep: dict[int, dict[Hashable, Bucket]] = {bit: {} for bit in _bits(Wake.ANY)}
         self._deadlines: list[tuple[float, int, Bucket]] = []
@@ -105,6 +108,7 @@ class Queue:
         # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
         self._gatekeepers = dict(gatekeepers)
         self._readmit = readmit or self.activate
+        self.heard: Callable[[ClusterChange], None] = lambda change: None  # told while roots are put aside
 
     # ---- moving roots
 
@@ -169,6 +173,34 @@ class Queue:
         self._leave(root)
         self._into_bucket(root, bucket)
 
+    def put_aside(self, root: Root, scout_of: Bucket | None) -> None:
+        """Its attempt is not finished: the others first. `scout_of`: those who wait for what becomes of it."""
+        self._leave(root)
+        root.place = Place.SEARCH
+        root.bucket = scout_of
+        self.roots[root.key] = root
+        self._searching[root.key] = root
+
+    def put_aside_first(self) -> Root | None:
+        """The root put aside whose turn it is."""
+        return next(iter(self._searching.values()), None)
+
+    def go_on(self, root: Root) -> None:
+        """Take out a root that was put aside. The caller must then move it somewhere, and call `attempted`."""
+        del self._searching[root.key]
+        root.place = Place.ATTEMPT
+
+    def stand_by(self, root: Root, scout: Root, key: Hashable) -> None:
+        """Sleep until it is known what becomes of a root like this one, which was put aside."""
+        self._leave(root)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(key, Wake.NOTHING, None, "", None)
+            bucket.asleep = False
+        scout.bucket = bucket
+        bucket.untold.append(root)
+        self._into_bucket(root, bucket)
+
     def remove(self, root: Root) -> None:
         """Out of the queue: bound, assumed or gone."""
         self._leave(root)
@@ -226,6 +258,8 @@ class Queue:
 
     def wake(self, change: ClusterChange) -> None:
         """Something happened: rouse every sleeping bucket to which it can matter."""
+        if self._searching:
+            self.heard(change)
         sleeping = self._asleep[int(change.kind)]
         if sleeping:
             roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
@@ -240,6 +274,17 @@ class Queue:
             for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
                 self._readmit(root)
 
+    def missed(self, bucket: Bucket, changes: Iterable[ClusterChange] | None) -> None:
+        """What happened while the root that has just gone to sleep was being tried; None: too much to look at."""
+        if changes is None:
+            self._rouse(bucket)
+            return
+        for change in changes:
+            asks = change.kind & bucket.wakes or (bucket.needs is not None and change.kind & ROW_WAKES)
+            if asks and (bucket.worth is None or bucket.worth(bucket, change)):
+                self._rouse(bucket)
+                return
+
     def rouse(self, bucket: Bucket) -> None:
         """Wake a sleeping bucket, whatever it waits for."""
         self._rouse(bucket)
@@ -249,6 +294,9 @@ class Queue:
         return self._sieve.requested()
 
     def has_active(self) -> bool:
+        """Somebody can be tried at once."""
+        if self._searching:
+            return True
         while self._active:
             entry = self._active[0]
             if entry[2].entry is entry and entry[2].place is Place.ACTIVE:
@@ -264,6 +312,8 @@ class Queue:
         for timed in self._backoff:
             if timed[2].entry is timed:
                 yield timed[2], Place.BACKOFF
+        for root in self._searching.values():
+            yield root, Place.SEARCH
         for bucket in self._buckets.values():
             for entry in bucket.heap:
                 if entry[2].entry is entry:
@@ -271,6 +321,12 @@ class Queue:
         for root in self.roots.values():
             if root.place is Place.GATED:
                 yield root, Place.GATED
+
+    def validate(self) -> None:
+        """Whoever sleeps in a bucket that is awake has somebody before it that is being tried."""
+        scouts = {id(r.bucket) for r in self.roots.values() if r.place in (Place.ACTIVE, Place.SEARCH)}
+        for bucket in self._buckets.values():
+            assert bucket.asleep or bucket.first() is None or id(bucket) in scouts, f"nobody leads {bucket.key}"
 
     # ---- inside
 
@@ -302,8 +358,10 @@ class Queue:
 
     def _leave(self, root: Root) -> None:
         """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
-        scout_of = root.bucket if root.place is Place.ACTIVE else None
+        scout_of = root.bucket if root.place in (Place.ACTIVE, Place.SEARCH) else None
         root.entry = None
+        if root.place is Place.SEARCH:
+            self._searching.pop(root.key, None)
         if root.place is Place.WAITING and root.bucket is not None:
             root.bucket.leave()
             if root.bucket.first() is None:

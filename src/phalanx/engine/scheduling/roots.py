@@ -19,6 +19,7 @@ class Place(enum.Enum):
     BACKOFF = "backoff"
     WAITING = "waiting"  # for an event that can matter
     GATED = "gated"  # a PreEnqueue plugin said no, or a group's objects or members are missing
+    SEARCH = "search"  # its attempt takes longer than a slice and goes on when others were served
     ATTEMPT = "attempt"  # being worked on right now
 
 

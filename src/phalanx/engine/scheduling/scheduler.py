@@ -34,6 +34,7 @@ from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue, by_priority
 from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.searches import Searches
 from phalanx.engine.scheduling.stories import Stories
 from phalanx.engine.scheduling.waiting import Waiting
 from phalanx.engine.state.sieve import Sieve
@@ -70,6 +71,8 @@ class Scheduler:
         self.preemption = PodPreemption(state, catalogue, self.evictions, status, emit)
         self.group_preemption = GroupPreemption(state, catalogue, self.evictions, status, emit)
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
+        self.searches = Searches(state, self.attempts, self.group_preemption, emit)
+        queue.heard = self.searches.heard
         waiting = Waiting(state, queue, self.preemption)
         members = Members(state, queue, self.evictions, conditions, WorkloadStatuses(state.forest, emit), commits)
         self.life = Lifecycle(state, queue, waiting, members, self.stories, self.evictions)
@@ -87,6 +90,7 @@ class Scheduler:
             lives,
             self.binding,
             self.attempts,
+            self.searches,
             self.group_preemption,
             self.evictions,
             waiting,

@@ -29,6 +29,7 @@ def validate(engine: Scheduler) -> None:
     _evictions(engine)
     _groups(engine)
     _catalogue(engine)
+    _searches(engine)
     engine.stories.validate()
 
 
@@ -181,7 +182,7 @@ def _groups(engine: Scheduler) -> None:
         state = groups.lives.of(key)
         if root.place is Place.GATED and root.gate[0] == GANG:
             assert state is GroupState.HELD, f"{root} is held, and {state}"
-        elif root.place in (Place.ACTIVE, Place.WAITING):
+        elif root.place in (Place.ACTIVE, Place.WAITING, Place.SEARCH):
             assert state is not GroupState.HELD, f"{root} is {state}"
         if state is GroupState.EVICTING:
             assert root.place is not Place.GATED, f"{root} is held, and has others evicted"
@@ -208,3 +209,12 @@ def _catalogue(engine: Scheduler) -> None:
     assert {row: set(pods) for row, pods in kept.leaving.items()} == {
         row: set(pods) for row, pods in anew.leaving.items()
     }, "pods that are leaving"
+
+
+def _searches(engine: Scheduler) -> None:
+    """Unfinished attempts are of roots that go on, and whoever stands by has somebody to wait for."""
+    for key, search in engine.searches.unfinished.items():
+        assert search.root.key == key
+        assert not engine.columns.journal.recording
+    engine.searches.validate()
+    engine.queue.validate()

@@ -6,8 +6,9 @@ inverse changes, so whoever follows the log needs to know nothing about trials.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from phalanx.engine.state.records import PodRecord
@@ -49,13 +50,23 @@ class ChangeLog(Generic[T]):
         return self._entries[position - self._base :]
 
 
+Operation = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class Parked(NamedTuple):
+    """Trials that were taken back for a while."""
+
+    marks: list[int]
+    redo: list[Operation]  # in the order in which they were done
+
+
 class Journal:
     """Inverse operations of the changes made since the oldest open mark; nothing is recorded outside trials."""
 
     __slots__ = ("_marks", "_undo")
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._undo: list[Operation] = []
         self._marks: list[int] = []
 
     @property
@@ -92,6 +103,43 @@ class Journal:
         del self._marks[mark - 1 :]
         if not self._marks:
             self._undo.clear()
+
+    # ---- trials that are interrupted
+
+    def park(self) -> Parked:
+        """Take back everything of all open trials, to be done again later. Only for operations that push their own
+        inverse, as those of the columns do."""
+        undo, marks = self._undo, self._marks
+        self._undo, self._marks = [], [0]
+        for operation, args in reversed(undo):
+            operation(*args)
+        redo = self._undo[::-1]
+        assert len(redo) == len(undo), "an operation that cannot be done again was interrupted"
+        self._undo, self._marks = [], []
+        return Parked(marks, redo)
+
+    def unpark(self, parked: Parked, possible: Callable[[Operation], bool]) -> bool:
+        """Do it again, with the same marks; False: not possible as it was, and nothing was done."""
+        assert not self._marks, "another trial is open"
+        self._undo, self._marks = [], [0]
+        for each in parked.redo:
+            if not possible(each):
+                self.rewind(1)
+                return False
+            operation, args = each
+            operation(*args)
+        self._marks = parked.marks
+        return True
+
+    @contextmanager
+    def emptied(self, parked: Parked) -> Iterator[None]:
+        """For whoever unwinds a computation whose trials are parked: its marks are open, and nothing is in them."""
+        kept = self._undo, self._marks
+        self._undo, self._marks = [], parked.marks
+        try:
+            yield
+        finally:
+            self._undo, self._marks = kept
 
     def _check(self, mark: int) -> None:
         if not 1 <= mark <= len(self._marks):

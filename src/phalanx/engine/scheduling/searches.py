@@ -1,0 +1,198 @@
+"""Attempts of group roots in slices: a root whose search takes long is put aside, and others are served in between.
+
+An unfinished attempt goes on where it stopped as long as its own pods and groups are what they were. Its answer was found
+in a cluster that has moved on, so it is checked against the present one before anybody acts on it; one that no longer
+stands is looked for again, and after a few times in a hurry: with a small budget, but in one go. Nothing here changes
+the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.engine.framework import ClusterChange, Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.answers import Answer, Placed, PlacedAfter, Tree
+from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.slices import Disturbed, Sliced
+from phalanx.engine.state.journal import Operation
+from phalanx.model.objects import Node
+
+MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
+AGAIN = 3  # times an answer is looked for anew because the cluster moved on
+HURRY = 32  # then with this part of the budgets
+MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
+
+
+@dataclass(slots=True, eq=False)
+class Unfinished:
+    root: Root
+    sliced: Sliced[Answer]
+    rows: int
+    twins: Hashable  # None: no other root is like this one
+    again: int  # how often it was begun anew
+    stamp: tuple[Any, ...] = ()  # of the root's own pods and groups
+    nodes: list[Node | None] = field(default_factory=list)  # by row, when it was first stopped
+    seen: tuple[int, ...] = ()  # the cluster when it was last stopped
+    disturbed: bool = False  # the cluster changed since it began
+    changes: list[ClusterChange] = field(default_factory=list)  # that could wake it, had it been refused before them
+
+
+class Searches:
+    def __init__(self, state: ClusterState, attempts: Attempts, preemption: GroupPreemption, emit: Emit) -> None:
+        self._cluster = state
+        self._attempts = attempts
+        self._preemption = preemption
+        self._emit = emit
+        self.unfinished: dict[str, Unfinished] = {}  # by root key
+        self._crowded_out: set[str] = set()  # roots whose attempts were dropped because there were too many
+        self.spent = 0  # work of the present step
+        self.missed: list[ClusterChange] | None = []  # of the last answer: what happened meanwhile; None: too much
+
+    @property
+    def full(self) -> bool:
+        return len(self.unfinished) >= MOST
+
+    @property
+    def over(self) -> bool:
+        """Enough was done in this step."""
+        limit = self._cluster.settings.search_slice
+        return bool(limit) and self.spent >= limit
+
+    def slices(self, root: str) -> int:
+        """Of an unfinished attempt; 0: there is none."""
+        search = self.unfinished.get(root)
+        return search.sliced.slices if search is not None else 0
+
+    # ---- answers
+
+    def answer(self, root: Root, tree: Tree, twins: Hashable = None) -> Answer | None:
+        """One slice of an attempt; None: it goes on later."""
+        self.missed = []
+        limit = self._cluster.settings.search_slice
+        if not limit:
+            return self._attempts.group(tree, emit=self._emit)
+        search = self._found(root, tree)
+        if search is None:
+            if root.key in self._crowded_out and self.full:
+                return None
+            search = self._begin(root, tree, twins, 0)
+        elif search.seen != self._seen():
+            search.disturbed = True
+        before = search.sliced.work
+        try:
+            finished = search.sliced.go_on(limit)
+        except Disturbed:
+            return self._once_more(search, tree)
+        finally:
+            self.spent += search.sliced.work - before
+        if not finished:
+            self._keep(search, tree)
+            return None
+        if search.disturbed and not self._stands(search, tree, search.sliced.value):
+            return self._once_more(search, tree)
+        self.missed = search.changes if len(search.changes) < MOST_CHANGES else None
+        return search.sliced.value
+
+    def _found(self, root: Root, tree: Tree) -> Unfinished | None:
+        """The attempt that was put aside, if it is still one of this tree."""
+        search = self.unfinished.pop(root.key, None)
+        if search is not None and (search.rows != self._cluster.columns.n or search.stamp != _stamp(tree)):
+            search.sliced.drop()
+            return None
+        return search
+
+    def _begin(self, root: Root, tree: Tree, twins: Hashable, again: int) -> Unfinished:
+        sliced = Sliced(
+            lambda: self._attempts.group(tree, emit=self._emit), self._cluster.columns.journal, self._possible
+        )
+        return Unfinished(root, sliced, self._cluster.columns.n, twins, again)
+
+    def _keep(self, search: Unfinished, tree: Tree) -> None:
+        if not search.nodes:
+            search.nodes = self._cluster.columns.nodes.copy()
+            search.stamp = _stamp(tree)
+        search.seen = self._seen()
+        if self.full:
+            search.sliced.drop()  # it begins anew when there is room for it
+            self._crowded_out.add(search.root.key)
+        else:
+            self._crowded_out.discard(search.root.key)
+            self.unfinished[search.root.key] = search
+
+    def _once_more(self, search: Unfinished, tree: Tree) -> Answer | None:
+        if search.again < AGAIN:
+            self._keep(self._begin(search.root, tree, search.twins, search.again + 1), tree)
+            return None
+        return self._attempts.group(tree, emit=self._emit, hurry=HURRY)
+
+    def _seen(self) -> tuple[int, ...]:
+        return self._preemption.catalogue.circumstances
+
+    def _possible(self, operation: Operation) -> bool:
+        """Whether a pod that a trial had put on a row, or taken from it, can be put there or taken again."""
+        columns, (call, (record, *at)) = self._cluster.columns, operation
+        if call == columns.unplace:
+            return record.row >= 0 and columns.pods[record.row].get(record.key) is record
+        if record.row >= 0 or not columns.alive[at[0]]:
+            return False
+        return bool(record.node_name) or bool(self._cluster.evaluation(record).feasible[at[0]])
+
+    def _stands(self, search: Unfinished, tree: Tree, answer: Answer) -> bool:
+        """Whether what was found can be done in the cluster as it is now."""
+        if not isinstance(answer, Placed | PlacedAfter):
+            return True  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
+        nodes = self._cluster.columns.nodes
+        if not all(_same(search.nodes[row], nodes[row]) for _, row in answer.seats):
+            return False
+        if isinstance(answer, Placed):
+            return self._attempts.fits(tree, answer.seats, answer.built)
+        return self._preemption.stands(
+            tree, answer, lambda: self._attempts.fits(tree, answer.seats, answer.refused.built)
+        )
+
+    # ---- what happens meanwhile
+
+    def heard(self, change: ClusterChange) -> None:
+        for search in self.unfinished.values():
+            if len(search.changes) < MOST_CHANGES:
+                search.changes.append(change)
+
+    def scout(self, twins: Hashable) -> Root | None:
+        """The root like these whose attempt is unfinished."""
+        return next((search.root for search in self.unfinished.values() if search.twins == twins), None)
+
+    def sweep(self) -> None:
+        """Attempts of roots that are gone, held or sleeping are of no use."""
+        self.spent = 0
+        gone = [key for key, search in self.unfinished.items() if search.root.place not in (Place.SEARCH, Place.ACTIVE)]
+        for key in gone:
+            self.unfinished.pop(key).sliced.drop()
+        if not self.full:
+            self._crowded_out.clear()
+
+    def validate(self) -> None:
+        assert len(self.unfinished) <= MOST
+        for key, search in self.unfinished.items():
+            assert search.root.key == key
+
+
+def _same(before: Node | None, now: Node | None) -> bool:
+    """In everything but room, which is looked at apart."""
+    if before is now:
+        return now is not None
+    if before is None or now is None:
+        return False
+    return before.metadata.labels == now.metadata.labels and before.spec == now.spec
+
+
+def _stamp(tree: Tree) -> tuple[Any, ...]:
+    """What an attempt knows of its own pods and groups, as one value."""
+    pods = tuple((r.key, r.uid, r.shape.id, r.nominated, r.priority) for r in tree.records)
+    groups = tuple((g.key, g.spec, tuple(sorted((s.value, n) for s, n in g.counts.items() if n)))
+                   for g in tree.forest.tree(tree.group.key))  # fmt: skip
+    return (tree.priority, pods, groups)
