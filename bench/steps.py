@@ -5,8 +5,8 @@
     python bench/steps.py --quality FOLDER      quality instances of another folder
     python bench/steps.py --rounds 1            each scenario once (the least of three rounds is the rule)
 
-Beside every hard root a small pod arrives before each step: `beside` says how many of them were placed while the root was
-being tried. Process time of `Engine.step` with the limit of the scheduler process, milliseconds.
+Beside every hard root a small pod arrives before each step: `beside` says how many of them were placed while the root
+was being tried. Process time of `Engine.step` with the limit of the scheduler process, milliseconds.
 """
 
 from __future__ import annotations

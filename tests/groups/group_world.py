@@ -22,6 +22,7 @@ from phalanx.engine.events import (
     Outcome,
     PodChanged,
 )
+from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.engine.placement import place
@@ -44,10 +45,11 @@ def rank(name: str) -> int:
 class GroupWorld:
     """What the API server knows. Its news reaches the engine late and doubled, in order per object."""
 
-    def __init__(self, seed: int, *, faults: float = 0.1) -> None:
+    def __init__(self, seed: int, *, faults: float = 0.1, settings: EngineSettings | None = None) -> None:
         self.rng = random.Random(seed)
         self.ranks = bool(seed % 2)  # odd seeds: some groups may preempt others
         self.faults = faults
+        self.settings = settings
         self.now = 1e9
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
@@ -56,7 +58,7 @@ class GroupWorld:
         self.made = self.binds = self.released = self.restarts = 0
         self.decisions: list[d.Decision] = []
         self.late: list[d.Decision] = []  # binds the executor has not performed yet
-        self.engine = Engine()
+        self.engine = Engine(self.settings)
 
     # ---- life
 
@@ -222,7 +224,7 @@ class GroupWorld:
     def restart(self) -> None:
         """A new process sees only what is in the API server, in any order. Writes of the old one may still land."""
         self.restarts += 1
-        self.engine = Engine()
+        self.engine = Engine(self.settings)
         self.news = []
         objects: list[Event] = [NodeChanged(n) for n in self.nodes.values()]
         objects += [PodChanged(p) for p in self.pods.values()]

@@ -14,10 +14,11 @@ import pytest
 from group_world import GroupWorld
 
 from phalanx.engine.decisions import encode
+from phalanx.engine.framework.settings import EngineSettings
 
 
-def simulate(events: int, seed: int, faults: float = 0.1) -> GroupWorld:
-    world = GroupWorld(seed, faults=faults)
+def simulate(events: int, seed: int, faults: float = 0.1, settings: EngineSettings | None = None) -> GroupWorld:
+    world = GroupWorld(seed, faults=faults, settings=settings)
     try:
         for _ in range(events):
             world.tick()
@@ -32,6 +33,13 @@ def simulate(events: int, seed: int, faults: float = 0.1) -> GroupWorld:
 def test_groups_survive_a_random_life_with_faults_and_restarts(seed: int) -> None:
     world = simulate(600, seed)
     assert world.binds > 20
+
+
+@pytest.mark.parametrize("seed", [2, 7])
+def test_groups_survive_it_too_when_every_search_is_cut_into_pieces(seed: int) -> None:
+    """Whatever happens happens between two slices."""
+    world = simulate(400, seed, settings=EngineSettings(search_slice=5))
+    assert world.binds > 10
 
 
 @pytest.mark.parametrize("seed", [42, 43])

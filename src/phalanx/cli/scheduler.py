@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -130,8 +131,10 @@ def replay(file: Path, output: str) -> int:
     try:
         head = read_head(file)
         config = read_config(head["config"], installed_plugins())
+        # Recordings of 0.1.0 name no slice: searches ran to their end in one step.
+        settings = replace(config.engine(), search_slice=head.get("slice", 0))
         with progress(f"replaying {file.name}") as tell:
-            counts = play(file, Engine(config.engine(), Gates(head.get("gates"))), tell)
+            counts = play(file, Engine(settings, Gates(head.get("gates"))), tell)
     except ReplayProblem as problem:
         if for_programs(output):
             click.echo(encoded({"same": False, "problem": str(problem)}, output))

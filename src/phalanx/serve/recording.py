@@ -1,8 +1,9 @@
 """A scheduler's life as a file: every event in, every decision out, and the proof that the same events give the same.
 
-One JSON object per line: a head with version, settings and gates, then `{"in": event}`, `{"step": [now, limit]}` and
-`{"out": decision}` in the order in which they happened. A recording holds whole objects: only its owner may read it.
-It is never written over another, and a disk that is full ends the recording, not the scheduler.
+One JSON object per line: a head with version, settings, gates and the work in a slice of a search, then
+`{"in": event}`, `{"step": [now, limit]}` and `{"out": decision}` in the order in which they happened. A recording holds
+whole objects: only its owner may read it. It is never written over another, and a disk that is full ends the recording,
+not the scheduler.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class RecordedEngine:
         except OSError as problem:
             raise ConfigProblem("--record", f"cannot write {path}: {problem.strerror}") from None
         self._file: io.BufferedWriter | None = os.fdopen(made, "wb")
-        self._write(b'{"head":' + msgspec.json.encode({"format": FORMAT, "version": __version__, **head}) + b"}")
+        about = {"format": FORMAT, "version": __version__, "slice": engine.settings.search_slice, **head}
+        self._write(b'{"head":' + msgspec.json.encode(about) + b"}")
 
     def apply(self, event: events.Event) -> None:
         self._write(b'{"in":' + events.encode(event) + b"}")

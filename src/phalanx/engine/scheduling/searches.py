@@ -1,9 +1,9 @@
 """Attempts of group roots in slices: a root whose search takes long is put aside, and others are served in between.
 
-An unfinished attempt goes on where it stopped as long as its own pods and groups are what they were. Its answer was found
-in a cluster that has moved on, so it is checked against the present one before anybody acts on it; one that no longer
-stands is looked for again, and after a few times in a hurry: with a small budget, but in one go. Nothing here changes
-the cluster.
+An unfinished attempt goes on where it stopped as long as its own pods and groups are what they were. Its answer was
+found in a cluster that has moved on, so it is checked against the present one before anybody acts on it; one that no
+longer stands is looked for again, and after a few times in a hurry: with a small budget, but in one go. Nothing here
+changes the cluster.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _same(before: Node | None, now: Node | None) -> bool:
 
 def _stamp(tree: Tree) -> tuple[Any, ...]:
     """What an attempt knows of its own pods and groups, as one value."""
-    pods = tuple((r.key, r.uid, r.shape.id, r.nominated, r.priority) for r in tree.records)
+    pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # the very records
     groups = tuple((g.key, g.spec, tuple(sorted((s.value, n) for s, n in g.counts.items() if n)))
                    for g in tree.forest.tree(tree.group.key))  # fmt: skip
     return (tree.priority, pods, groups)
