@@ -71,7 +71,7 @@ class Scheduler:
         self.preemption = PodPreemption(state, catalogue, self.evictions, status, emit)
         self.group_preemption = GroupPreemption(state, catalogue, self.evictions, status, emit)
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
-        self.searches = Searches(state, self.attempts, self.group_preemption, emit)
+        self.searches = Searches(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, self.preemption)
         members = Members(state, queue, self.evictions, conditions, WorkloadStatuses(state.forest, emit), commits)

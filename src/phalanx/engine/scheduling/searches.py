@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.engine.framework import ClusterChange, Emit
+from phalanx.engine.framework import ClusterChange
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.answers import Answer, Placed, PlacedAfter, Tree
 from phalanx.engine.scheduling.attempt import Attempts
@@ -32,7 +32,7 @@ MOST_CHANGES = 512  # remembered for one attempt; after more than that it is sim
 class Unfinished:
     root: Root
     sliced: Sliced[Answer]
-    rows: int
+    frame: tuple[int, int]  # what rows and ids stand for
     twins: Hashable  # None: no other root is like this one
     again: int  # how often it was begun anew
     stamp: tuple[Any, ...] = ()  # of the root's own pods and groups
@@ -43,11 +43,10 @@ class Unfinished:
 
 
 class Searches:
-    def __init__(self, state: ClusterState, attempts: Attempts, preemption: GroupPreemption, emit: Emit) -> None:
+    def __init__(self, state: ClusterState, attempts: Attempts, preemption: GroupPreemption) -> None:
         self._cluster = state
         self._attempts = attempts
         self._preemption = preemption
-        self._emit = emit
         self.unfinished: dict[str, Unfinished] = {}  # by root key
         self._crowded_out: set[str] = set()  # roots whose attempts were dropped because there were too many
         self.spent = 0  # work of the present step
@@ -75,7 +74,7 @@ class Searches:
         self.missed = []
         limit = self._cluster.settings.search_slice
         if not limit:
-            return self._attempts.group(tree, emit=self._emit)
+            return self._attempts.group(tree)
         search = self._found(root, tree)
         if search is None:
             if root.key in self._crowded_out and self.full:
@@ -101,16 +100,18 @@ class Searches:
     def _found(self, root: Root, tree: Tree) -> Unfinished | None:
         """The attempt that was put aside, if it is still one of this tree."""
         search = self.unfinished.pop(root.key, None)
-        if search is not None and (search.rows != self._cluster.columns.n or search.stamp != _stamp(tree)):
+        if search is not None and (search.frame != self._frame() or search.stamp != _stamp(tree)):
             search.sliced.drop()
             return None
         return search
 
     def _begin(self, root: Root, tree: Tree, twins: Hashable, again: int) -> Unfinished:
-        sliced = Sliced(
-            lambda: self._attempts.group(tree, emit=self._emit), self._cluster.columns.journal, self._possible
-        )
-        return Unfinished(root, sliced, self._cluster.columns.n, twins, again)
+        sliced = Sliced(lambda: self._attempts.group(tree), self._cluster.columns.journal, self._possible)
+        return Unfinished(root, sliced, self._frame(), twins, again)
+
+    def _frame(self) -> tuple[int, int]:
+        columns = self._cluster.columns
+        return (columns.n, columns.generation)
 
     def _keep(self, search: Unfinished, tree: Tree) -> None:
         if not search.nodes:
@@ -128,7 +129,7 @@ class Searches:
         if search.again < AGAIN:
             self._keep(self._begin(search.root, tree, search.twins, search.again + 1), tree)
             return None
-        return self._attempts.group(tree, emit=self._emit, hurry=HURRY)
+        return self._attempts.group(tree, hurry=HURRY)
 
     def _seen(self) -> tuple[int, ...]:
         return self._preemption.catalogue.circumstances
