@@ -11,6 +11,7 @@ put back before it goes on (`Journal.park`). If that is no longer possible, `Dis
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -81,7 +82,9 @@ class Sliced(Generic[T]):
             stack.parent = getcurrent()
             self._end(parked, GreenletExit())
 
-    __del__ = drop
+    def __del__(self) -> None:
+        with suppress(RuntimeError):  # the interpreter ends: stacks cannot be unwound any more, and nobody looks
+            self.drop()
 
     def _end(self, parked: Parked, problem: BaseException) -> Any:
         """Unwind the stack. Its trials are taken back already: closing their marks must not undo anything else."""

@@ -26,6 +26,7 @@ from phalanx.model.objects import Node, Pod
 
 ENDED = "2026-01-01T00:00:00Z"
 ROUNDS = 100  # of deciding and carrying out, after which an engine that still decides never will come to rest
+SLICES = 100_000  # steps in which searches only went on
 
 
 class Cluster:
@@ -130,9 +131,11 @@ class Cluster:
         attempts per round."""
         self.now += seconds
         made: list[d.Decision] = []
-        for _ in range(ROUNDS):
+        rounds = slices = 0
+        while rounds < ROUNDS and slices < SLICES:
             out = self.engine.step(self.now, limit)
             self.engine.validate()
+            rounds, slices = rounds + bool(out), slices + (not out)
             if not out and not self._more():
                 return made
             made += out

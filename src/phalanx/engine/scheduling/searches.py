@@ -194,6 +194,5 @@ def _same(before: Node | None, now: Node | None) -> bool:
 def _stamp(tree: Tree) -> tuple[Any, ...]:
     """What an attempt knows of its own pods and groups, as one value."""
     pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # the very records
-    groups = tuple((g.key, g.spec, tuple(sorted((s.value, n) for s, n in g.counts.items() if n)))
-                   for g in tree.forest.tree(tree.group.key))  # fmt: skip
+    groups = tuple((group.key, group.spec, tuple(group.counts)) for group in tree.forest.tree(tree.group.key))
     return (tree.priority, pods, groups)
