@@ -78,6 +78,7 @@ def sees_gangs_arrive(page: Any, up: Up) -> None:
     )
     assert len(racks) == 1, racks
     up.kube.create(evaluation)
+    page.get_by_role("button", name="Close the guide").click()  # the guide has a test of its own
     up.kube.apply((EXAMPLES / "podgroup-topology.yaml").read_text())
     until(page, "(c) => c.groups.get('podgroup/default/podgroup-topology')?.placed === 3", "the example is not placed")
     page.locator("#legend").get_by_text("podgroup-topology").wait_for()

@@ -115,7 +115,7 @@ class Asker:
                 return await self.client.request(method, f"{BASE}/{what}", query=query, body=body)
             except NotFound as problem:
                 if problem.kind:  # the scheduler's own answer, not the server's about the path
-                    raise
+                    raise _with_hint(problem, query) from None
                 tried.append("the API server has no scheduler behind it")
             except (Forbidden, MethodNotAllowed):
                 tried.append("the API server has no scheduler behind it")
@@ -134,8 +134,14 @@ class Asker:
                 raise NobodyAnswers(f"{self._scheduler}: {problem}") from None
             except NotFound as problem:
                 if problem.kind:
-                    raise
+                    raise _with_hint(problem, query) from None
                 raise NobodyAnswers(f"{self._scheduler} has no {BASE}/{what}") from None
+
+
+def _with_hint(problem: NotFound, query: Mapping[str, str]) -> NotFound:
+    """What is not there: how to see what is."""
+    listed = f"kubectl get {problem.kind.lower()}s -n {query.get('namespace') or 'default'}"
+    return NotFound(f"{problem}; see what is there with: {listed}", name=problem.name, kind=problem.kind)
 
 
 def joined(words: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from phalanx.base.errors import ApiProblem
 from phalanx.cli.asking import Asker, NobodyAnswers, Paint, connection_of, place_options, run
+from phalanx.cli.output import encoded, for_programs, output_option
 from phalanx.cli.screen import Screen, nodes_text
 from phalanx.engine.explain.values import PlanAnswer, Report
 
@@ -24,7 +25,8 @@ from phalanx.engine.explain.values import PlanAnswer, Report
 @click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.2), metavar="SECONDS",
               help="How often to look again.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print all views once and end: for scripts.")
-def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool) -> int:
+@output_option()
+def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool, output: str) -> int:
     """Show who waits and why, the groups, and the free room by rack; it looks again every two seconds.
 
     \b
@@ -40,19 +42,25 @@ def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool)
       phalanx top
       phalanx top --kubeconfig data/kubeconfig
       phalanx top --once | head -20
+      phalanx top -o json                # what it shows, once, for programs
     """
+    once = once or for_programs(output)
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("this is not a terminal; for a script use: phalanx top --once")
-    return run(_top(kubeconfig, context, scheduler, every, once))
+    return run(_top(kubeconfig, context, scheduler, every, once, output))
 
 
-async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool) -> int:
+async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool, output: str) -> int:
     connection = connection_of(kubeconfig, context)
     screen = Screen(scheduler or connection.server)
     async with Asker(connection, scheduler) as asker:
         screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
+        if for_programs(output):
+            click.echo(encoded(screen.state, output))
+            return 0
         if once:
-            console = Console(width=max(80, shutil.get_terminal_size((120, 24)).columns), highlight=False)
+            width = 1000 if output == "wide" else max(80, shutil.get_terminal_size((120, 24)).columns)
+            console = Console(width=width, highlight=False)
             for screen.view in range(3):
                 console.print(screen.draw(console.width, None))
                 console.print("")

@@ -169,7 +169,7 @@ export function groupsView(app) {
         show(view, element);
       }
       update();
-      list.querySelector(".chosen")?.scrollIntoView({ block: "center" });
+      list.querySelector(".chosen")?.scrollIntoView({ block: "start" });
     },
     change(change) {
       if (!change || change.groups) update();

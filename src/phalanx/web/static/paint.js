@@ -71,6 +71,13 @@ const radius = (cell) => (cell.size > 30 ? 6 : cell.size > 12 ? 3 : cell.size > 
 
 // Below this many pixels a cell is a plain square: corners would cost more than they show.
 const PLAIN = 14;
+const NAMED = 56; // from here on a cell bears the name of its node, and what is shown stands below it
+
+function below(cell) {
+  const edge = cell.size * 0.1, top = cell.size * 0.3;
+  return { x: cell.x + edge, y: cell.y + top, w: cell.size - 2 * edge, h: cell.size - top - edge };
+}
+
 const PIPS = 26; // and from here on devices are shown one by one
 
 function base(ctx, cell) {
@@ -149,7 +156,7 @@ function gangs(ctx, cell, node, cluster) {
 function pips(ctx, cell, units, parts) {
   const columns = [4, 3, 2, 5].find((wide) => units % wide === 0 && units / wide <= wide) ?? Math.ceil(Math.sqrt(units));
   const rows = Math.ceil(units / columns);
-  const named = cell.size >= 56;
+  const named = cell.size >= NAMED;
   const edge = cell.size * 0.1, top = named ? cell.size * 0.3 : edge;
   const room = Math.min((cell.size - 2 * edge) / columns, (cell.size - top - edge) / rows);
   const size = room * 0.8;
@@ -171,7 +178,12 @@ function pips(ctx, cell, units, parts) {
 function byPriority(ctx, cell, node, priorities) {
   if (node.priority === null) return;
   const share = Math.max(...node.alloc.map((_, index) => (index < node.alloc.length - 1 ? shareOf(node, index) : 0)), 0.12);
-  part(ctx, cell, 0, cell.size < 12 ? 1 : share, priorityColour(priorities.indexOf(node.priority), priorities.length));
+  const style = priorityColour(priorities.indexOf(node.priority), priorities.length);
+  if (cell.size < NAMED) return part(ctx, cell, 0, cell.size < 12 ? 1 : share, style);
+  const box = below(cell);
+  ctx.fillStyle = style;
+  round(ctx, box.x, box.y + box.h * (1 - share), box.w, box.h * share, 5);
+  ctx.fill();
 }
 
 export const levels = (cluster) =>
@@ -180,16 +192,17 @@ export const levels = (cluster) =>
 function byState(ctx, cell, node) {
   const [name, style] = stateOf(node);
   if (name === "free") return;
-  if (cell.size < 56) return whole(ctx, cell, style);
-  const edge = cell.size * 0.1, top = cell.size * 0.3; // below the name
+  if (cell.size < NAMED) return whole(ctx, cell, style);
+  const box = below(cell);
   ctx.fillStyle = style;
-  round(ctx, cell.x + edge, cell.y + top, cell.size - 2 * edge, cell.size - top - edge, 5);
+  round(ctx, box.x, box.y, box.w, box.h, 5);
   ctx.fill();
 }
 
 function hatch(ctx, cell, style) {
   ctx.save();
-  round(ctx, cell.x, cell.y, cell.size, cell.size, radius(cell));
+  const head = cell.size >= NAMED ? cell.size * 0.27 : 0; // the name stays readable
+  round(ctx, cell.x, cell.y + head, cell.size, cell.size - head, head ? 0 : radius(cell));
   ctx.clip();
   ctx.strokeStyle = style;
   ctx.lineWidth = Math.max(0.8, cell.size / 26);
@@ -205,7 +218,7 @@ function hatch(ctx, cell, style) {
 }
 
 function caption(ctx, cell, node) {
-  if (cell.size < 56) return;
+  if (cell.size < NAMED) return;
   ctx.fillStyle = colour("muted");
   ctx.font = `500 ${Math.min(10.5, cell.size / 7)}px system-ui, sans-serif`;
   ctx.textAlign = "center";
@@ -232,7 +245,7 @@ function ring(ctx, cell, style, width, away = 1.5) {
 }
 
 // Where a rank or a mark stands: at the foot of a cell that shows its devices, else in the middle.
-const middle = (cell) => [cell.x + cell.size / 2, cell.size >= 56 ? cell.y + cell.size - 10 : cell.y + cell.size / 2];
+const middle = (cell) => [cell.x + cell.size / 2, cell.size >= NAMED ? cell.y + cell.size - 10 : cell.y + cell.size / 2];
 
 // Members of a gang, joined rank by rank: how far apart neighbours are can be seen at once.
 function ranks(ctx, layout, members, style, scale) {

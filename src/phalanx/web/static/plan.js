@@ -38,7 +38,7 @@ export function planView(app) {
     }
     app.map.lay(marks(plan, key));
     show(body,
-      h("p", { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result }, h("b", {}, RESULTS[plan.result] ?? plan.result), " ", plan.summary),
+      h("p", { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result }, h("b", {}, RESULTS[plan.result] ?? plan.result), " ", plan.result === "plan" && plan.victims?.length ? `${plural(plan.cost?.pods ?? plan.victims.length, "pod")} would make way` : plan.summary),
       plan.result === "hopeless" ? h("p", { class: "muted" }, lower(cluster, key)) : "",
       h("p", { class: "actions" }, h("a", { class: "button", href: `#/why/${key}` }, "Why it waits")),
       plan.victims?.length ? mapKey() : "", victims(plan, cluster), cost(plan),

@@ -46,7 +46,7 @@ export function victims(plan, cluster) {
       group?.gang && group.placed >= group.min && group.placed - pods < group.min ? h("p", { class: "wait small" }, `left below its minimum of ${number(group.min)}`) : "",
       h("ul", { class: "plain small" }, gone.slice(0, 12).map((victim) => h("li", {},
         group && victim.group ? [h("b", {}, victim.name.replace(/^\S+ [^/]*\//, "")), ": "] : "", victim.why,
-        victim.nodes?.length ? h("span", { class: "muted" }, " · ", victim.nodes.slice(0, 8).map((share, index) => [index ? ", " : "", h("a", { href: `#/node/${share.node}` }, share.node)]), victim.nodes.length > 8 ? " …" : "") : "")),
+        victim.nodes?.length && !victim.nodes.every((share) => victim.why.includes(share.node)) ? h("span", { class: "muted" }, " · ", victim.nodes.slice(0, 8).map((share, index) => [index ? ", " : "", h("a", { href: `#/node/${share.node}` }, share.node)]), victim.nodes.length > 8 ? " …" : "") : "")),
         gone.length > 12 ? h("li", { class: "muted" }, `and ${number(gone.length - 12)} more, marked on the map`) : ""));
   }))];
 }
