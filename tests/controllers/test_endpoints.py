@@ -90,3 +90,47 @@ def test_somebody_elses_endpoints_are_left_alone() -> None:
             assert cluster.all("Endpoints")[0]["subsets"][0]["addresses"] == [{"ip": "192.0.2.7"}]
 
     asyncio.run(scenario())
+
+
+MIRROR = "endpointslicemirroring-controller.k8s.io"
+
+
+def mirrored(slices: list[Json]) -> list[Json]:
+    by = "endpointslice.kubernetes.io/managed-by"
+    return [entry for entry in slices if (entry["metadata"].get("labels") or {}).get(by) == MIRROR]
+
+
+def test_endpoints_written_by_hand_are_found_as_slices() -> None:
+    """As kube-controller-manager mirrors them: per ports and family, while the Service selects no pods."""
+
+    async def scenario() -> None:
+        async with world() as cluster:
+            body = service("db")
+            del body["spec"]["selector"]
+            await cluster.apply(body)
+            own: Json = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "db", "labels": {"app": "db"}}}
+            port = {"name": "sql", "port": 5432, "protocol": "TCP"}
+            addresses = [{"ip": "192.0.2.7", "hostname": "one"}, {"ip": "2001:db8::7"}]
+            own["subsets"] = [{"addresses": addresses, "notReadyAddresses": [{"ip": "192.0.2.8"}], "ports": [port]}]
+            await cluster.apply(own)
+            slices = mirrored(await cluster.eventually("EndpointSlice", lambda found: len(mirrored(found)) == 2))
+            four, six = sorted(slices, key=lambda entry: str(entry["addressType"]))
+            assert (four["addressType"], six["addressType"]) == ("IPv4", "IPv6")
+            assert four["ports"] == [port]
+            assert four["endpoints"] == [
+                {"addresses": ["192.0.2.7"], "conditions": {"ready": True}, "hostname": "one"},
+                {"addresses": ["192.0.2.8"], "conditions": {"ready": False}},
+            ]
+            assert four["metadata"]["labels"]["kubernetes.io/service-name"] == "db"
+            assert four["metadata"]["labels"]["app"] == "db"
+            assert four["metadata"]["ownerReferences"][0]["kind"] == "Endpoints"
+            name = four["metadata"]["name"]
+            changed = {"subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [port]}]}
+            await cluster.patch("Endpoints", "db", changed)
+            slices = await cluster.eventually("EndpointSlice", lambda found: ready(found, "db") == ["192.0.2.9"])
+            assert [entry["metadata"]["name"] for entry in mirrored(slices)] == [name]
+            skip = {"metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}}}
+            await cluster.patch("Endpoints", "db", skip)
+            await cluster.eventually("EndpointSlice", lambda found: not mirrored(found))
+
+    asyncio.run(scenario())

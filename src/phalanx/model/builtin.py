@@ -156,8 +156,12 @@ def _networks() -> Iterator[Kind]:
 
 def _control() -> Iterator[Kind]:
     """Kinds whose meaning is a control plane's own affair: kept for whoever lists, watches or writes them."""
+    scaler = [tables.record(f"autoscaling/{version}.HorizontalPodAutoscaler") for version in ("v2", "v1")]
     yield _kind("HorizontalPodAutoscaler", "autoscaling", version="v2", short_names=("hpa",), categories=("all",),
-                subresources=_STATUS)  # fmt: skip
+                subresources=_STATUS, versions=(
+        Version("v2", scaler[0]),
+        Version("v1", scaler[1]),
+    ))  # fmt: skip
     yield _kind("CertificateSigningRequest", "certificates.k8s.io", namespaced=False, short_names=("csr",),
                 subresources=frozenset({"status", "approval"}), generation=False)  # fmt: skip
     yield _kind("PodCertificateRequest", "certificates.k8s.io", subresources=_STATUS)

@@ -9,6 +9,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.tasks import run_all
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.endpoints.controller import EndpointsController
+from phalanx.controllers.endpoints.mirroring import MirroringController
 from phalanx.controllers.nodes.leaving import LeavingPods
 from phalanx.controllers.nodes.lifecycle import NodeLifecycleController
 from phalanx.controllers.runtime.controller import Caches, Controller
@@ -35,6 +36,7 @@ class ControllersService:
             DisruptionController(self._caches, clock),
             *(controller for kind in KINDS if kind.run is not None for controller in kind.run(local)),
             EndpointsController(self._caches),
+            MirroringController(self._caches),
             VolumesController(self._caches, clock, self.events),
             ClaimProtection(self._caches, clock),
             EphemeralVolumesController(self._caches, self.events),

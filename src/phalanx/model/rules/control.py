@@ -5,7 +5,9 @@ They are kept faithfully and judged lightly; no part of this cluster acts on the
 
 from __future__ import annotations
 
-from phalanx.model import names
+from dataclasses import replace
+
+from phalanx.model import hpa_view, names
 from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
@@ -41,7 +43,8 @@ def horizontal_pod_autoscaler(gates: Gates) -> Rules:
                 errors.append(required(f"spec.scaleTargetRef.{field}"))
         return errors
 
-    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new))
+    rules = assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new))
+    return replace(rules, from_storage={"v1": hpa_view.from_v2}, to_storage={"v1": hpa_view.to_v2})
 
 
 def certificate_signing_request(gates: Gates) -> Rules:
