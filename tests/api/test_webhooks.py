@@ -330,3 +330,66 @@ def test_a_configuration_that_could_not_work_is_refused(server: LocalCluster) ->
         "webhooks[0].sideEffects",
         "webhooks[0].admissionReviewVersions",
     }
+
+
+def pod_named(name: str) -> Json:
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+
+def test_subresources_are_asked_about_in_their_own_kind(hooks: Hooks) -> None:
+    """Scale, Binding, Eviction and TokenRequest: what is asked for there is an object of another kind."""
+    base = f"/api/v1/namespaces/{hooks.namespace}"
+    hooks.cluster.create(f"{base}/pods", pod_named("p"))
+    hooks.cluster.create(f"{base}/serviceaccounts", {"metadata": {"name": "robot"}})
+    every = ["pods/eviction", "pods/binding", "serviceaccounts/token"]
+    path = hooks.add(lambda _: {"allowed": False}, "validating", rules=on("CREATE", resources=every))
+    asked_for = {
+        f"{base}/pods/p/binding": {"target": {"kind": "Node", "name": "n"}},
+        f"{base}/pods/p/eviction": {},
+        f"{base}/serviceaccounts/robot/token": {"spec": {"expirationSeconds": 900}},
+    }
+    for where, body in asked_for.items():
+        refused = hooks.cluster.ask("POST", where, body)
+        assert refused.code == 400 and "denied the request" in refused.json["message"], where
+    assert not hooks.cluster.get(f"{base}/pods/p")["spec"].get("nodeName")
+    asked = hooks.endpoint.of(path)
+    assert [request["kind"]["kind"] for request in asked] == ["Binding", "Eviction", "TokenRequest"]
+    assert [request["subResource"] for request in asked] == ["binding", "eviction", "token"]
+    assert asked[0]["resource"] == {"group": "", "version": "v1", "resource": "pods"}
+    assert asked[0]["object"]["target"]["name"] == "n" and asked[0]["name"] == "p"
+    assert asked[2]["object"]["spec"]["expirationSeconds"] == 900
+
+
+def test_a_scale_is_refused_and_changed_by_webhooks(hooks: Hooks) -> None:
+    base = f"/apis/apps/v1/namespaces/{hooks.namespace}/deployments"
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    hooks.cluster.create(base, {"metadata": {"name": "web"}, "spec": spec})
+    rules = on("UPDATE", groups=["apps"], resources=["deployments/scale"])
+    seen = hooks.add(lambda asked: {"allowed": asked["object"]["spec"]["replicas"] < 9}, "validating", rules=rules)
+    hooks.add(
+        lambda asked: patch(
+            {"op": "replace", "path": "/spec/replicas", "value": asked["object"]["spec"]["replicas"] + 1}
+        ),
+        rules=rules,
+    )
+    merge = {"spec": {"replicas": 4}}
+    assert hooks.cluster.patch(f"{base}/web/scale", merge)["spec"]["replicas"] == 5
+    assert hooks.cluster.get(f"{base}/web")["spec"]["replicas"] == 5
+    (first,) = hooks.endpoint.of(seen)
+    assert first["kind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+    assert first["resource"]["resource"] == "deployments" and first["subResource"] == "scale"
+    assert first["oldObject"]["spec"]["replicas"] == 2 and first["oldObject"]["kind"] == "Scale"
+    scale = hooks.cluster.get(f"{base}/web/scale")
+    scale["spec"]["replicas"] = 30
+    assert hooks.cluster.ask("PUT", f"{base}/web/scale", scale).code == 400
+    assert hooks.cluster.get(f"{base}/web")["spec"]["replicas"] == 5
+
+
+def test_conditions_that_nobody_evaluates_are_told(hooks: Hooks) -> None:
+    conditions = [{"name": "never", "expression": "false"}]
+    hooks.add(label("by", "hook"), matchConditions=conditions)
+    body = hooks.cluster.get(hooks.made[0])
+    told = hooks.cluster.ask("PUT", hooks.made[0], body).headers["warning"]
+    assert "webhooks[0].matchConditions are kept, but CEL is not evaluated here: hook.example.com is called" in told
+    assert hooks.create("a").json["metadata"]["labels"] == {"by": "hook"}

@@ -30,7 +30,7 @@ from phalanx.local.api.quotas import TABLE as QUOTAS
 from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
-from phalanx.local.api.webhooks import MUTATING, VALIDATING, Admitted, Webhooks
+from phalanx.local.api.webhooks import MUTATING, VALIDATING, Admitted, Webhooks, not_evaluated
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
 from phalanx.model.annotations import unknown
@@ -72,9 +72,13 @@ class Changes:
         body = read_object(request, options)
         asked = gated_fields(body.obj)
         obj, entry = await self.create_object(request, options, body.obj)
-        warnings = body.warnings + self.custom.warnings(request.kind, obj) + self.dropped(asked, obj)
+        warnings = body.warnings + self.warnings(request.kind, obj) + self.dropped(asked, obj)
         warnings += tuple(unknown(obj["metadata"].get("annotations")))
         return self.answer(request, obj, entry, 201, warnings)
+
+    def warnings(self, kind: Kind, obj: Json) -> tuple[str, ...]:
+        """What was written and means nothing here."""
+        return self.custom.warnings(kind, obj) + not_evaluated(kind, obj)
 
     def dropped(self, asked: list[str], obj: Json) -> tuple[str, ...]:
         """What a gate that is off has taken from a new object: silently it would be another object."""
@@ -183,7 +187,7 @@ class Changes:
             return fresh.pop() if fresh else read_object(request, options).obj
 
         obj, entry = await self.change(request, options, replacement, pinned=pinned)
-        return self.answer(request, obj, entry, 200, body.warnings + self.custom.warnings(kind, obj))
+        return self.answer(request, obj, entry, 200, body.warnings + self.warnings(kind, obj))
 
     async def change(
         self, request: Request, options: WriteOptions, mutate: Mutate, *, pinned: bool, applied: bool = False

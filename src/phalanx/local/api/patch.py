@@ -46,9 +46,7 @@ class Patches:
             return new
 
         obj, entry = await self._changes.change(request, options, mutate, pinned=pins(patch, language))
-        return self._changes.answer(
-            request, obj, entry, 200, (*warnings, *self._changes.custom.warnings(request.kind, obj))
-        )
+        return self._changes.answer(request, obj, entry, 200, (*warnings, *self._changes.warnings(request.kind, obj)))
 
     def language(self, request: Request) -> str:
         language = media_type(request.content_type)
@@ -110,7 +108,7 @@ class Patches:
             return _in_version(request, new)
 
         obj, stored_entry = await changes.change(request, options, mutate, pinned=bool(pinned), applied=True)
-        return changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.custom.warnings(kind, obj)))
+        return changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.warnings(kind, obj)))
 
 
 def _in_version(request: Request, obj: Json) -> Json:

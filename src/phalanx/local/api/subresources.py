@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.base.clock import rfc3339
@@ -16,7 +17,7 @@ from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
-from phalanx.local.api.view import decode, encode
+from phalanx.local.api.view import api_version, decode, encode
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import PROTOBUF, conform, media_type, parse
@@ -40,13 +41,15 @@ class Subresources:
             case "binding", "create":
                 return await self.bind(request)
             case "eviction", "create":
-                return await self._evictions.evict(request, read_body(request)[0])
+                eviction = await self._admitted(request, "CREATE", read_body(request)[0])
+                return await self._evictions.evict(request, eviction)
             case "scale", "update" | "patch":
                 return await self._scale(request)
             case "finalize", "update":
                 return await self._finalize(request)
             case "token", "create":
-                return self._token(request)
+                body, warnings = read_body(request, write_options(request))
+                return self._token(request, await self._admitted(request, "CREATE", body), warnings)
         raise NotFound("the server could not find the requested resource")
 
     async def bind(self, request: Request) -> Answer:
@@ -56,6 +59,7 @@ class Subresources:
         binding, _ = parse(request.body, request.content_type, schema)
         if schema is not None and media_type(request.content_type) != PROTOBUF:
             conform(binding, schema)
+        binding = await self._admitted(request, "CREATE", binding)
         return await self._bindings.bind(request, binding, dry_run=options.dry_run)
 
     # -- scale --------------------------------------------------------------------------------------------------
@@ -91,8 +95,10 @@ class Subresources:
                 warnings[:] = _shape_scale(new, options)
                 return new
 
+        chosen = await self._admitted_scale(request, wanted) if self._hooked else wanted
+
         def mutate(current: Json) -> Json:
-            scale = wanted(current)
+            scale = chosen(current)
             replicas = (scale.get("spec") or {}).get("replicas") or 0
             if replicas < 0:
                 error = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
@@ -114,6 +120,35 @@ class Subresources:
         obj, entry = await self._changes.change(request, options, mutate, pinned=pinned)
         stored = decode(entry.value) if entry is not None else obj
         return Answer(200, encode(scale_of(kind, stored)), warnings=tuple(warnings))
+
+    async def _admitted_scale(self, request: Request, wanted: Callable[[Json], Json]) -> Callable[[Json], Json]:
+        """What webhooks make of the Scale that was asked for; they are asked once, about the object as it is now."""
+        entry = self._changes.latest(request)
+        if entry is None:
+            raise not_found(request.kind, request.name)
+        current = decode(entry.value)
+        old = scale_of(request.kind, current)
+        asked = wanted(current)
+        metadata = {**old["metadata"], **(asked.get("metadata") or {})}
+        scale = await self._admitted(request, "UPDATE", {**asked, "metadata": metadata}, old)
+        scale["metadata"] = asked.get("metadata") or {}  # whether a revision was named is for the client to say
+        return lambda _: scale
+
+    # -- webhooks -----------------------------------------------------------------------------------------------
+
+    @property
+    def _hooked(self) -> bool:
+        return self._changes.beyond and self._changes.webhooks.active
+
+    async def _admitted(self, request: Request, operation: str, new: Json, old: Json | None = None) -> Json:
+        """The object of a subresource as admission webhooks want it; itself where there are none."""
+        if not self._hooked:
+            return new
+        group, version, kind = SUBRESOURCE_KINDS[request.subresource or "binding"]
+        metadata = {"name": request.name, "namespace": request.namespace, **(new.get("metadata") or {})}
+        new = {**new, "apiVersion": api_version(group, version), "kind": kind, "metadata": metadata}
+        dry_run = write_options(request).dry_run
+        return await self._changes.webhooks.admit_own(request, operation, new, old, dry_run=dry_run)
 
     # -- namespaces/finalize ------------------------------------------------------------------------------------
 
@@ -153,11 +188,10 @@ class Subresources:
 
     # -- serviceaccounts/token ----------------------------------------------------------------------------------
 
-    def _token(self, request: Request) -> Answer:
+    def _token(self, request: Request, body: Json, warnings: tuple[str, ...]) -> Answer:
         entry = self._changes.latest(request)
         if entry is None:
             raise not_found(request.kind, request.name)
-        body, warnings = read_body(request, write_options(request))
         spec = body.get("spec") or {}
         seconds = spec.get("expirationSeconds") or _TOKEN_SECONDS
         if seconds < _SHORTEST_TOKEN:

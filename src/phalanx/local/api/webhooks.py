@@ -23,8 +23,9 @@ from phalanx.local.api.request import Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.api.webhook_calls import Caller, CallFailed, Target, target_of
 from phalanx.local.store.contract import Entry
+from phalanx.model.builtin import body_schema
 from phalanx.model.decode import conform
-from phalanx.model.kinds import Json, Kind, Version
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind, Version
 from phalanx.model.selectors import LabelMatcher, from_selector
 
 GROUP = "admissionregistration.k8s.io"
@@ -54,6 +55,7 @@ class Admitted:
     new: Json | None  # in the storage version
     old: Json | None
     dry_run: bool
+    own: tuple[str, str, str] | None = None  # (group, version, kind) where a subresource speaks a kind of its own
 
     @property
     def name(self) -> str:
@@ -87,6 +89,13 @@ class Webhooks:
             if hook.body.get("reinvocationPolicy") == "IfNeeded" and encode(about.new) != seen:
                 await self._mutate_by(hook, version, about)
         return about.new
+
+    async def admit_own(self, request: Request, operation: str, new: Json, old: Json | None, *, dry_run: bool) -> Json:
+        """The object of a subresource that speaks its own kind (Scale, Eviction, …), as all webhooks want it."""
+        about = Admitted(request, operation, new, old, dry_run, SUBRESOURCE_KINDS[request.subresource or "binding"])
+        admitted = await self.mutate(about)
+        await self.validate(about)
+        return admitted
 
     async def refuse_or_pass(self, about: Admitted) -> None:
         """A deletion: mutating webhooks may refuse it, too, and have nothing to change."""
@@ -169,11 +178,14 @@ class Webhooks:
         assert about.new is not None
         kind = about.request.kind
         before: Json = about.new["metadata"]
-        patched = json_patch(object_in(kind, version, encode(about.new)), operations)
+        shown = decode(encode(about.new)) if about.own else object_in(kind, version, encode(about.new))
+        patched = json_patch(shown, operations)
         if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
             raise ValueError("what it leaves is not an object with metadata")
-        conform(patched, version.schema)
-        if version.to_storage is not None:
+        schema = body_schema(*about.own) if about.own else version.schema
+        assert schema is not None  # every kind of a subresource has one
+        conform(patched, schema)
+        if version.to_storage is not None and not about.own:
             patched = version.to_storage(patched)
         patched["apiVersion"], patched["kind"] = about.new["apiVersion"], about.new["kind"]
         metadata = patched["metadata"]
@@ -182,7 +194,7 @@ class Webhooks:
                 metadata[field] = before[field]
             else:
                 metadata.pop(field, None)
-        if kind.default is not None:
+        if kind.default is not None and not about.own:
             kind.default(patched)
         about.new = patched
 
@@ -219,6 +231,18 @@ class Webhooks:
     def _failed(self, hook: Hook, why: str) -> None:
         if hook.body.get("failurePolicy") != "Ignore":
             raise InternalError(f'Internal error occurred: failed calling webhook "{hook.name}": {why}')
+
+
+def not_evaluated(kind: Kind, obj: Json) -> tuple[str, ...]:
+    """Warnings for whoever writes a configuration that means more than is heeded here."""
+    if kind.key not in (MUTATING, VALIDATING):
+        return ()
+    return tuple(
+        f"webhooks[{index}].matchConditions are kept, but CEL is not evaluated here: {hook.get('name')} is called for "
+        "all that its rules and selectors choose"
+        for index, hook in enumerate(obj.get("webhooks") or ())
+        if hook.get("matchConditions")
+    )
 
 
 def _labels(obj: Json | None) -> dict[str, str]:
@@ -263,11 +287,12 @@ def _question(about: Admitted, version: Version, uid: str) -> Json:
     kind = request.kind
 
     def seen(obj: Json | None) -> Json | None:
-        return object_in(kind, version, encode(obj)) if obj is not None else None
+        return obj if obj is None or about.own else object_in(kind, version, encode(obj))
 
     def names(of: Version) -> tuple[Json, Json]:
         shared = {"group": kind.group, "version": of.name}
-        return {**shared, "kind": kind.kind}, {**shared, "resource": kind.plural}
+        group, spoken, name = about.own or (kind.group, of.name, kind.kind)
+        return {"group": group, "version": spoken, "kind": name}, {**shared, "resource": kind.plural}
 
     kind_name, resource = names(version)
     asked_kind, asked_resource = names(request.version)
