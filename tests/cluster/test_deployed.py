@@ -11,10 +11,13 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
 import yaml
@@ -33,6 +36,7 @@ KUBECTL = shutil.which("kubectl")
 class Deployed:
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self.cluster, self.directory = cluster, directory
+        self.lines: list[str] = []  # what each part said when it was ready
 
     def kubectl(self, *arguments: str) -> str:
         environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.directory)}
@@ -52,7 +56,7 @@ class Deployed:
     def start(self, file: str, account: str) -> tuple[subprocess.Popen[str], str]:
         """The command of a manifest, listening where a test may."""
         container = documents(file)[0]["spec"]["template"]["spec"]["containers"][0]
-        arguments = [re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", text) for text in container["args"]]
+        arguments = [re.sub(r"(0\.0\.0\.0|127\.0\.0\.1):\d+", "127.0.0.1:0", text) for text in container["args"]]
         return start(*arguments, "--kubeconfig", str(self.kubeconfig(account)))
 
     def audited(self) -> list[Json]:
@@ -80,6 +84,7 @@ def deployed(
         assert found, running[1][1]
         where = f"simulation.phalanx.dev/endpoint=127.0.0.1:{found[1]}"
         made.kubectl("annotate", "service", "phalanx-webhook", "--namespace", "phalanx-system", where)
+        made.lines = [line for _, line in running]
         yield made
     finally:
         for process, _ in running:
@@ -123,3 +128,69 @@ def test_the_parts_may_do_nothing_else(deployed: Deployed) -> None:
         ("DELETE", "/apis/scheduling.phalanx.dev/v1beta1/namespaces/default/podgroups"),
     ):
         assert deployed.cluster.ask(method, path, token=token).code == 403, path
+
+
+@pytest.mark.parametrize("part", ["scheduler", "controllers"])
+def test_metrics_are_for_whom_the_api_server_allows_and_probes_for_everybody(deployed: Deployed, part: str) -> None:
+    line = next(line for line in deployed.lines if line.startswith(f"ready {part}"))
+    found = re.search(r"secure=(https://127\.0\.0\.1:\d+)", line)
+    assert found, line
+    deployed.kubectl("create", "serviceaccount", f"scraper-{part}")
+    token = deployed.kubectl("create", "token", f"scraper-{part}").strip()
+    trusting = ssl._create_unverified_context()  # as kube-scheduler's own certificate, it is made at start
+
+    def ask(path: str, token: str = "") -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            with urlopen(Request(found[1] + path, headers=headers), timeout=20, context=trusting) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+
+    assert ask("/livez") == (200, "ok")
+    assert ask("/metrics")[0] == 401 and ask("/metrics", "made-up")[0] == 401
+    code, said = ask("/metrics", token)
+    assert code == 403 and "no permission to get the non-resource URL /metrics" in said
+    other = deployed.kubectl("create", "token", "default").strip()
+    deployed.kubectl(
+        "create", "clusterrolebinding", f"scrapes-{part}", "--clusterrole=phalanx-metrics-reader",
+        "--serviceaccount=default:default",
+    )  # fmt: skip
+    code, said = ask("/metrics", other)
+    assert code == 200 and ("scheduler_pending_pods" if part == "scheduler" else "phalanx_webhook_answers") in said
+    assert ask("/dashboard/")[0] == 404, "the dashboard is for loopback"
+    if part == "scheduler":
+        assert ask("/phalanx/v1/state")[0] == 401 and ask("/phalanx/v1/state", other)[0] == 403
+
+
+def test_the_dashboard_of_the_deployed_scheduler_shows_what_happened(deployed: Deployed) -> None:
+    """Through its loopback port, as kubectl port-forward reaches it: events and what-if with the rights of its role."""
+    cluster = deployed.cluster
+    found = re.search(r"health=(http://127\.0\.0\.1:\d+)", deployed.lines[0])
+    assert found, deployed.lines
+    deployed.kubectl("create", "serviceaccount", "viewer")
+    deployed.kubectl(
+        "create", "clusterrolebinding", "views", "--clusterrole=phalanx-asker", "--serviceaccount=default:viewer"
+    )
+    token = deployed.kubectl("create", "token", "viewer").strip()
+    jar = build_opener(HTTPCookieProcessor())
+    origin = {"Origin": found[1]}
+
+    def ask(path: str, body: Json | None = None) -> Json:
+        data = json.dumps(body).encode() if body is not None else None
+        with jar.open(Request(f"{found[1]}/dashboard/{path}", data, origin), timeout=20) as answer:
+            told: Json = json.loads(answer.read())
+            return told
+
+    assert ask("api/session", {"token": token}) == {}
+    cluster.create("/apis/batch/v1/namespaces/default/jobs", job("seen", 2))
+
+    def bound() -> list[Json]:
+        pods = [pod for pod in cluster.get(PODS)["items"] if pod["metadata"]["name"].startswith("seen-")]
+        return pods if sum(bool(pod["spec"].get("nodeName")) for pod in pods) == 2 else []
+
+    name = until(bound, "two bound pods")[0]["metadata"]["name"]
+    told = until(lambda: ask(f"api/events?key=pod/default/{name}").get("events"), "events of the pod")
+    assert "Scheduled" in {event["reason"] for event in told}
+    asked = ask("api/whatif", {"text": json.dumps(job("asked", 2)), "namespace": "default"})
+    assert asked["outlook"]

@@ -77,7 +77,7 @@ def test_an_api_server_takes_all_objects_it_knows() -> None:
                         taken.append(body["kind"])
         finally:
             await cluster.stop()
-        assert taken.count("Deployment") == 2 and taken.count("ClusterRole") == 2 and "Service" in taken
+        assert taken.count("Deployment") == 2 and taken.count("ClusterRole") == 4 and "Service" in taken
 
     asyncio.run(scenario())
 
@@ -115,15 +115,29 @@ def test_every_option_of_cluster_mode_is_documented() -> None:
     options = [
         option.opts[0] for option in controllers.params if (getattr(option, "help", "") or "").startswith("cluster:")
     ]
-    assert len(options) == 8
+    assert len(options) == 9
     assert [option for option in options if f"`{option}" not in text] == []
 
 
 def test_what_is_installed_is_bounded_pinned_and_closed() -> None:
     bodies = [body for file in sorted(DEPLOY.glob("*.yaml")) for body in documents(file.name)]
     budgets = {body["metadata"]["name"] for body in bodies if body["kind"] == "PodDisruptionBudget"}
-    closed = [body["spec"] for body in bodies if body["kind"] == "NetworkPolicy" and not body["spec"].get("ingress")]
-    assert closed == [{"podSelector": {}, "policyTypes": ["Ingress"]}]
+    policies = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "NetworkPolicy"}
+    assert policies.pop("phalanx-closed") == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    opened = {
+        (direction, name, port["port"])
+        for name, spec in policies.items()
+        for direction in ("ingress", "egress")
+        for rule in spec.get(direction, ())
+        for port in rule["ports"]
+    }
+    assert opened == {
+        ("egress", "phalanx-to-api-server", 443),
+        ("egress", "phalanx-to-api-server", 6443),
+        ("egress", "phalanx-to-api-server", 53),
+        ("ingress", "phalanx-webhook", "webhook"),
+        ("ingress", "phalanx-metrics", "secure"),
+    }
     for body in (body for body in bodies if body["kind"] == "Deployment"):
         name, spec = body["metadata"]["name"], body["spec"]["template"]["spec"]
         (container,) = spec["containers"]
@@ -132,4 +146,8 @@ def test_what_is_installed_is_bounded_pinned_and_closed() -> None:
         assert container["resources"]["limits"]["memory"]
         assert container["securityContext"]["readOnlyRootFilesystem"] and spec["securityContext"]["runAsNonRoot"]
         assert "podAntiAffinity" in spec["affinity"]
-        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+        assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "secure", "scheme": "HTTPS"}
+        assert all(probe["httpGet"]["scheme"] == "HTTPS" for key, probe in container.items() if key.endswith("Probe"))
+        plain = [text for text in container["args"] if text.startswith("--health")]
+        assert all(text.startswith("--health=127.0.0.1:") for text in plain), "nothing is said in plain text to others"
+        assert {port["name"] for port in container["ports"]} <= {"secure", "webhook"}

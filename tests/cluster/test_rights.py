@@ -24,6 +24,10 @@ from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.local.api.rights import Rights
 from phalanx.model.gates import Gates
+from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.reading import Reader
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.web.questions import Questions
 
 Json = dict[str, Any]
 NATIVE = Gates({"WorkloadWithJob": False})
@@ -60,7 +64,19 @@ async def use_scheduler(cluster: Beside, client: Recording) -> None:
         d.Evict(4, "default", bound["name"], bound["uid"], message="m"),
     )
     assert [outcomes[id_].problem for id_ in (2, 3, 4)] == ["", "", ""]
+    await ask(service, client)
     await service.stop()
+
+
+async def ask(service: SchedulerService, client: Recording) -> None:
+    """What people ask it, from the command line and in the dashboard."""
+    diagnostics = Diagnostics(service.engine, client, Gates(), lambda: True)  # type: ignore[arg-type]
+    questions = Questions(Reader(service.engine, service.now), diagnostics, client)  # type: ignore[arg-type]
+    item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": pods()["spec"]}
+    outlook = json.loads(await questions.whatif(json.dumps({"text": json.dumps(item)}).encode()))
+    assert outlook["outlook"]
+    told = json.loads(await questions.events({"key": "pod/default/p"}))
+    assert "problem" not in told
 
 
 VOLUME = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}

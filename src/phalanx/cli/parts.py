@@ -122,6 +122,12 @@ async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str)
     "--leader-elect/--no-leader-elect", default=True, show_default=True, help="cluster: write only with the lease."
 )
 @click.option("--health", default="", metavar="HOST:PORT", help="cluster: /livez /readyz; /metrics on loopback.")
+@click.option(
+    "--secure",
+    default="",
+    metavar="HOST:PORT",
+    help="cluster: TLS with the webhook's certificate: /livez /readyz; /metrics for tokens the API server allows.",
+)
 @log_level_option("info")
 def controllers(
     kubeconfig: str,
@@ -135,6 +141,7 @@ def controllers(
     namespace: str,
     leader_elect: bool,
     health: str,
+    secure: str,
     log_level: str,
 ) -> int:
     """Run the workload and disruption controllers of a local cluster, or make groups beside those of a real one.
@@ -158,20 +165,21 @@ def controllers(
                 kubeconfig=kubeconfig,
                 context=context,
                 scheduler_name=scheduler_name,
-                webhook=Listen.parse(webhook_listen) if webhook_listen else None,
+                webhook=Listen.parse(webhook_listen, "--webhook-listen") if webhook_listen else None,
                 tls_dir=Path(tls_dir) if tls_dir else None,
                 webhook_hosts=hosts,
                 configuration=webhook_configuration,
                 namespace=namespace,
                 leader_elect=leader_elect,
                 lease=LeaseSettings("phalanx-controllers", namespace),
-                health=Listen.parse(health) if health else None,
+                health=Listen.parse(health, "--health") if health else None,
+                secure=Listen.parse(secure, "--secure") if secure else None,
             ),
             log_level,
         )
-    if scheduler_name or webhook_listen or hosts or tls_dir or health:
+    if scheduler_name or webhook_listen or hosts or tls_dir or health or secure:
         raise ConfigProblem(
-            "--mode", "--scheduler-name, --webhook-*, --tls-dir and --health belong to --mode cluster; add it"
+            "--mode", "--scheduler-name, --webhook-*, --tls-dir, --health and --secure belong to --mode cluster; add it"
         )
     from phalanx.base.clock import SystemClock
     from phalanx.serve.component import Loop
@@ -197,6 +205,8 @@ def _run_cluster_mode(settings: ClusterModeSettings, log_level: str) -> int:
             line += f" webhook=https://{settings.webhook.host}:{process.webhook.port}"
         if process.health is not None and settings.health is not None:
             line += f" health=http://{settings.health.host}:{process.health.port}"
+        if process.health is not None and settings.secure is not None:
+            line += f" secure=https://{settings.secure.host}:{process.health.secure_port}"
         return line
 
     return run(process, ready, _say)

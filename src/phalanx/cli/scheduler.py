@@ -45,6 +45,15 @@ from phalanx.cli.progress import progress
     help="/livez /readyz; /metrics on loopback.",
 )
 @click.option(
+    "--secure",
+    default="",
+    metavar="HOST:PORT",
+    help="TLS: /livez /readyz; /metrics and questions for tokens the API server allows.",
+)
+@click.option(
+    "--secure-tls-dir", default="", metavar="DIR", help="tls.crt and tls.key for --secure.  [default: generated]"
+)
+@click.option(
     "--dashboard/--no-dashboard",
     default=True,
     show_default=True,
@@ -62,6 +71,8 @@ def scheduler(
     lease_name: str,
     lease_namespace: str,
     health: str,
+    secure: str,
+    secure_tls_dir: str,
     dashboard: bool,
     record: str | None,
     log_level: str,
@@ -82,7 +93,7 @@ def scheduler(
 
     configure_logging(log_level)
     parsed, document = load_config(config, scheduler_name)
-    where = Listen.parse(health)
+    where = Listen.parse(health, "--health")
     process = SchedulerProcess(
         SchedulerSettings(
             kubeconfig=kubeconfig,
@@ -95,6 +106,8 @@ def scheduler(
             lease_namespace=lease_namespace,
             health_host=where.host,
             health_port=where.port,
+            secure=Listen.parse(secure, "--secure") if secure else None,
+            secure_tls_dir=Path(secure_tls_dir) if secure_tls_dir else None,
             record=Path(record) if record else None,
         ),
         beside=DashboardAtHealth if dashboard else None,
@@ -105,8 +118,11 @@ def scheduler(
         sys.stdout.flush()
 
     def ready() -> str:
-        port = process.health.port if process.health is not None else 0
-        return f"ready scheduler {parsed.profiles[0].scheduler_name} health=http://{where.host}:{port}"
+        name, served = parsed.profiles[0].scheduler_name, process.health
+        line = f"ready scheduler {name} health=http://{where.host}:{served.port if served is not None else 0}"
+        if served is not None and served.secure_port:
+            line += f" secure=https://{Listen.parse(secure).host}:{served.secure_port}"
+        return line
 
     return run(process, ready, say)
 

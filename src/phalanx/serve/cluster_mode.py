@@ -10,6 +10,7 @@ import datetime
 import logging
 import random
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,8 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
-from phalanx.serve.health import HealthServer
+from phalanx.serve.callers import Callers
+from phalanx.serve.health import HealthServer, Secure, certificate
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.settings import Listen
 from phalanx.serve.watchdog import Watchdog
@@ -55,6 +57,7 @@ class ClusterModeSettings:
     leader_elect: bool = True
     lease: LeaseSettings = field(default_factory=lambda: LeaseSettings("phalanx-controllers", "phalanx-system"))
     health: Listen | None = None
+    secure: Listen | None = None  # with TLS, for callers the API server knows
 
 
 async def probe(api: GroupApi, ask: Ask) -> Abilities:
@@ -85,6 +88,7 @@ class ClusterMode:
         self.webhook: WebhookServer | None = None
         self.health: HealthServer | None = None
         self.authority = b""  # PEM: whom the API server must trust
+        self._tls: ssl.SSLContext | None = None  # of the webhook
         self._tasks: list[asyncio.Task[None]] = []
         self._elector: Elector | None = None
 
@@ -93,10 +97,10 @@ class ClusterMode:
         connection = load(settings.kubeconfig, settings.context) if settings.kubeconfig else in_cluster()
         http = self._http = await connected(connection, "phalanx-controllers")
         await wait_for_server(http)
-        await self.start_with(http, lambda path: http.request("GET", path))
+        await self.start_with(http, lambda path: http.request("GET", path), Callers(connection))
 
-    async def start_with(self, client: Client, ask: Ask) -> None:
-        """The same over any client."""
+    async def start_with(self, client: Client, ask: Ask, callers: Callers | None = None) -> None:
+        """The same over any client. `callers`: who may look at the address with TLS."""
         settings = self._settings
         api = GroupApi(client)
         controllers = self.controllers = ClusterControllers(api, self._clock)
@@ -108,8 +112,8 @@ class ClusterMode:
         self._tasks.append(asyncio.create_task(controllers.follow(), name="follow"))
         if settings.webhook is not None:
             await self._serve_webhook(client, controllers, settings.webhook)
-        if settings.health is not None:
-            await self._serve_health(controllers, settings.health)
+        if settings.health is not None or settings.secure is not None:
+            await self._serve_health(controllers, settings.health or Listen("127.0.0.1", 0), callers)
         self._tasks.append(asyncio.create_task(self._work(client, controllers), name="work"))
         ready = asyncio.create_task(controllers.ready.wait())
         done, _ = await asyncio.wait({ready, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -138,11 +142,12 @@ class ClusterMode:
             identity = await from_secret(client, settings.secret, settings.namespace, hosts, now)
         self.authority = identity.ca
         self.webhook = WebhookServer(controllers.directory, controllers.ready)
-        await self.webhook.start(listen.host, listen.port, identity.context())
+        self._tls = identity.context()
+        await self.webhook.start(listen.host, listen.port, self._tls)
         if identity.ca and settings.configuration:
             await publish(client, settings.configuration, identity.ca)
 
-    async def _serve_health(self, controllers: ClusterControllers, listen: Listen) -> None:
+    async def _serve_health(self, controllers: ClusterControllers, listen: Listen, callers: Callers | None) -> None:
         registry = CollectorRegistry()
         answers = Counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], registry=registry)
         told: dict[str, int] = {}
@@ -163,6 +168,9 @@ class ClusterMode:
             before_scrape=refresh,
         )
         await self.health.start(listen.host, listen.port)
+        if self._settings.secure is not None and callers is not None:
+            tls = self._tls or certificate(None, self._clock.now())
+            await self.health.start_secure(Secure(self._settings.secure, tls, callers))
 
     def again(self) -> ClusterMode:
         """A new life at the same addresses, that stands by."""
@@ -171,6 +179,8 @@ class ClusterMode:
             settings = replace(settings, webhook=replace(settings.webhook, port=self.webhook.port))
         if settings.health is not None and self.health is not None:
             settings = replace(settings, health=replace(settings.health, port=self.health.port))
+        if settings.secure is not None and self.health is not None:
+            settings = replace(settings, secure=replace(settings.secure, port=self.health.secure_port))
         return ClusterMode(settings, clock=self._clock, before=self._elector)
 
     async def until_failure(self) -> None:

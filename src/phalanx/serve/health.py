@@ -1,25 +1,57 @@
 """/livez, /readyz, /healthz and /metrics of a component that has no API of its own.
 
-Where other machines can reach the address it answers probes and nothing else. Metrics and questions, which come with
-bearer tokens, are then on the loopback address one port further: `kubectl port-forward` goes there through the API
-server's TLS, and no token crosses a network in plain text.
+Where other machines can reach the plain address it answers probes and nothing else. Metrics and questions, which come
+with bearer tokens, are then on the loopback address one port further: `kubectl port-forward` goes there through the API
+server's TLS, and no token crosses a network in plain text. A second address may speak TLS: there metrics and questions
+are for callers whom the API server knows and allows, and probes for everybody.
 """
 
 from __future__ import annotations
 
+import datetime
 import logging
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.local.api.tls import Identity, Pair, load_identity
+from phalanx.serve.callers import Callers, refused
 from phalanx.serve.settings import Listen, cannot_listen
 
 log = logging.getLogger(__name__)
 
 Check = Callable[[], str]  # "" = fine, otherwise what is wrong
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """The address that speaks TLS, with what certificate, and who says who may look."""
+
+    listen: Listen
+    tls: ssl.SSLContext
+    callers: Callers
+
+
+def certificate(directory: Path | None, now: float) -> ssl.SSLContext:
+    """tls.crt and tls.key of a directory; without one a certificate made at start, which nobody can verify."""
+    if directory is None:
+        when = datetime.datetime.fromtimestamp(now, datetime.UTC)
+        return load_identity(None, (socket.gethostname(),), when).context()
+    try:
+        pair = Pair((directory / "tls.key").read_bytes(), (directory / "tls.crt").read_bytes())
+        return Identity(b"", pair).context()
+    except OSError as error:
+        raise ConfigProblem(
+            "--secure-tls-dir", f"cannot read {error.filename or directory}: {error.strerror}"
+        ) from None
 
 
 class HealthServer:
@@ -33,15 +65,20 @@ class HealthServer:
         ready: Mapping[str, Check] | None = None,
         before_scrape: Callable[[], None] | None = None,
         extensions: Mapping[str, Handler] | None = None,
+        guarded: tuple[str, ...] = (),
     ) -> None:
-        """`extensions`: further paths, which must decide themselves who may ask."""
+        """`extensions`: further paths, which must decide themselves who may ask; `guarded`: those of them for which a
+        token is shown with every request, and which are on the address with TLS, too."""
+        self._guarded = guarded
         self._registry = registry
         self._live, self._ready = dict(live or {}), dict(ready or {})
         self._before_scrape = before_scrape
         self._extensions = dict(extensions or {})
         self._runner: web.AppRunner | None = None
         self._probes: web.AppRunner | None = None
+        self._secure: web.AppRunner | None = None
         self.port = 0
+        self.secure_port = 0
         self.private_port = 0  # of metrics and questions, on loopback
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -57,6 +94,25 @@ class HealthServer:
         self.private_port = self._runner.addresses[0][1]
         log.info("probes on %s:%d; metrics and questions on 127.0.0.1:%d", host, self.port, self.private_port)
 
+    async def start_secure(self, secure: Secure) -> None:
+        app = web.Application(client_max_size=8 << 20)
+        self._add_probes(app)
+
+        async def metrics(request: web.Request) -> web.StreamResponse:
+            try:
+                await secure.callers.check_request(request)
+            except ApiProblem as problem:
+                return refused(problem)
+            return await self._metrics(request)
+
+        app.router.add_get("/metrics", metrics)
+        for path in self._guarded:
+            app.router.add_route("*", path, self._extensions[path])
+        where = secure.listen
+        self._secure = await self._serve(app, where.host, where.port, secure.tls, "--secure")
+        self.secure_port = self._secure.addresses[0][1]
+        log.info("probes, metrics and questions with TLS on %s:%d", where.host, self.secure_port)
+
     def _add_probes(self, app: web.Application) -> None:
         app.router.add_get("/livez", self._handler(self._live))
         app.router.add_get("/healthz", self._handler(self._live))
@@ -71,21 +127,23 @@ class HealthServer:
         return app
 
     @staticmethod
-    async def _serve(app: web.Application, host: str, port: int) -> web.AppRunner:
+    async def _serve(
+        app: web.Application, host: str, port: int, tls: ssl.SSLContext | None = None, option: str = "--health"
+    ) -> web.AppRunner:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
         except OSError as problem:
             await runner.cleanup()
-            raise cannot_listen("--health", host, port, problem) from None
+            raise cannot_listen(option, host, port, problem) from None
         return runner
 
     async def stop(self) -> None:
-        for runner in (self._probes, self._runner):
+        for runner in (self._secure, self._probes, self._runner):
             if runner is not None:
                 await runner.cleanup()
-        self._probes = self._runner = None
+        self._secure = self._probes = self._runner = None
 
     @staticmethod
     def _handler(checks: Mapping[str, Check]) -> Handler:

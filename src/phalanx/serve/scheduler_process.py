@@ -25,13 +25,15 @@ from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
+from phalanx.serve.callers import Callers
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
-from phalanx.serve.health import HealthServer
+from phalanx.serve.health import HealthServer, Secure, certificate
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.settings import Listen
 from phalanx.serve.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ class SchedulerSettings:
     lease_namespace: str = ""
     health_host: str = "127.0.0.1"
     health_port: int = 0
+    secure: Listen | None = None  # with TLS, for callers the API server knows
+    secure_tls_dir: Path | None = None
     record: Path | None = None
 
 
@@ -157,14 +161,19 @@ class SchedulerProcess:
             lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
         )
         self._watching = asyncio.create_task(watchdog.run(), name="watchdog")
+        callers = Callers(connection)
         self.health = HealthServer(
             metrics.registry,
             live=watchdog.checks,
             ready={"informer-sync": lambda: ", ".join(service.unsynced)},
             before_scrape=metrics.refresh,
-            extensions=self._questions(connection, client, service),
+            extensions=self._questions(callers, client, service),
+            guarded=PATHS,
         )
         await self.health.start(settings.health_host, settings.health_port)
+        if settings.secure is not None:
+            tls = certificate(settings.secure_tls_dir, self._clock.now())
+            await self.health.start_secure(Secure(settings.secure, tls, callers))
         await wait_for_server(client)
         if self._beside is not None:
             self._showing = asyncio.create_task(kept("the dashboard", self._beside.run), name="dashboard")
@@ -175,11 +184,11 @@ class SchedulerProcess:
             ready.cancel()
             self._task.result()
 
-    def _questions(self, connection: Connection, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
+    def _questions(self, callers: Callers, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
         diagnostics = self.diagnostics = Diagnostics(
             service.engine, client, self._settings.gates, lambda: service.synced, self._clock.now
         )
-        guarded = Guarded(diagnostics, connection)
+        guarded = Guarded(diagnostics, callers)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_beside is not None:
             self._beside = self._make_beside(service, diagnostics, guarded, client, self._clock, self.leader)
@@ -221,6 +230,8 @@ class SchedulerProcess:
         settings, health = self._settings, self.health
         if health is not None:
             settings = replace(settings, health_port=health.port)
+            if settings.secure is not None:
+                settings = replace(settings, secure=replace(settings.secure, port=health.secure_port))
         if settings.record is not None:
             settings = replace(settings, record=next_recording(settings.record))
         return SchedulerProcess(settings, clock=self._clock, beside=self._make_beside, before=self._elector)

@@ -26,11 +26,11 @@ class Listen:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Listen:
+    def parse(cls, text: str, option: str = "--listen") -> Listen:
         host, separator, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not separator or not host or not port.isdigit() or int(port) > 65535:
-            raise ConfigProblem("--listen", f"{text!r} is not HOST:PORT, for example {DEFAULT_LISTEN}")
+            raise ConfigProblem(option, f"{text!r} is not HOST:PORT, for example {DEFAULT_LISTEN}")
         return cls(host, int(port))
 
     @property
