@@ -423,6 +423,21 @@ def test_what_a_stricter_schema_would_refuse_stays_as_it_is_and_can_be_changed_e
         world.patch(f"{CRONS}/a", {"spec": {"replicas": 8}}, MERGE)
 
 
+def test_a_list_without_keys_that_changed_is_judged_as_a_whole(world: World) -> None:
+    body = definition()
+    listed = {"type": "array", "items": {"type": "string"}}
+    properties = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    properties["names"] = listed
+    world.create(DEFINITIONS, body)
+    world.create(CRONS, {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *", "names": ["old"]}})
+    items = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/names/items"
+    strict = [{"op": "add", "path": items + "/enum", "value": ["new"]}]
+    world.patch(f"{DEFINITIONS}/crontabs.stable.example.com", strict, JSON_PATCH)
+    assert world.patch(f"{CRONS}/a", {"spec": {"image": "other"}}, MERGE)["spec"]["names"] == ["old"]
+    with pytest.raises(Invalid, match=r"spec.names\[0\]: Unsupported value"):
+        world.patch(f"{CRONS}/a", {"spec": {"names": ["old", "new"]}}, MERGE)
+
+
 def test_a_put_of_what_is_not_there_is_not_found(world: World) -> None:
     world.create(DEFINITIONS, definition())
     body = {"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "none"}, "spec": {}}

@@ -118,6 +118,18 @@ def test_propagation_is_left_to_the_collector(world: World, policy: str, finaliz
     assert (left["metadata"]["finalizers"] if left else None) == finalizers
 
 
+def test_pods_of_a_replication_controller_stay_unless_somebody_says_otherwise(world: World) -> None:
+    path = "/api/v1/namespaces/default/replicationcontrollers"
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    for name, told, finalizers in (("x", {}, ["orphan"]), ("y", {"propagationPolicy": "Background"}, None)):
+        world.create(
+            path, {"metadata": {"name": name, "finalizers": ["example.com/a"]}, "spec": {"template": template}}
+        )
+        world.delete(f"{path}/{name}", **told)
+        found = world.get(f"{path}/{name}")["metadata"]["finalizers"]
+        assert found == ["example.com/a", *(finalizers or [])]
+
+
 def test_the_old_way_to_orphan(world: World) -> None:
     world.create(CONFIGS, config("c"))
     world.delete(f"{CONFIGS}/c", orphanDependents="true")

@@ -165,6 +165,22 @@ def test_a_quota_may_be_about_claims_of_a_volume_attributes_class(space: Space) 
     space.used({"persistentvolumeclaims": "1"})
 
 
+def test_devices_that_claims_ask_for_are_counted_by_class(space: Space) -> None:
+    gold = "gold.deviceclass.resource.k8s.io/devices"
+    space.quota({gold: "3", "count/resourceclaims.resource.k8s.io": "5"})
+
+    def claim(name: str, **request: Any) -> int:
+        body = {"metadata": {"name": name}, "spec": {"devices": {"requests": [{"name": "r", **request}]}}}
+        return space.cluster.ask("POST", f"/apis/resource.k8s.io/v1/namespaces/{space.name}/resourceclaims", body).code
+
+    exactly = {"deviceClassName": "gold", "count": 2}
+    assert [claim("a", exactly=exactly), claim("b", exactly=exactly)] == [201, 403]
+    either = [{"name": "x", **exactly}, {"name": "y", "deviceClassName": "silver"}]
+    assert claim("c", firstAvailable=either) == 403
+    assert claim("d", exactly={"deviceClassName": "silver", "allocationMode": "All"}) == 201
+    space.used({gold: "2", "count/resourceclaims.resource.k8s.io": "2"})
+
+
 def test_services_and_claims(space: Space) -> None:
     space.quota({"services.nodeports": "1", "requests.storage": "1Gi"})
     spec = {"type": "NodePort", "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]}

@@ -114,7 +114,31 @@ class _Rules:
         if not errors:
             return []
         known = {str(error) for error in self._errors(old)}
-        return [error for error in errors if str(error) not in known]
+        return [
+            error for error in errors if str(error) not in known or not _as_it_was(error.path, new, old, self._schema)
+        ]
+
+
+def _as_it_was(path: str, new: Any, old: Any, schema: Json) -> bool:
+    """Whether what stands at a path did not change. Items of a list without keys are what they are as a whole list."""
+    for field, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        if field:
+            if not (isinstance(new, dict) and isinstance(old, dict) and field in new and field in old):
+                return True  # one of the two lacks it: the words are the same, so it is the same complaint
+            new, old = new[field], old[field]
+            schema = (schema.get("properties") or {}).get(field) or schema.get("additionalProperties") or {}
+        else:
+            if schema.get("x-kubernetes-list-type") != "map":
+                return bool(new == old)
+            new, old = _item(new, int(index)), _item(old, int(index))
+            schema = schema.get("items") or {}
+        if not isinstance(schema, dict):
+            return True
+    return True
+
+
+def _item(found: Any, index: int) -> Any:
+    return found[index] if isinstance(found, list) and index < len(found) else None
 
 
 def has_defaults(schema: Any) -> bool:

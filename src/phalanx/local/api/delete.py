@@ -39,6 +39,8 @@ _RETURNS_OBJECT = frozenset(
         "podtemplates",
     }
 )
+# Kinds whose dependents stay unless the request says otherwise, as kubectl's always do.
+_LEAVES_DEPENDENTS = frozenset({"replicationcontrollers"})
 _TRIES = 5
 _BATCH = 256  # deletions on their way at once
 
@@ -145,7 +147,7 @@ class Deletes:
         now = self._changes.ctx.clock.now()
         grace = self._grace(kind, obj, options)
         before = decode(entry.value)
-        set_finalizers(metadata, options.propagation)
+        set_finalizers(metadata, options.propagation or _usual_propagation(kind, metadata))
         terminating = bool(metadata.get("deletionTimestamp"))
         held = bool(metadata.get("finalizers")) or _namespace_held(kind, obj)
         if not held and grace == 0:
@@ -194,6 +196,12 @@ def _shorten(metadata: Json, grace: int, options: DeleteOptions) -> None:
     started = parse_rfc3339(metadata["deletionTimestamp"]) - there
     metadata["deletionTimestamp"] = rfc3339(started + grace)
     metadata["deletionGracePeriodSeconds"] = grace
+
+
+def _usual_propagation(kind: Kind, metadata: Json) -> str:
+    """What happens to dependents when nobody says: nothing here, the collector takes them. Old kinds let them be."""
+    told = {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
+    return "Orphan" if kind.storage_key in _LEAVES_DEPENDENTS and not told else ""
 
 
 def set_finalizers(metadata: Json, propagation: str) -> None:

@@ -22,6 +22,7 @@ from phalanx.model.quantity import canonical, nanos
 
 TABLE = "resourcequotas"
 ONE = 10**9  # nano-units of one object
+DEVICES_OF_A_CLAIM = 32  # at most, as in resource.k8s.io
 _SHORT = frozenset(
     ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
 )
@@ -261,7 +262,25 @@ def charge_of(kind: Kind, obj: Json) -> Charge:
             prefix = f"{spec['storageClassName']}.storageclass.storage.k8s.io"
             found[f"{prefix}/requests.storage"], found[f"{prefix}/persistentvolumeclaims"] = size, ONE
         return Charge(found, attributes=_attributes_classes(obj))
+    elif key == "resourceclaims.resource.k8s.io":
+        for name, count in _devices(spec).items():
+            found[f"{name}.deviceclass.resource.k8s.io/devices"] = count * ONE
     return Charge(found)
+
+
+def _devices(spec: Json) -> dict[str, int]:
+    """How many devices of each class a claim may get: of alternatives the most, of all devices as many as it can hold."""
+    found: dict[str, int] = {}
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        most: dict[str, int] = {}
+        for wish in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
+            if wish:
+                name = str(wish.get("deviceClassName"))
+                count = DEVICES_OF_A_CLAIM if wish.get("allocationMode") == "All" else int(wish.get("count") or 1)
+                most[name] = max(most.get(name, 0), count)
+        for name, count in most.items():
+            found[name] = found.get(name, 0) + count
+    return found
 
 
 def _attributes_classes(claim: Json) -> frozenset[str]:
