@@ -77,6 +77,24 @@ def test_a_job_is_made_at_each_time_and_says_for_which() -> None:
     asyncio.run(scenario())
 
 
+def test_it_tells_what_it_made_and_what_went_missing() -> None:
+    async def scenario() -> None:
+        clock = Fast(SystemClock().now())
+        async with world(clock=clock, nodes=1) as cluster:
+            await cluster.apply(cron_job("tick", concurrencyPolicy="Forbid"))
+            await poke(cluster, clock, 300)
+            (job,) = await cluster.eventually("Job", lambda jobs: len(jobs) == 1)
+            await cluster.until("CronJob", "tick", when=lambda c: c.get("status", {}).get("active"))
+            await cluster.delete("Job", name_of(job), propagation="Background")
+
+            def told(events: list[Json]) -> bool:
+                return {"SuccessfulCreate", "MissingJob"} <= {event["reason"] for event in events}
+
+            await cluster.eventually("Event", told)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("policy", "jobs"), [("Allow", 2), ("Forbid", 1), ("Replace", 1)])
 def test_while_the_last_run_goes_on_the_policy_decides(policy: str, jobs: int) -> None:
     async def scenario() -> None:

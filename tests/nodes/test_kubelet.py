@@ -344,6 +344,18 @@ def test_a_pod_for_another_operating_system_is_refused() -> None:
     asyncio.run(scenario())
 
 
+def test_a_pod_with_a_sysctl_that_is_not_safe_is_refused() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            for name, sysctl in (("a", "kernel.msgmax"), ("b", "kernel/shm_rmid_forced")):
+                await bound(cluster, name, securityContext={"sysctls": [{"name": sysctl, "value": "1"}]})
+            refused = await cluster.until("Pod", "a", when=phase("Failed"))
+            assert refused["status"]["reason"] == "SysctlForbidden"
+            await cluster.until("Pod", "b", when=phase("Running"))
+
+    asyncio.run(scenario())
+
+
 def test_two_pods_cannot_have_one_port_of_a_node() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:

@@ -269,7 +269,7 @@ def charge_of(kind: Kind, obj: Json) -> Charge:
 
 
 def _devices(spec: Json) -> dict[str, int]:
-    """How many devices of each class a claim may get: of alternatives the most, of all devices as many as it can hold."""
+    """How many devices of each class a claim may get: of alternatives the most, of all devices what it can hold."""
     found: dict[str, int] = {}
     for request in (spec.get("devices") or {}).get("requests") or ():
         most: dict[str, int] = {}

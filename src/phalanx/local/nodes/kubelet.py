@@ -21,6 +21,7 @@ from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.fit import Ledger, amounts, host_ports, pod_requests
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
+from phalanx.local.nodes.refusals import no_room, unsuitable
 from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
     EXIT_CODE,
@@ -251,14 +252,7 @@ class SimulatedKubelet:
     async def _admit(self, place: Place, pod: KubeletPod, node: Node) -> None:
         requests, ports = pod_requests(pod), host_ports(pod)
         now = self._clock.now()
-        refusal: tuple[str, str] | None = None
-        if pod.spec.os is not None and pod.spec.os.name != node.view.os:
-            text = f"Pod is for the operating system {pod.spec.os.name}, and this node runs {node.view.os}"
-            refusal = "PodOSNotSupported", text
-        elif shortage := node.ledger.shortage(requests):
-            refusal = shortage.reason, shortage.message
-        elif ports and node.ledger.ports_taken(ports):
-            refusal = "NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports"
+        refusal = unsuitable(pod, node.view) or no_room(node.ledger, requests, ports)
         if refusal is not None:
             await self._write(place, pod, pod_status.rejected(rfc3339(now), *refusal))
             return

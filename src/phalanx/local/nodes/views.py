@@ -44,6 +44,14 @@ class KubeletContainer(Container, frozen=True, gc=False):
     lifecycle: Lifecycle | None = None
 
 
+class Sysctl(Struct, frozen=True, gc=False):
+    name: str = ""
+
+
+class SecurityContext(Struct, frozen=True, gc=False):
+    sysctls: list[Sysctl] | None = None
+
+
 class Os(Struct, frozen=True, gc=False):
     name: str = ""
 
@@ -58,6 +66,7 @@ class Spec(Struct, frozen=True, gc=False):
     active_deadline_seconds: int | None = None
     host_network: bool = False
     os: Os | None = None
+    security_context: SecurityContext | None = None
 
 
 class ContainerStatus(Struct, frozen=True, gc=False):

@@ -11,6 +11,7 @@ from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import (
     controlled_by,
     controller_of,
@@ -28,9 +29,9 @@ SCHEDULED_AT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 class CronJobController(Controller):
     name = "cronjob"
 
-    def __init__(self, caches: Caches, clock: Clock) -> None:
+    def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
         super().__init__()
-        self._client, self._clock = caches.client, clock
+        self._client, self._clock, self._events = caches.client, clock, events
         self._crons = caches.of(r.CRON_JOBS)
         self._jobs = caches.of(r.JOBS)
         self._jobs.index("controller", index_by_controller)
@@ -50,6 +51,7 @@ class CronJobController(Controller):
         jobs = self._jobs.by_index("controller", owner["metadata"]["uid"])
         running = [job for job in jobs if _outcome(job) == ""]
         status = {**(owner.get("status") or {})}
+        self._tell_ended(owner, jobs)
         successes = [job["status"].get("completionTime") for job in jobs if _outcome(job) == "Complete"]
         if any(successes):
             latest = max(time for time in successes if time)
@@ -66,6 +68,18 @@ class CronJobController(Controller):
         status["active"] = [known.get(job["metadata"]["uid"]) or _reference(job) for job in running]
         await self._trim(owner, jobs)
         await write_status(self._crons, owner, status)
+
+    def _tell_ended(self, owner: Json, jobs: list[Json]) -> None:
+        """Jobs that the status calls active and that are not: they ended, or somebody deleted them."""
+        known = {job["metadata"]["uid"]: job for job in jobs}
+        for reference in (owner.get("status") or {}).get("active") or ():
+            job = known.get(reference.get("uid"))
+            if job is None:
+                note = f"Active job went missing: {reference.get('name')}"
+                self._events.normal(owner, self.name, "MissingJob", note)
+            elif outcome := _outcome(job):
+                note = f"Saw completed job: {reference.get('name')}, condition: {outcome}"
+                self._events.normal(owner, self.name, "SawCompletedJob", note)
 
     async def _start_due(self, owner: Json, running: list[Json], status: Json) -> Json | None:
         spec, meta = owner["spec"], owner["metadata"]
@@ -117,6 +131,8 @@ class CronJobController(Controller):
             answer = await self._client.get(r.JOBS, _name(owner, due), meta["namespace"])
         made: Json = msgspec.json.decode(answer)
         self._jobs.remember(made)
+        if controlled_by(made, meta["uid"]):
+            self._events.normal(owner, self.name, "SuccessfulCreate", f"Created job {made['metadata']['name']}")
         if not controlled_by(made, meta["uid"]):
             log.warning(
                 "CronJob %s: Job %s belongs to somebody else; this run is left out",

@@ -24,7 +24,7 @@ def _templates(cron_job: Json) -> Iterator[Json]:
 def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.cronjob.controller import CronJobController
 
-    return [CronJobController(local.caches, local.clock)]
+    return [CronJobController(local.caches, local.clock, local.events)]
 
 
 CRON_JOB = WorkloadKind(
