@@ -127,6 +127,29 @@ def test_pods_stay_five_minutes_on_a_lost_node(world: World) -> None:
     assert world.create(PODS, pod("r", tolerations=everything))["spec"]["tolerations"] == everything
 
 
+def test_an_ingress_without_a_class_gets_the_default_one(world: World) -> None:
+    classes, ingresses = (
+        "/apis/networking.k8s.io/v1/ingressclasses",
+        "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+    )
+    spec = {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}
+    assert "ingressClassName" not in world.create(ingresses, {"metadata": {"name": "a"}, "spec": spec})["spec"]
+    default = {"ingressclass.kubernetes.io/is-default-class": "true"}
+    for name in ("y", "x"):
+        meta = {"name": name, "annotations": default}
+        world.create(classes, {"metadata": meta, "spec": {"controller": "example.com/c"}})
+    assert world.create(ingresses, {"metadata": {"name": "b"}, "spec": spec})["spec"]["ingressClassName"] in ("x", "y")
+    named = {**spec, "ingressClassName": "z"}
+    assert world.create(ingresses, {"metadata": {"name": "c"}, "spec": named})["spec"]["ingressClassName"] == "z"
+
+
+def test_a_pod_with_a_negative_grace_period_has_one_second(world: World) -> None:
+    made = world.create(PODS, pod("p", terminationGracePeriodSeconds=-1))
+    assert made["spec"]["terminationGracePeriodSeconds"] == 1
+    again = {**made, "spec": {**made["spec"], "terminationGracePeriodSeconds": -5}}
+    assert world.update(f"{PODS}/p", again)["spec"]["terminationGracePeriodSeconds"] == 1
+
+
 def test_who_writes_new_tolerations_need_not_repeat_those_every_pod_gets(world: World) -> None:
     made = world.create(PODS, pod("p"))
     mine = {"key": "mine", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}

@@ -356,6 +356,33 @@ def test_a_pod_with_a_sysctl_that_is_not_safe_is_refused() -> None:
     asyncio.run(scenario())
 
 
+def test_a_pod_is_ready_when_its_readiness_gates_are_true() -> None:
+    def ready(wanted: str) -> Callable[[Json], bool]:
+        def holds(pod: Json) -> bool:
+            found = {entry["type"]: entry["status"] for entry in (pod.get("status") or {}).get("conditions") or ()}
+            return found.get("Ready") == wanted and found.get("ContainersReady") == "True"
+
+        return holds
+
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "a", readinessGates=[{"conditionType": "example.com/one"}])
+            for status, wanted in (("", "False"), ("True", "True"), ("False", "False")):
+                if status:
+                    condition = {"type": "example.com/one", "status": status}
+                    await cluster.client.patch(
+                        cluster.resource("Pod"),
+                        "a",
+                        {"status": {"conditions": [condition]}},
+                        "default",
+                        patch_type="application/strategic-merge-patch+json",
+                        subresource="status",
+                    )
+                await cluster.until("Pod", "a", when=ready(wanted))
+
+    asyncio.run(scenario())
+
+
 def test_two_pods_cannot_have_one_port_of_a_node() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:

@@ -31,6 +31,8 @@ _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 _SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 _PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 # How long a pod stays on a node that went away, when it does not say itself.
+_INGRESSES, _INGRESS_CLASSES = "ingresses.networking.k8s.io", "ingressclasses.networking.k8s.io"
+_DEFAULT_CLASS, _OLD_CLASS = "ingressclass.kubernetes.io/is-default-class", "kubernetes.io/ingress.class"
 _DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_SECONDS = 300
 
@@ -82,6 +84,8 @@ class Admission:
                 self._after_group(obj, namespace)
         elif key == "services":
             self._assign(kind, obj, namespace, None)
+        elif key == _INGRESSES:
+            self._ingress_class(obj)
         elif key == _SIGNING_REQUESTS:
             # Who asks for a certificate cannot say to be somebody else.
             spec = obj.setdefault("spec", {})
@@ -116,6 +120,18 @@ class Admission:
         errors = self._addresses.assign(service, namespace, old)
         if errors:
             raise invalid(kind, str(service["metadata"].get("name") or ""), errors)
+
+    def _ingress_class(self, ingress: Json) -> None:
+        """An Ingress that names no class gets the default one; of several the newest, then the first by name."""
+        annotations = ingress["metadata"].get("annotations") or {}
+        if (ingress.get("spec") or {}).get("ingressClassName") is not None or _OLD_CLASS in annotations:
+            return
+        classes = [decode(entry.value)["metadata"] for entry in self._store.list(_INGRESS_CLASSES)]
+        default = [meta for meta in classes if (meta.get("annotations") or {}).get(_DEFAULT_CLASS) == "true"]
+        default.sort(key=lambda meta: meta["name"])
+        default.sort(key=lambda meta: meta["creationTimestamp"], reverse=True)
+        if default:
+            ingress.setdefault("spec", {})["ingressClassName"] = default[0]["name"]
 
     def _runtime(self, kind: Kind, pod: Json) -> None:
         """What the RuntimeClass of a pod costs and where it runs becomes part of the pod."""

@@ -273,8 +273,10 @@ class SimulatedKubelet:
             status = pod_status.running(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now), run.restarts)
             await self._write(place, pod, status)
             run.up = True
-        elif pod.given_up and run.back_at is None:
-            await self._write(place, pod, pod_status.ready_again(rfc3339(now)))
+        elif run.back_at is None and (
+            pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
+        ):
+            await self._write(place, pod, pod_status.readiness(pod, rfc3339(now)))
         dues: list[float] = []
         limit = pod.spec.active_deadline_seconds
         if limit is not None:

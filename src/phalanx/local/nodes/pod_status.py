@@ -61,8 +61,17 @@ def _init_containers(pod: KubeletPod, state: Json, started: str, now: str, runni
     return {"initContainerStatuses": statuses} if statuses else {}
 
 
-def ready_again(now: str) -> Json:
-    return {"conditions": [{**_condition("Ready", True, now), "reason": None, "message": None}]}
+def readiness(pod: KubeletPod, now: str) -> Json:
+    """Of a pod whose containers are ready."""
+    return {"conditions": [{"reason": None, "message": None, **_ready(pod, now)}]}
+
+
+def _ready(pod: KubeletPod, now: str) -> Json:
+    closed = pod.closed_gates
+    if not closed:
+        return _condition("Ready", True, now)
+    gates = ", ".join(closed)
+    return _condition("Ready", False, now, "ReadinessGatesNotReady", f"readiness gates that are not true: {gates}")
 
 
 def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, last: Json | None = None) -> Json:
@@ -71,7 +80,7 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
     conditions = [
         _condition("PodReadyToStartContainers", True, now),
         _condition("Initialized", True, now),
-        _condition("Ready", True, now),
+        _ready(pod, now),
         _condition("ContainersReady", True, now),
     ]
     if not any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ()):
@@ -105,7 +114,7 @@ def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int)
     """Up again, after a failure or a completed run under restartPolicy Always."""
     state = {"running": {"startedAt": now}}
     return {
-        "conditions": [_condition("Ready", True, now), _condition("ContainersReady", True, now)],
+        "conditions": [_ready(pod, now), _condition("ContainersReady", True, now)],
         "containerStatuses": _containers(pod, state, True, restarts, _terminated(code, started, now)),
     }
 

@@ -44,6 +44,10 @@ class KubeletContainer(Container, frozen=True, gc=False):
     lifecycle: Lifecycle | None = None
 
 
+class ReadinessGate(Struct, frozen=True, gc=False):
+    condition_type: str = ""
+
+
 class Sysctl(Struct, frozen=True, gc=False):
     name: str = ""
 
@@ -67,6 +71,7 @@ class Spec(Struct, frozen=True, gc=False):
     host_network: bool = False
     os: Os | None = None
     security_context: SecurityContext | None = None
+    readiness_gates: list[ReadinessGate] | None = None
 
 
 class ContainerStatus(Struct, frozen=True, gc=False):
@@ -104,6 +109,18 @@ class KubeletPod(Struct, frozen=True, gc=False):
         """The control plane thought that its node was gone."""
         conditions = self.status.conditions or ()
         return any(c.type == "Ready" and c.reason == NODE_NOT_READY and c.status == "False" for c in conditions)
+
+    @property
+    def closed_gates(self) -> list[str]:
+        """Readiness gates whose condition nobody has made true."""
+        if not self.spec.readiness_gates:
+            return []
+        open_ = {c.type for c in self.status.conditions or () if c.status == "True"}
+        return [gate.condition_type for gate in self.spec.readiness_gates if gate.condition_type not in open_]
+
+    @property
+    def ready(self) -> bool:
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
 
     @property
     def restarts(self) -> int:

@@ -86,7 +86,9 @@ def cluster_trust_bundle(gates: Gates) -> Rules:
 
     return assemble(
         create=errors_of,
-        update=lambda new, old: errors_of(new) + frozen(new["spec"], old["spec"], "spec", "signerName"),
+        update=lambda new, old: (
+            errors_of(new) + frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "signerName")
+        ),
         name=lambda name: [] if ":" in name else names.dns_subdomain(name),
         namespaced=False,
         status_apart=False,

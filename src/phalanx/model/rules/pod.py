@@ -178,18 +178,26 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
     return errors
 
 
+def _shortest_grace(spec: Any) -> None:
+    """A negative grace period means as little as there is: a second."""
+    if isinstance(spec, dict) and (spec.get("terminationGracePeriodSeconds") or 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+
+
 def rules(gates: Gates) -> Rules:
     """Everything about Pod."""
 
     def prepare_create(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})
         podspec.drop_gated(gates, spec, None)
+        _shortest_grace(spec)
         placement.merge_label_keys(spec, (obj.get("metadata") or {}).get("labels") or {})
         obj["status"] = {"phase": "Pending", "qosClass": resources.quality_of_service(spec)}
 
     def prepare_update(new: Json, old: Json) -> None:
         meta.keep_status(new, old)
         podspec.drop_gated(gates, new.get("spec"), old.get("spec"))
+        _shortest_grace(new.get("spec"))
 
     def prepare_status(new: Json, old: Json) -> None:
         meta.keep_all_but_status(new, old)
