@@ -109,6 +109,16 @@ def test_who_writes_an_admission_policy_is_told_that_nobody_evaluates_it(server:
     assert refused.code == 422 and "spec.matchConstraints" in refused.json["message"]
 
 
+@pytest.mark.parametrize("port", [{"endPort": 90}, {"port": "web", "endPort": 90}, {"port": 91, "endPort": 90}])
+def test_the_last_port_of_a_network_policy_needs_a_first_one_before_it(server: LocalCluster, port: Json) -> None:
+    path = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+    spec = {"podSelector": {}, "egress": [{"ports": [port]}]}
+    refused = server.ask("POST", path, {"metadata": {"name": "n"}, "spec": spec})
+    assert refused.code == 422 and "spec.egress[0].ports[0]" in refused.json["message"]
+    fine = {**spec, "egress": [{"ports": [{"port": 80, "endPort": 90}]}]}
+    assert server.ask("POST", path, {"metadata": {"name": "n"}, "spec": fine}, dryRun="All").code == 201
+
+
 def test_everything_that_is_served_can_be_listed(server: LocalCluster) -> None:
     for kind in registry().all():
         if "list" in kind.verbs:

@@ -383,6 +383,27 @@ def test_a_pod_is_ready_when_its_readiness_gates_are_true() -> None:
     asyncio.run(scenario())
 
 
+def test_capacity_that_somebody_adds_to_a_node_can_be_used_until_it_is_taken_away() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            node = "node-00000"
+            for amount in ("5", None):
+                await cluster.client.patch(
+                    cluster.resource("Node"),
+                    node,
+                    {"status": {"capacity": {"example.com/x": amount}}},
+                    subresource="status",
+                )
+                await cluster.until(
+                    "Node",
+                    node,
+                    "",
+                    when=lambda obj, amount=amount: obj["status"]["allocatable"].get("example.com/x") == amount,
+                )
+
+    asyncio.run(scenario())
+
+
 def test_two_pods_cannot_have_one_port_of_a_node() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:

@@ -30,6 +30,7 @@ from phalanx.local.nodes.views import (
     KubeletNode,
     KubeletPod,
     glance,
+    new_offers,
     number,
     read_pod,
 )
@@ -54,6 +55,7 @@ class Node:
     view: KubeletNode
     ledger: Ledger
     pods: dict[Place, None] = field(default_factory=dict)
+    offers: dict[str, Any] = field(default_factory=dict)  # allocatable to be written; None takes a resource away
 
     @property
     def name(self) -> str:
@@ -144,12 +146,14 @@ class SimulatedKubelet:
                 self._arrive(place, self._pods[place], known)
         else:
             recovered = known.failed and not view.told_to_fail
+            if view.status.capacity != known.view.status.capacity:
+                known.offers |= new_offers(known.view.status, view.status)
             known.view = view
             known.ledger.allocatable = amounts(view.status.allocatable)
             if recovered:
                 for place in known.pods:
                     self._pod_work.add(place)
-        if (view.ready == "True") == known.failed or not view.ready:
+        if (view.ready == "True") == known.failed or not view.ready or known.offers:
             self._node_work.add(change.name)
 
     def _on_pod(self, change: Change[bytes]) -> None:
@@ -207,6 +211,9 @@ class SimulatedKubelet:
         if node is None:
             return
         now = rfc3339(self._clock.now())
+        if node.offers and not node.failed:
+            offers, node.offers = node.offers, {}
+            await self._offer(name, offers)
         if node.failed:
             if node.view.ready != "True":
                 return
@@ -225,6 +232,12 @@ class SimulatedKubelet:
             conditions = ready_conditions(now)
         try:
             await self._patch(NODES, name, "", {"status": {"conditions": conditions}})
+        except NotFound:
+            return
+
+    async def _offer(self, name: str, offers: dict[str, Any]) -> None:
+        try:
+            await self._patch(NODES, name, "", {"status": {"allocatable": offers}})
         except NotFound:
             return
 

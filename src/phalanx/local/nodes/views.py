@@ -163,6 +163,7 @@ class NodeInfo(Struct, frozen=True, gc=False):
 class NodeStatus(Struct, frozen=True, gc=False):
     node_info: NodeInfo = NodeInfo()
     allocatable: Resources = msgspec.field(default_factory=dict)
+    capacity: Resources = msgspec.field(default_factory=dict)
     addresses: list[Address] | None = None
     conditions: list[Condition] | None = None
 
@@ -186,6 +187,16 @@ class KubeletNode(Struct, frozen=True, gc=False):
     @property
     def ip(self) -> str:
         return next((a.address for a in self.status.addresses or () if a.type == "InternalIP"), "")
+
+
+def new_offers(before: NodeStatus, after: NodeStatus) -> dict[str, str | None]:
+    """Capacity that somebody gave to a node or took from it becomes allocatable, or no longer is."""
+    found: dict[str, str | None] = {
+        name: str(amount)
+        for name, amount in after.capacity.items()
+        if name not in before.capacity and name not in after.allocatable
+    }
+    return found | {name: None for name in before.capacity if name not in after.capacity and name in after.allocatable}
 
 
 def number(annotations: dict[str, str], key: str) -> float | None:

@@ -137,12 +137,27 @@ def network_policy(gates: Gates) -> Rules:
                 for place, peer in enumerate(rule.get(field) or ()):
                     if not any(value is not None for value in peer.values()):
                         errors.append(required(f"spec.{side}[{index}].{field}[{place}]", "must specify a peer"))
+                for place, port in enumerate(rule.get("ports") or ()):
+                    errors += _last_port(port, f"spec.{side}[{index}].ports[{place}]")
         for index, kind in enumerate(spec.get("policyTypes") or ()):
             if kind not in ("Ingress", "Egress"):
                 errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Ingress", "Egress")))
         return errors
 
     return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+
+
+def _last_port(port: Json, at: str) -> list[FieldError]:
+    first, last = port.get("port"), port.get("endPort")
+    if last is None:
+        return []
+    if first is None:
+        return [required(f"{at}.port", "must be specified when endPort is")]
+    if isinstance(first, str):
+        return [invalid(f"{at}.endPort", last, "may not be specified when `port` is non-numeric")]
+    if last < first:
+        return [invalid(f"{at}.endPort", last, "must be greater than or equal to `port`")]
+    return all_invalid(f"{at}.endPort", last, names.port_number(last))
 
 
 def ip_address(gates: Gates) -> Rules:
