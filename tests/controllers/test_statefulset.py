@@ -214,6 +214,24 @@ def test_claims_go_when_the_set_asks_for_it() -> None:
     asyncio.run(scenario())
 
 
+def test_a_claim_that_another_controller_has_stays() -> None:
+    async def scenario() -> None:
+        async with world(scheduler=False) as cluster:
+            policy = claims(whenScaled="Delete", whenDeleted="Delete")
+            await cluster.apply(stateful_set("db", 2, podManagementPolicy="Parallel", **policy))
+            await cluster.eventually("Pod", lambda pods: len(pods) == 2)
+            other = await cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}})
+            whose = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other["metadata"]["uid"]}
+            theirs = {"metadata": {"ownerReferences": [{**whose, "controller": True}]}}
+            await cluster.patch("PersistentVolumeClaim", "data-db-1", theirs)
+            await cluster.patch("StatefulSet", "db", {"spec": {"replicas": 0}})
+            await cluster.eventually("Pod", lambda pods: not pods)
+            await cluster.eventually("PersistentVolumeClaim", lambda found: len(found) == 1)
+            assert cluster.names("PersistentVolumeClaim") == ["data-db-1"]
+
+    asyncio.run(scenario())
+
+
 def test_whose_the_claims_are_follows_a_policy_that_changes() -> None:
     async def scenario() -> None:
         async with world(scheduler=False) as cluster:

@@ -57,7 +57,7 @@ class Volumes:
         reference = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             claim = self._claims.get(meta["namespace"], _claim_name(template, owner, ordinal))
-            if claim is not None:
+            if claim is not None and not _somebody_elses(claim, owner):
                 await self._set_owners(claim, [reference])
 
     async def settle(self, owner: Json, ordinals: Iterable[int]) -> None:
@@ -65,7 +65,7 @@ class Volumes:
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             for ordinal in ordinals:
                 claim = self._claims.get(owner["metadata"]["namespace"], _claim_name(template, owner, ordinal))
-                if claim is None:
+                if claim is None or _somebody_elses(claim, owner):
                     continue
                 references = claim["metadata"].get("ownerReferences") or []
                 others = [ref for ref in references if ref.get("uid") != owner["metadata"]["uid"]]
@@ -94,6 +94,13 @@ class Volumes:
 
 def _claim_name(template: Json, owner: Json, ordinal: int) -> str:
     return f"{template['metadata']['name']}-{owner['metadata']['name']}-{ordinal}"
+
+
+def _somebody_elses(claim: Json, owner: Json) -> bool:
+    """Another controller has it: whether it stays is not ours to say."""
+    mine = owner["metadata"]["uid"]
+    references = claim["metadata"].get("ownerReferences") or ()
+    return any(ref.get("controller") and ref.get("kind") != "Pod" and ref.get("uid") != mine for ref in references)
 
 
 def _claim_owner(owner: Json) -> Json:
