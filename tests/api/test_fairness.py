@@ -52,7 +52,7 @@ class Clients:
 
 def test_a_small_client_waits_for_one_turn_of_the_flood_not_for_all_of_it() -> None:
     async def scenario() -> None:
-        clients = Clients(Shares(turn=4))
+        clients = Clients(Shares(turn=4, turn_all=4))
         clients.ask("flood", 400)
         await asyncio.sleep(0)
         clients.ask("kubectl")

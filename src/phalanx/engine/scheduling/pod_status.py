@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import intern
+
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -37,7 +39,7 @@ class PodStatus:
         said = f"{reason}: {message}"
         if record.said == said:
             return
-        record.said = said
+        record.said = intern(said)  # its fellows are told the same
         self._stories.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,

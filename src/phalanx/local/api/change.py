@@ -82,6 +82,8 @@ class Changes:
 
     def dropped(self, asked: list[str], obj: Json) -> tuple[str, ...]:
         """What a gate that is off has taken from a new object: silently it would be another object."""
+        if not asked:
+            return ()
         kept = obj.get("spec") or {}
         return tuple(
             f"spec.{name} is not stored: it needs the feature gate {DROPPED[name]}, which is off"
@@ -289,7 +291,7 @@ class Changes:
             await asyncio.sleep(_DURABLE_POLL)
 
     async def put(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
-        before = self.store.latest(key)
+        before = self.store.latest(key) if expect else None
         size = len(before.value) if before is not None else 0
 
         def build(revision: int) -> bytes:

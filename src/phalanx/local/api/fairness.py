@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from phalanx.base.errors import TooManyRequests
 
@@ -23,7 +24,7 @@ class Shares:
 
     seats: int = 128  # requests of one client being answered
     queue: int = 512  # requests of one client that wait
-    turn: int = 16  # requests of one client begun in one turn of the loop
+    turn: int = 16  # requests of one client begun in one turn of the loop; alone it may begin what all may
     turn_all: int = 32  # of all clients together; ours and leases do not count
     watches: int = 2048  # of one client
 
@@ -44,6 +45,7 @@ class Flow:
         return not (self.running or self.watches or self.queue)
 
 
+@lru_cache(maxsize=64)  # few: a user agent may be long
 def flow_name(user: str, agent: str) -> str:
     """`kubectl/v1.37 (linux)` and another of its kind are one client."""
     return f"{user} {agent.partition('/')[0].partition(' ')[0][:64]}"
@@ -120,7 +122,8 @@ class Fairness:
 
     def _may_begin(self, flow: Flow) -> bool:
         shares = self.shares
-        if flow.running >= shares.seats or flow.begun >= shares.turn:
+        turn = shares.turn if len(self._flows) > 1 else shares.turn_all
+        if flow.running >= shares.seats or flow.begun >= turn:
             return False
         return flow.ours or self._begun < shares.turn_all
 

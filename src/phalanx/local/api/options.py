@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from phalanx.base.errors import BadRequest, Invalid
 from phalanx.local.api.request import Request, query_flag
@@ -77,6 +78,7 @@ def invalid_options(kind: str, errors: list[FieldError]) -> Invalid:
     )
 
 
+@lru_cache(maxsize=64)  # few: a user agent may be long
 def manager_from_agent(user_agent: str) -> str:
     """Who changed a field when nobody said so: the program's name in the user agent."""
     name = user_agent.split("/", 1)[0].strip()

@@ -56,7 +56,7 @@ def item_key(schema: ListOf) -> Key:
 class Walker:
     """Knows one type. `atomic` values are leaves."""
 
-    __slots__ = ("_children", "atomic", "key", "plain", "schema")
+    __slots__ = ("_children", "_item", "atomic", "key", "plain", "schema")
 
     def __init__(self, schema: Type, *, atomic: bool = False) -> None:
         self.schema = schema
@@ -66,6 +66,7 @@ class Walker:
             self.key = item_key(schema)
         # Object: name -> (path element, walker, plain struct?); filled on first use because types are recursive.
         self._children: dict[str, tuple[str, Walker, bool]] | None = None
+        self._item: Walker | None = None  # of a list or map; likewise
         self.plain = isinstance(schema, Object) and not self.atomic
 
     def children(self) -> dict[str, tuple[str, Walker, bool]]:
@@ -77,8 +78,11 @@ class Walker:
         return self._children
 
     def item(self) -> Walker:
-        assert isinstance(self.schema, ListOf | MapOf)
-        return _walker(self.schema.item if isinstance(self.schema, ListOf) else self.schema.value, atomic=False)
+        if self._item is None:
+            assert isinstance(self.schema, ListOf | MapOf)
+            item = self.schema.item if isinstance(self.schema, ListOf) else self.schema.value
+            self._item = _walker(item, atomic=False)
+        return self._item
 
     def added(self, value: Any) -> Fields:
         """The node of a value that came to be as a whole: it owns itself and everything below."""

@@ -6,7 +6,6 @@ faulty children, and only a change of such a yes or no climbs on. Never decides 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -488,7 +487,7 @@ class GroupForest:
         group.members[key] = member
         if old is None:
             self._count(group, key, member, +1)
-            self._leaf_of[key] = leaf
+            self._leaf_of[key] = group.key  # one for all, not the pod's own
         elif old.state in KNOWN and member.state in KNOWN and _alike(old.pod, pod):
             # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
             self._count_state(group, key, old, -1)
@@ -565,7 +564,7 @@ def _alike(before: Pod, after: Pod) -> bool:
     )
 
 
-def _tally(counts: Counter[Any], what: Any, sign: int) -> None:
+def _tally(counts: dict[Any, int], what: Any, sign: int) -> None:
     """Zeros are left out."""
     count = counts.get(what, 0) + sign
     if count:

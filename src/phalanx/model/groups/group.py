@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass, field
 
 from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
@@ -100,11 +99,11 @@ class Group:
         self.present = 0  # members that wait or run
         self.on_nodes = 0  # members that are assumed or run
         self.completed = 0  # members that succeeded and still stand for one of the gang, see `complete`
-        self.runs: Counter[str] = Counter()  # run -> how many of those present are of it
-        self.ended: Counter[str] = Counter()  # run -> members that succeeded and will not be followed by others
+        self.runs: dict[str, int] = {}  # run -> how many of those present are of it
+        self.ended: dict[str, int] = {}  # run -> members that succeeded and will not be followed by others
         self.marked = 0  # running members that this product bound as part of their group
         self.gated: dict[PodKey, None] = {}  # pending members with scheduling gates
-        self.traits: Counter[tuple[str, int, str]] = Counter()  # (schedulerName, priority, preemptionPolicy)
+        self.traits: dict[tuple[str, int, str], int] = {}  # (schedulerName, priority, preemptionPolicy)
         self.ready_children = 0
         self.bad_children = 0
         self.problem: str | None = None
