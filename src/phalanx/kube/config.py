@@ -119,14 +119,16 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     try:
         document = yaml_body.read(path.read_bytes())
     except OSError as error:
-        raise ConfigProblem("", f"cannot read kubeconfig {path}: {error.strerror}") from error
+        raise ConfigProblem(
+            "", f"cannot read kubeconfig {path}: {error.strerror}; `phalanx list` shows local clusters"
+        ) from error
     except ApiProblem as error:
         raise ConfigProblem("", f"kubeconfig {path} cannot be used: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigProblem("", f"kubeconfig {path} is empty")
+        raise ConfigProblem("", f"kubeconfig {path} is empty: give another with --kubeconfig FILE")
     name = context_name or document.get("current-context") or ""
     if not name:
-        raise ConfigProblem("current-context", f"not set in {path}; name a context")
+        raise ConfigProblem("current-context", f"not set in {path}; name a context with --context NAME")
     context = _named(document, "contexts", name, "context")
     cluster = _named(document, "clusters", str(context.get("cluster") or ""), "cluster")
     user = _named(document, "users", str(context["user"]), "user") if context.get("user") else {}
@@ -149,7 +151,8 @@ def _named(document: Mapping[str, Any], section: str, name: str, inner: str) -> 
     for entry in document.get(section) or ():
         if isinstance(entry, dict) and entry.get("name") == name:
             return cast(dict[str, Any], entry.get(inner) or {})
-    raise ConfigProblem(section, f"has no entry named {name!r}")
+    there = [str(entry.get("name")) for entry in document.get(section) or () if isinstance(entry, dict)]
+    raise ConfigProblem(section, f"has no entry named {name!r}; there is {', '.join(there[:10]) or 'none'}")
 
 
 def _exec(plugin: Mapping[str, Any] | None) -> ExecPlugin | None:

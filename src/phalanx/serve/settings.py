@@ -81,7 +81,10 @@ class ServerSettings:
             kubeconfig = kubeconfig or str(home.path / "kubeconfig")
         address = Listen.parse(listen or (_usual_address(home) if home else DEFAULT_LISTEN))
         if plain_http and not address.loopback:
-            raise ConfigProblem("--plain-http", "without TLS and token only a loopback address may be listened on")
+            raise ConfigProblem(
+                "--plain-http",
+                "without TLS and token only a loopback address may be listened on, such as --listen 127.0.0.1:7443",
+            )
         if plain_http and authorization_mode == RBAC:
             raise ConfigProblem("--authorization-mode", "RBAC needs to know who asks: leave out --plain-http")
         directory = None if data == MEMORY else Path(data)
@@ -162,6 +165,10 @@ def prepare_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
-        raise ConfigProblem("--data", f"cannot create {directory}: {problem.strerror or problem}") from None
+        raise ConfigProblem(
+            "--data", f"cannot create {directory}: {problem.strerror or problem}; choose another with --data DIR"
+        ) from None
     if not directory.is_dir() or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigProblem("--data", f"{directory} is not a directory this user may write to")
+        raise ConfigProblem(
+            "--data", f"{directory} is not a directory this user may write to; choose another with --data DIR"
+        )
