@@ -84,7 +84,8 @@ function place(box, x, y, out) {
 }
 
 // How wide blocks and racks are for their height is free: the proportions with the largest cells win.
-const PROPORTIONS = [[1.5, 0.78], [1, 0.78], [1, 0.5], [2.2, 0.78], [0.7, 0.78], [1.5, 1.4], [0.7, 1.4], [2.2, 0.5]];
+const PROPORTIONS = [[1.5, 0.78], [1, 0.78], [1, 0.5], [2.2, 0.78], [0.7, 0.78], [1.5, 1.4], [0.7, 1.4], [2.2, 0.5],
+  [1, 1], [1.5, 1], [2.2, 1], [0.7, 0.5], [1.5, 0.5], [3.2, 0.78], [0.45, 1], [1, 1.4]];
 
 export function lay(tree, depth, width, height) {
   const target = width / Math.max(1, height);
@@ -106,7 +107,9 @@ export function lay(tree, depth, width, height) {
     }
     const whole = make(Math.max(SMALLEST, Math.floor(low)));
     if (whole.w <= width && whole.h <= height) found = whole;
-    if (!best || found.cell > best.cell) best = found;
+    // Where even the smallest cells are too many, what is shrunk least wins.
+    found.seen = found.cell * Math.min(1, width / found.w, height / found.h);
+    if (!best || found.seen > best.seen) best = found;
   }
   const out = { boxes: [], cells: new Map(), w: best.w, h: best.h, cell: best.cell };
   place(best, 0, 0, out);
