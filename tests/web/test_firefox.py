@@ -1,4 +1,4 @@
-"""The same page in Firefox: it logs in, draws the map, lights up a gang, answers why, what-if and plan, and reconnects."""
+"""The same page in Firefox: it logs in, draws the map, lights up a gang, answers why, what-if, plan, and reconnects."""
 
 from __future__ import annotations
 
