@@ -167,7 +167,7 @@ def _tell_differences(there: dict[str, dict[str, str]], count: int, topology: To
     ]
     if elsewhere:
         log.warning(
-            "%d nodes that exist keep the topology they have, which is not the one asked for: "
-            "delete them with kubectl, or start with another data directory",
-            len(elsewhere),
+            "%s the topology there is, which is not the one asked for: "
+            "delete what is there with kubectl, or start with another data directory",
+            "1 node keeps" if len(elsewhere) == 1 else f"{len(elsewhere)} nodes keep",
         )

@@ -56,9 +56,11 @@ export class Guide {
 
   find() {
     const { groups, queue } = this.app.cluster;
-    const named = (name) => [...groups.keys()].find((key) => parts(key).kind === "PodGroup" && short(parts(key).name) === name);
+    const named = (name) => [...groups.keys()].find((key) => key.startsWith("podgroup/default/") && short(parts(key).name) === name);
     const demo = Object.fromEntries(Object.entries(DEMO).map(([role, name]) => [role, named(name)]));
-    this.demo ||= Boolean(demo.waiting); // in the demo: its names; elsewhere the largest gang, and the first that waits
+    // In the demo its names; elsewhere the largest gang, and the first that waits. Somebody's own gang may be called evaluation.
+    this.demo ||= Boolean(named("inference-0")) && groups.get(demo.waiting)?.min === 24;
+    if (!groups.get(demo.running)?.placed) demo.running = undefined;
     if (!this.demo) demo.waiting = queue.roots.find((root) => groups.has(root.key))?.key;
     let most = 0;
     if (!demo.running) for (const [key, group] of groups) if (group.gang && group.placed > most) [demo.running, most] = [key, group.placed];
