@@ -83,6 +83,23 @@ def test_names_and_messages_are_text_and_logins_that_end_say_so(small: Watched, 
         assert not page.problems, page.problems
 
 
+def test_a_scheduler_that_stands_by_does_not_say_that_nobody_waits(small: Watched, tmp_path: Path) -> None:
+    with chromium(tmp_path) as context:
+        page = watched_page(context)
+        page.goto(small.dashboard.link())
+        page.locator("#state[data-state=live]").wait_for()
+        told = "phalanx.cluster.apply({now: phalanx.cluster.now, queue: phalanx.cluster.queue, standby: %s})"
+        page.evaluate(told % "'phalanx-7d4'")
+        page.locator("#standby", has_text="phalanx-7d4 leads").wait_for()
+        assert "port-forward pod/phalanx-7d4" in page.locator("#standby code").inner_text()
+        page.locator("#view", has_text="This scheduler stands by").wait_for()
+        assert "nobody waits" not in page.locator("body").inner_text().lower()
+        accessible(page, "standing by")
+        page.evaluate(told % "null")
+        page.locator("#standby").wait_for(state="hidden")
+        assert not page.problems, page.problems
+
+
 def test_the_page_can_be_walked_with_the_tab_key(small: Watched, tmp_path: Path) -> None:
     with chromium(tmp_path) as context:
         page = watched_page(context)

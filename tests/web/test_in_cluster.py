@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from dashboard_run import Browser
@@ -95,11 +96,11 @@ def test_one_that_stands_by_names_the_one_that_leads_and_goes_on_when_it_does(he
     first = AtHealth(health.cluster, elect=True)
     stopped = False
     try:
-        until_it_leads(first.browser(first.cluster.token))
+        until(first.browser(first.cluster.token), lambda found: found["standby"] is None and found["nodes"])
         second = AtHealth(health.cluster, elect=True)
         try:
             browser = second.browser(second.cluster.token)
-            waiting = browser.get("/dashboard/api/snapshot")
+            waiting = until(browser, lambda found: found["standby"])  # it has seen who holds the lease
             assert waiting["standby"] == socket.gethostname() and not waiting["nodes"]
             stream = browser.follow(waiting["id"], "/dashboard/api/feed")
             first.stop()
@@ -107,7 +108,7 @@ def test_one_that_stands_by_names_the_one_that_leads_and_goes_on_when_it_does(he
             changed = stream.until(lambda change: change.get("standby", "") is None or change.get("event"))
             stream.close()
             assert changed.get("event") == "reset" or changed["standby"] is None
-            assert until_it_leads(browser) == 3
+            assert len(until(browser, lambda found: found["standby"] is None and found["nodes"])["nodes"]) == 3
         finally:
             second.stop()
     finally:
@@ -115,12 +116,12 @@ def test_one_that_stands_by_names_the_one_that_leads_and_goes_on_when_it_does(he
             first.stop()
 
 
-def until_it_leads(browser: Browser) -> int:
-    """How many nodes the one that leads has read; follows the feed, which tells when that changes."""
+def until(browser: Browser, wanted: Callable[[Any], Any]) -> Any:
+    """The first snapshot that is as wanted; between two of them the feed tells when to look again."""
     while True:
         found = browser.get("/dashboard/api/snapshot")
-        if found["standby"] is None and found["nodes"]:
-            return len(found["nodes"])
+        if wanted(found):
+            return found
         stream = browser.follow(found["id"], "/dashboard/api/feed")
         stream.next()
         stream.close()

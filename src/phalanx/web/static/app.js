@@ -141,6 +141,7 @@ function theme(name) {
 
 function sums() {
   const { nodes, resources, queue, live } = map.cluster;
+  if (live && cluster.standby !== null) return refresh($("sums"), h("li", {}, "standing by")); // it knows no numbers
   const items = [["nodes", plural(nodes.size, "node"), ""]];
   resources.slice(0, 3).forEach((name, index) => {
     if (name === "pods") return;

@@ -42,6 +42,9 @@ export function refresh(element, ...children) {
   if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
+// What every view says instead of "there is nothing" where the scheduler has read nothing.
+export const knowsNothing = () => h("p", { class: "empty" }, h("b", {}, "This scheduler stands by."), " Who waits and what runs is known to the one that leads: see above.");
+
 let teller;
 export function tell(text) {
   clearTimeout(teller);

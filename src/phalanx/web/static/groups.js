@@ -1,6 +1,6 @@
 // The group tree: Workload > composites > groups > pods, with counts against minimums, constraints, conditions, events.
 
-import { h, refresh, show } from "./dom.js";
+import { h, knowsNothing, refresh, show } from "./dom.js";
 import { gang } from "./colours.js";
 import { age, clock, levelName, parts, plural, short } from "./words.js";
 
@@ -147,7 +147,7 @@ export function groupsView(app) {
       else hidden++;
     }
     refresh(list, rows);
-    refresh(element.lastChild, !cluster.groups.size ? h("p", { class: "empty" }, h("b", {}, "No groups yet."), " Apply a Job, JobSet or LeaderWorkerSet with a gang policy, or try one in ", h("a", { href: "#/whatif" }, "What-if"), ".")
+    refresh(element.lastChild, cluster.standby !== null ? knowsNothing() : !cluster.groups.size ? h("p", { class: "empty" }, h("b", {}, "No groups yet."), " Apply a Job, JobSet or LeaderWorkerSet with a gang policy, or try one in ", h("a", { href: "#/whatif" }, "What-if"), ".")
       : hidden ? h("p", { class: "muted" }, `and ${hidden} more: search for a name, Workload or reason`) : "");
   }
 

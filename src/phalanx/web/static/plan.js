@@ -1,6 +1,6 @@
 // A preemption before it happens: who would go and why each, what it costs part by part, whether that is proved.
 
-import { h, refresh, show } from "./dom.js";
+import { h, knowsNothing, refresh, show } from "./dom.js";
 import { cost, mapKey, marks, victims } from "./victims.js";
 import { number, parts, plural, short } from "./words.js";
 
@@ -22,6 +22,7 @@ export function planView(app) {
   let element = null, body = null, picker = null, key = "", stamp = 0, state = "";
 
   async function update() {
+    if (cluster.standby !== null) return show(body, knowsNothing());
     if (!key) return show(body, h("p", { class: "empty" }, cluster.queue.total ? "Choose who should get room."
       : [h("b", {}, "Nobody waits, so nobody has to go."), " Plan for what is not there yet: choose the urgent example in ", h("a", { href: "#/whatif" }, "What-if"), "."]));
     const asked = ++stamp;

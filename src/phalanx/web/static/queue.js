@@ -1,6 +1,6 @@
 // The queue: who waits, in the order in which they will be tried, why, and what would help.
 
-import { h, refresh, show } from "./dom.js";
+import { h, knowsNothing, refresh, show } from "./dom.js";
 import { age, gist, number, PLACES, plural, reason, short } from "./words.js";
 
 const HELPED = 6; // so many rows are asked about without being opened: every question costs the scheduler a few trials
@@ -55,7 +55,7 @@ export function queueView(app) {
       choice("reason", "Reason", all.map(reason)));
     refresh(list, found.slice(0, SHOWN).map(row));
     const more = cluster.queue.total - all.length + Math.max(0, found.length - SHOWN);
-    refresh(element.lastChild, !cluster.queue.total
+    refresh(element.lastChild, cluster.standby !== null ? knowsNothing() : !cluster.queue.total
       ? h("p", { class: "empty" }, h("b", {}, "Nobody waits."), " Everything that asked for a place has one. Try what would happen next in ", h("a", { href: "#/whatif" }, "What-if"), ".")
       : !found.length ? h("p", { class: "empty" }, "Nothing waits that matches these filters.")
       : more > 0 ? h("p", { class: "muted" }, `and ${number(more)} more: choose a filter to see others`) : "");
