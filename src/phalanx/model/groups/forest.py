@@ -1,7 +1,7 @@
 """All groups and their pods, fed object by object in any order: who is whose root, what is missing, what is wrong.
 
-Every event costs the depth of a tree, not its size: a leaf counts its members, a composite counts its ready and its
-faulty children, and only a change of such a yes or no climbs on. Never decides where a pod goes.
+Every event costs the depth of a tree, not its size: a leaf counts its members (`roster`), a composite counts its ready
+and its faulty children, and only a change of such a yes or no climbs on. Never decides where a pod goes.
 """
 
 from __future__ import annotations
@@ -9,35 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
 from phalanx.model.groups.group import (
-    KNOWN,
-    PLACED,
     PREEMPT_LOWER,
     Group,
     GroupSpec,
-    Member,
-    MemberState,
     Templates,
     read_templates,
     spec_of_object,
     spec_of_template,
 )
 from phalanx.model.groups.keys import (
-    BOUND_IN_GROUP,
-    COMPLETED_IN,
     COMPOSITE,
     POD_GROUP,
-    RUN,
     WORKLOAD,
     GroupKey,
     PodKey,
     group_of,
     pod_key,
 )
+from phalanx.model.groups.roster import Roster
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 
@@ -55,16 +48,14 @@ class GroupForest:
         topology: bool = True,
         composites: bool = True,
     ) -> None:
-        self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
         self._group_preemption_policy = group_preemption_policy  # gate PodGroupPreemptionPolicy
         self._topology = topology  # gate TopologyAwareWorkloadScheduling; off: keys are as if not written
         self._composites = composites  # gate CompositePodGroup; off: parents are as if not written
         self._groups: dict[GroupKey, Group] = {}
         self._workloads: dict[tuple[str, str], tuple[Workload, Templates]] = {}
         self._of_workload: dict[tuple[str, str], dict[GroupKey, None]] = {}  # groups that refer to a Workload
-        self._leaf_of: dict[PodKey, GroupKey] = {}
-        self._assumed: dict[PodKey, str] = {}
-        self._changed: dict[GroupKey, None] = {}  # leaves whose members or rules changed since `take_changed`
+        self._roster = Roster(ours)
+        self._leaf_of = self._roster.leaf_of
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -99,18 +90,18 @@ class GroupForest:
         if before is not None:
             old = self._groups[before].members[key]
             if old.pod.metadata.uid != pod.metadata.uid or pod.spec.node_name:
-                self._assumed.pop(key, None)
+                self._roster.assumed.pop(key, None)
             if before != leaf:
                 heads = self._forget_member(key)
         if leaf is None:
-            self._assumed.pop(key, None)  # of no concern here any more, also not for the next pod of this name
+            self._roster.assumed.pop(key, None)  # of no concern here any more, also not for the next pod of this name
             return heads
         set_ = self._set_member(leaf, key, pod)
         return _union(heads, set_) if heads else set_
 
     def drop_pod(self, namespace: str, name: str) -> Heads:
         key = PodKey(namespace, name)
-        self._assumed.pop(key, None)
+        self._roster.assumed.pop(key, None)
         return self._forget_member(key)
 
     def assume(self, pod: PodKey, node: str) -> Heads:
@@ -118,12 +109,12 @@ class GroupForest:
         leaf = self._leaf_of.get(pod)
         if leaf is None:
             return ()
-        self._assumed[pod] = node
+        self._roster.assumed[pod] = node
         return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
 
     def forget(self, pod: PodKey) -> Heads:
         """The placement was taken back."""
-        if self._assumed.pop(pod, None) is None or pod not in self._leaf_of:
+        if self._roster.assumed.pop(pod, None) is None or pod not in self._leaf_of:
             return ()
         leaf = self._leaf_of[pod]
         return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
@@ -155,8 +146,7 @@ class GroupForest:
 
     def take_changed(self) -> dict[GroupKey, None]:
         """Leaves that count otherwise than when this was last asked."""
-        changed, self._changed = self._changed, {}
-        return changed
+        return self._roster.take_changed()
 
     def leaf_templates(self, namespace: str, name: str) -> list[str]:
         """Names of the templates of a Workload that pods are in groups of."""
@@ -310,13 +300,13 @@ class GroupForest:
         if old == spec:
             return before
         if not group.composite:
-            self._changed[key] = None
+            self._roster.changed[key] = None
         was_ready, was_bad = group.ready, group.bad
         parent_before = old.parent if old is not None else None
         parent_after = spec.parent if spec is not None else None
         group.spec = spec
         if key.kind == WORKLOAD and spec is not None and (old is None or old.uid != spec.uid):
-            self._recount(group)
+            self._roster.recount(group)
         self._index_workload(key, old, spec)
         if parent_before != parent_after:
             if parent_before is not None:
@@ -456,24 +446,6 @@ class GroupForest:
 
     # ---- pods ------------------------------------------------------------------------------------------------
 
-    def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
-        if pod.status.phase == "Succeeded":
-            return MemberState.SUCCEEDED, pod.spec.node_name
-        if pod.status.phase == "Failed":
-            return MemberState.FAILED, pod.spec.node_name
-        if pod.spec.node_name:
-            # A Workload is not kept for its pods, as a PodGroup is: what runs may be of its predecessor.
-            uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
-            if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
-                return MemberState.EARLIER, pod.spec.node_name
-            ending = pod.metadata.deletion_timestamp is not None
-            return (MemberState.ENDING if ending else MemberState.RUNNING), pod.spec.node_name
-        if key in self._assumed:
-            return MemberState.ASSUMED, self._assumed[key]
-        if pod.metadata.deletion_timestamp is not None:
-            return MemberState.LEAVING, ""
-        return (MemberState.PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
-
     def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Heads:
         group = self._groups.get(leaf) or self._node(leaf)
         if leaf.kind == WORKLOAD and not group.members:
@@ -482,37 +454,18 @@ class GroupForest:
             group = self._node(leaf)
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
-        old = group.members.get(key)
-        member = Member(pod, *self._state(group, key, pod))
-        group.members[key] = member
-        if old is None:
-            self._count(group, key, member, +1)
-            self._leaf_of[key] = group.key  # one for all, not the pod's own
-        elif old.state in KNOWN and member.state in KNOWN and _alike(old.pod, pod):
-            # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
-            self._count_state(group, key, old, -1)
-            self._count_state(group, key, member, +1)
-        else:
-            self._count(group, key, old, -1)
-            self._count(group, key, member, +1)
+        self._roster.put(group, key, pod)
         if not alone:
             self._climb(group, *was)
         return self._heads(group)
 
-    def _recount(self, group: Group) -> None:
-        """Its object was made again: who belongs to this one?"""
-        for key, old in list(group.members.items()):
-            self._count(group, key, old, -1)
-            group.members[key] = member = Member(old.pod, *self._state(group, key, old.pod))
-            self._count(group, key, member, +1)
-
     def _forget_member(self, key: PodKey) -> Heads:
-        leaf = self._leaf_of.pop(key, None)
+        leaf = self._leaf_of.get(key)
         if leaf is None:
             return ()
         group = self._groups[leaf]
         was = (group.ready, group.bad)
-        self._count(group, key, group.members.pop(key), -1)
+        self._roster.remove(group, key)
         self._climb(group, *was)
         heads = self._heads(group)
         if leaf.kind == WORKLOAD and not group.members:
@@ -520,57 +473,6 @@ class GroupForest:
             self._set(leaf, None, None)
         self._prune(group)
         return heads
-
-    def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
-        self._count_state(group, key, member, sign)
-        annotations = member.pod.metadata.annotations
-        if member.state in KNOWN:
-            group.present += sign
-            spec = member.pod.spec
-            traits = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
-            _tally(group.traits, traits, sign)
-            if RUN in annotations:
-                _tally(group.runs, annotations[RUN], sign)
-        elif member.state is MemberState.SUCCEEDED and COMPLETED_IN in annotations:
-            _tally(group.ended, annotations[COMPLETED_IN], sign)
-        group.complete()
-
-    def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
-        state = member.state
-        group.counts[state] += sign
-        self._changed[group.key] = None
-        if state is MemberState.PENDING:
-            if member.pod.spec.scheduling_gates:
-                if sign > 0:
-                    group.gated[key] = None
-                else:
-                    group.gated.pop(key, None)
-        elif state in PLACED:
-            group.on_nodes += sign
-            if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
-                group.marked += sign
-
-
-def _alike(before: Pod, after: Pod) -> bool:
-    """Whether both versions count the same."""
-    if before is after:
-        return True
-    old, new = before.spec, after.spec
-    return (
-        old.scheduler_name == new.scheduler_name
-        and old.priority == new.priority
-        and old.preemption_policy == new.preemption_policy
-        and before.metadata.annotations.get(RUN) == after.metadata.annotations.get(RUN)
-    )
-
-
-def _tally(counts: dict[Any, int], what: Any, sign: int) -> None:
-    """Zeros are left out."""
-    count = counts.get(what, 0) + sign
-    if count:
-        counts[what] = count
-    else:
-        del counts[what]
 
 
 def _union(a: Heads, b: Heads) -> Heads:

@@ -1,0 +1,118 @@
+"""Who is a member of which leaf, and in which state: what a leaf counts. Knows leaves, never the tree above them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.model.groups.group import KNOWN, PLACED, PREEMPT_LOWER, Group, Member, MemberState
+from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN, RUN, WORKLOAD, GroupKey, PodKey
+from phalanx.model.objects.pod import Pod
+
+
+class Roster:
+    def __init__(self, ours: Callable[[str], bool]) -> None:
+        self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
+        self.leaf_of: dict[PodKey, GroupKey] = {}
+        self.assumed: dict[PodKey, str] = {}  # pod -> node this scheduler has placed it on
+        self.changed: dict[GroupKey, None] = {}  # leaves whose members or rules changed since `take_changed`
+
+    def take_changed(self) -> dict[GroupKey, None]:
+        changed, self.changed = self.changed, {}
+        return changed
+
+    def put(self, group: Group, key: PodKey, pod: Pod) -> None:
+        """A member is there, or a later version of it."""
+        old = group.members.get(key)
+        member = Member(pod, *self._state(group, key, pod))
+        group.members[key] = member
+        if old is None:
+            self._count(group, key, member, +1)
+            self.leaf_of[key] = group.key  # one for all, not the pod's own
+        elif old.state in KNOWN and member.state in KNOWN and _alike(old.pod, pod):
+            # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
+            self._count_state(group, key, old, -1)
+            self._count_state(group, key, member, +1)
+        else:
+            self._count(group, key, old, -1)
+            self._count(group, key, member, +1)
+
+    def remove(self, group: Group, key: PodKey) -> None:
+        del self.leaf_of[key]
+        self._count(group, key, group.members.pop(key), -1)
+
+    def recount(self, group: Group) -> None:
+        """Its object was made again: who belongs to this one?"""
+        for key, old in list(group.members.items()):
+            self._count(group, key, old, -1)
+            group.members[key] = member = Member(old.pod, *self._state(group, key, old.pod))
+            self._count(group, key, member, +1)
+
+    def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
+        if pod.status.phase == "Succeeded":
+            return MemberState.SUCCEEDED, pod.spec.node_name
+        if pod.status.phase == "Failed":
+            return MemberState.FAILED, pod.spec.node_name
+        if pod.spec.node_name:
+            # A Workload is not kept for its pods, as a PodGroup is: what runs may be of its predecessor.
+            uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
+            if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
+                return MemberState.EARLIER, pod.spec.node_name
+            ending = pod.metadata.deletion_timestamp is not None
+            return (MemberState.ENDING if ending else MemberState.RUNNING), pod.spec.node_name
+        if key in self.assumed:
+            return MemberState.ASSUMED, self.assumed[key]
+        if pod.metadata.deletion_timestamp is not None:
+            return MemberState.LEAVING, ""
+        return (MemberState.PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
+
+    def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
+        self._count_state(group, key, member, sign)
+        annotations = member.pod.metadata.annotations
+        if member.state in KNOWN:
+            group.present += sign
+            spec = member.pod.spec
+            traits = (spec.scheduler_name, spec.priority or 0, spec.preemption_policy or PREEMPT_LOWER)
+            _tally(group.traits, traits, sign)
+            if RUN in annotations:
+                _tally(group.runs, annotations[RUN], sign)
+        elif member.state is MemberState.SUCCEEDED and COMPLETED_IN in annotations:
+            _tally(group.ended, annotations[COMPLETED_IN], sign)
+        group.complete()
+
+    def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
+        state = member.state
+        group.counts[state] += sign
+        self.changed[group.key] = None
+        if state is MemberState.PENDING:
+            if member.pod.spec.scheduling_gates:
+                if sign > 0:
+                    group.gated[key] = None
+                else:
+                    group.gated.pop(key, None)
+        elif state in PLACED:
+            group.on_nodes += sign
+            if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
+                group.marked += sign
+
+
+def _alike(before: Pod, after: Pod) -> bool:
+    """Whether both versions count the same."""
+    if before is after:
+        return True
+    old, new = before.spec, after.spec
+    return (
+        old.scheduler_name == new.scheduler_name
+        and old.priority == new.priority
+        and old.preemption_policy == new.preemption_policy
+        and before.metadata.annotations.get(RUN) == after.metadata.annotations.get(RUN)
+    )
+
+
+def _tally(counts: dict[Any, int], what: Any, sign: int) -> None:
+    """Zeros are left out."""
+    count = counts.get(what, 0) + sign
+    if count:
+        counts[what] = count
+    else:
+        del counts[what]
