@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.engine import decisions as d
-from phalanx.engine.events import Gone
+from phalanx.engine.events import PERMANENT, Gone, Outcome
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pdb, pod, pod_group
 
@@ -349,3 +349,29 @@ def test_nobody_is_evicted_for_members_whose_company_fits_in_no_zone():
     world = workers_with_a_leader(2)
     world.step()
     assert world.bound == {} and world.evicted == []
+
+
+def two_in_the_way_of_one_unit(**how):
+    """A gang that goes as a whole on two nodes, and two pods of high priority that need a node each."""
+    run = Cluster(**how).see(*(node(f"n{i}").cpu("2") for i in range(2)), pod_group("g").gang(2).disrupt_all())
+    run.see(*(pod(f"g{i}").group("g").cpu("2").priority(1).node(f"n{i}") for i in range(2)))
+    return run.see(pod("h0").cpu("2").priority(100), pod("h1").cpu("2").priority(100))
+
+
+def test_who_is_in_the_way_of_two_is_sent_away_once():
+    run = two_in_the_way_of_one_unit(evict=False)
+    made = run.step()
+    assert sorted(each.name for each in made if isinstance(each, d.Evict)) == ["g0", "g1"]
+    told = [each for each in made if isinstance(each, d.SetGroupCondition) and each.type == "DisruptionTarget"]
+    assert [each.name for each in told] == ["g"]
+    run.gone("Pod", "g0").gone("Pod", "g1").step()
+    assert sorted(run.bound) == ["h0", "h1"]
+
+
+def test_a_refusal_ends_the_plans_of_both():
+    run = two_in_the_way_of_one_unit(evict=False)
+    first = next(each for each in run.engine.step(run.now) if isinstance(each, d.Evict))
+    run.engine.apply(Outcome(first.id, PERMANENT, "no"))
+    run.engine.validate()
+    again = [each.name for each in run.engine.step(run.now) if isinstance(each, d.Evict)]
+    assert again == [first.name]  # the other one was sent away before and is waited for

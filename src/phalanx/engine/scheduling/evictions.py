@@ -1,14 +1,15 @@
 """Plans under way: who has been sent away for whom, and what happens as the victims go.
 
 While a plan is under way its root is not given a second one. When the last victim is gone the root is tried at once.
-A plan is void when its preemptor is gone, when one of its nodes is, or when an eviction was refused for good; evictions
-that were not sent by then are not sent any more.
+A plan is void when its preemptor is gone, when one of its nodes is, or when an eviction was refused for good. A pod in
+the way of several roots is sent away once; if that is refused, none of their plans can come true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
@@ -30,7 +31,14 @@ class UnderWay:
     since: float
     size: int  # victims at the start
     text: str = ""  # the plan, for people
-    decisions: set[int] = field(default_factory=set)  # Evict decisions not answered yet
+
+
+class Sent(NamedTuple):
+    """A pod that was sent away."""
+
+    uid: str
+    decision: int
+    at: float  # seconds
 
 
 class Evictions:
@@ -40,7 +48,8 @@ class Evictions:
         self._emit = emit
         self.plans: dict[str, UnderWay] = {}  # by root key
         self._by_victim: dict[str, dict[str, None]] = {}  # pod key -> roots
-        self._by_decision: dict[int, str] = {}
+        self._sent: dict[str, Sent] = {}  # pod key -> the eviction it got, while it is there
+        self._by_decision: dict[int, str] = {}  # Evict not answered yet -> pod key
 
     def standing(self, root: str) -> UnderWay | None:
         """The plan that makes it pointless to look for another one, if there is one."""
@@ -68,12 +77,13 @@ class Evictions:
         kind: str = "pod",
         uid: str = "",
         node: str = "",
-    ) -> None:
-        """Send the victims away and remember for whom. `leaving` are terminating already and only waited for."""
+    ) -> set[str]:
+        """Send the victims away and remember for whom; answers who had not been sent away before. `leaving` are
+        terminating already and only waited for."""
         self.void(root)
         everybody = {record.key: record.uid for record in (*victims, *leaving)}
         if not everybody:
-            return  # nobody to wait for
+            return set()  # nobody to wait for
         plan = UnderWay(
             root,
             tuple(record.key for record in members),
@@ -86,7 +96,9 @@ class Evictions:
         self.plans[root] = plan
         for key in everybody:
             self._by_victim.setdefault(key, {})[root] = None
-        for record in victims:
+        now = self._cluster.now
+        fresh = [record for record in victims if not self._is_sent(record, now)]
+        for record in fresh:
             number = self._emit(
                 d.Evict,
                 namespace=record.namespace,
@@ -96,8 +108,14 @@ class Evictions:
                 event_message=f"Preempted by {kind} {uid} on node {node}",
                 preemptor=root,
             )
-            plan.decisions.add(number)
-            self._by_decision[number] = root
+            self._sent[record.key] = Sent(record.uid, number, now)
+            self._by_decision[number] = record.key
+        return {record.key for record in fresh}
+
+    def _is_sent(self, record: PodRecord, now: float) -> bool:
+        """For somebody else, a while ago at most."""
+        sent = self._sent.get(record.key)
+        return sent is not None and sent.uid == record.uid and now - sent.at <= GONE_LONG
 
     def void(self, root: str) -> None:
         """Forget a plan. What was sent stays sent."""
@@ -110,8 +128,6 @@ class Evictions:
                 roots.pop(root, None)
                 if not roots:
                     del self._by_victim[key]
-        for number in plan.decisions:
-            self._by_decision.pop(number, None)
 
     def leaving(self, pod: str) -> bool:
         """Whether a pod has been sent away for somebody."""
@@ -121,6 +137,9 @@ class Evictions:
 
     def gone(self, record: PodRecord) -> None:
         """A pod object is gone or finished."""
+        sent = self._sent.pop(record.key, None)
+        if sent is not None:
+            self._by_decision.pop(sent.decision, None)
         roots = self._by_victim.pop(record.key, None)
         for root in roots or ():
             plan = self.plans[root]
@@ -131,13 +150,12 @@ class Evictions:
             self.void(root)
 
     def answered(self, decision: int, problem: str) -> None:
-        """The outcome of an Evict. Refused for good: the plan cannot come true as it is."""
-        root = self._by_decision.pop(decision, None)
-        plan = self.plans.get(root) if root is not None else None
-        if root is None or plan is None:
+        """The outcome of an Evict. Refused for good: plans that wait for the pod cannot come true as they are."""
+        pod = self._by_decision.pop(decision, None)
+        if pod is None or not problem:
             return
-        plan.decisions.discard(decision)
-        if problem:
+        del self._sent[pod]
+        for root in list(self._by_victim.get(pod, ())):
             self._finish(root)
 
     def _finish(self, root: str) -> None:
@@ -152,10 +170,12 @@ class Evictions:
         for root, plan in self.plans.items():
             for victim in plan.victims:
                 expected.setdefault(victim, set()).add(root)
-            for number in plan.decisions:
-                assert self._by_decision.get(number) == root, f"eviction {number} of {root}"
         assert {victim: set(roots) for victim, roots in self._by_victim.items()} == expected, "victims, by pod"
-        assert set(self._by_decision) == {number for plan in self.plans.values() for number in plan.decisions}
+        for number, pod in self._by_decision.items():
+            assert self._sent[pod].decision == number, f"eviction {number} of {pod}"
+        for pod, sent in self._sent.items():
+            record = self._cluster.records.get(pod)
+            assert record is not None and record.uid == sent.uid, f"{pod} was sent away and is gone"
 
     # ---- sleeping
 

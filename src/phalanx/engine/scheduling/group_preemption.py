@@ -325,7 +325,7 @@ class GroupPreemption:
                 if other.priority < tree.priority and other.key not in members:
                     self._status.nominate(other, "")
         kind, spec = _kind(tree.group), tree.group.spec
-        self.evictions.begin(
+        fresh = self.evictions.begin(
             tree.key,
             [record for record, _ in answer.seats],
             nodes,
@@ -336,7 +336,7 @@ class GroupPreemption:
             uid=spec.uid if spec is not None else "",
             node="cluster",
         )
-        announce(self.cluster, self._emit, answer.units, kind)
+        announce(self.cluster, self._emit, answer.units, kind, fresh)
         for record in tree.records:
             if record.nominated and record.key not in members:
                 self._status.nominate(record, "")  # of an earlier plan

@@ -6,7 +6,7 @@ Nothing is evicted unless the pod then fits, and nothing more while victims of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,10 +162,10 @@ class PodPreemption:
                 self._status.nominate(other, "")  # its promise no longer holds
         leaving = list(self.catalogue.leaving.get(row, {}).values())
         text = _found(node, answer.units)
-        self._evictions.begin(
+        fresh = self._evictions.begin(
             f"pod/{record.key}", [record], [node], answer.victims, leaving, text=text, uid=record.uid, node=node
         )
-        announce(self._cluster, self._emit, answer.units, "pod")
+        announce(self._cluster, self._emit, answer.units, "pod", fresh)
 
     def await_leaving(self, record: PodRecord, leaving: Sequence[PodRecord]) -> None:
         """Nobody is sent away: those are on their way out."""
@@ -178,10 +178,10 @@ def _found(node: str, units: Iterable[Unit]) -> str:
     return f"found a potential placement for pod on node {node}, preempting {victims} victims"
 
 
-def announce(state: ClusterState, emit: Emit, units: Iterable[Unit], kind: str) -> None:
-    """DisruptionTarget on groups that go as a whole."""
+def announce(state: ClusterState, emit: Emit, units: Iterable[Unit], kind: str, fresh: Collection[str]) -> None:
+    """DisruptionTarget on groups that go as a whole; `fresh`: pods that were not sent away before."""
     for unit in units:
-        if isinstance(unit.key, str):
+        if isinstance(unit.key, str) or not any(pod in fresh for pod in unit.pods):
             continue
         group = state.forest.group(unit.key)
         if group is None or group.spec is None or unit.key.kind not in ("PodGroup", "CompositePodGroup"):
