@@ -375,3 +375,20 @@ def test_a_refusal_ends_the_plans_of_both():
     run.engine.validate()
     again = [each.name for each in run.engine.step(run.now) if isinstance(each, d.Evict)]
     assert again == [first.name]  # the other one was sent away before and is waited for
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_minimum_is_served_first_and_extras_by_a_plan_of_their_own(tied):
+    """Whether members are tied to each other or not: nobody is evicted for an extra before the minimum has its nodes."""
+    run = Cluster(evict=False).see(*(node(f"n{i}").cpu("2").label("zone", "ab"[i % 2]) for i in range(4)))
+    run.see(*(pod(f"low{i}").cpu("2").priority(1).node(f"n{i}") for i in range(4)))
+    members = [pod(f"m{i}").group("g").cpu("2").priority(100).label("app", "g") for i in range(4)]
+    if tied:
+        members = [each.spread("zone", {"app": "g"}, max_skew=2) for each in members]
+    run.see(pod_group("g").gang(2).priority(100), *members)
+    first = [each.name for each in run.step() if isinstance(each, d.Evict)]
+    assert len(first) == 2
+    for name in first:
+        run.gone("Pod", name)
+    second = [each.name for each in run.step() if isinstance(each, d.Evict)]
+    assert len(run.bound) == 2 and len(second) == 2 and not set(first) & set(second)
