@@ -379,7 +379,7 @@ def test_a_refusal_ends_the_plans_of_both():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_minimum_is_served_first_and_extras_by_a_plan_of_their_own(tied):
-    """Whether members are tied to each other or not: nobody is evicted for an extra before the minimum has its nodes."""
+    """Members tied to each other or not: nobody is evicted for an extra before the minimum has its nodes."""
     run = Cluster(evict=False).see(*(node(f"n{i}").cpu("2").label("zone", "ab"[i % 2]) for i in range(4)))
     run.see(*(pod(f"low{i}").cpu("2").priority(1).node(f"n{i}") for i in range(4)))
     members = [pod(f"m{i}").group("g").cpu("2").priority(100).label("app", "g") for i in range(4)]
