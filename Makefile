@@ -42,6 +42,7 @@ lint: venv
 	$(BIN)/ruff format --check --quiet src tests bench
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 # What the tests reach, printed by file; the report of the whole suite takes a few minutes.
 coverage: venv

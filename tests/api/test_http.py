@@ -200,7 +200,7 @@ def test_a_watcher_that_never_reads_is_cut_off_and_others_see_everything(strict:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.sendall(request(strict, f"GET {path}?watch=true&resourceVersion={since} HTTP/1.1"))
         assert deaf.recv(100).startswith(b"HTTP/1.1 200")  # then never again
-        store = strict.cluster.server.context.store
+        store: Any = strict.cluster.server.context.store
         before = store.watchers
         seen: list[str] = []
         reader = threading.Thread(target=lambda: seen.extend(e[1]["metadata"]["name"] for e in watch.take(60)))
@@ -214,7 +214,7 @@ def test_a_watcher_that_never_reads_is_cut_off_and_others_see_everything(strict:
 
 
 def test_a_watch_that_is_closed_leaves_nothing_behind(server: LocalCluster, namespace: str) -> None:
-    store = server.cluster.server.context.store
+    store: Any = server.cluster.server.context.store
     before = store.watchers
     with server.watch(f"/api/v1/namespaces/{namespace}/pods") as watch:
         assert watch.code == 200

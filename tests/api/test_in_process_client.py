@@ -80,7 +80,7 @@ def test_an_old_revision_raises_expired(server: LocalCluster, client: LocalClien
         async for _ in client.watch(PODS, resource_version="1"):
             return
 
-    store = server.cluster.server.context.store
+    store: Any = server.cluster.server.context.store
     floor = store._window.floor
     store._window.floor = store.revision
     try:

@@ -171,7 +171,7 @@ def test_a_watch_ends_when_its_time_is_up(server: LocalCluster, path: str) -> No
 
 
 def test_a_revision_beyond_the_window_is_expired(server: LocalCluster, path: str) -> None:
-    store = server.cluster.server.context.store
+    store: Any = server.cluster.server.context.store
     floor = store._window.floor
     store._window.floor = store.revision  # as if everything so far had been compacted
     try:
@@ -190,7 +190,7 @@ def test_an_expired_page_says_how_to_go_on(server: LocalCluster, path: str) -> N
         server.create(path, pod(name))
     token = server.get(path, limit=1)["metadata"]["continue"]
     server.delete(f"{path}/b")
-    store = server.cluster.server.context.store
+    store: Any = server.cluster.server.context.store
     floor = store._window.floor
     store._window.floor = store.revision
     try:

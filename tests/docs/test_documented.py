@@ -68,3 +68,16 @@ def test_alerts_use_metrics_that_exist() -> None:
         for name in used:
             assert name.removesuffix("_bucket") in metrics(), f"{rule['alert']} uses {name}"
         assert rule["annotations"]["summary"]
+
+
+def test_pages_that_the_code_points_to_exist() -> None:
+    root = DOCS.parent
+    code = [path for folder in ("src", "deploy", "examples") for path in (root / folder).rglob("*") if path.is_file()]
+    named = {
+        (page, str(path.relative_to(root)))
+        for path in code
+        if path.suffix in (".py", ".yaml", ".js", ".html", ".md")
+        for page in re.findall(r"\bdocs/([a-z0-9_-]+\.md)", path.read_text(errors="replace"))
+    }
+    assert len(named) > 5
+    assert not sorted((page, where) for page, where in named if not (DOCS / page).exists())

@@ -201,7 +201,7 @@ def namespaces(draw: st.DrawFn) -> Any:
 
 @st.composite
 def owners(draw: st.DrawFn) -> Any:
-    kind = draw(st.sampled_from([b.service, b.replica_set, b.stateful_set]))
+    kind: Any = draw(st.sampled_from([b.service, b.replica_set, b.stateful_set]))
     made: Any = kind(draw(st.sampled_from(["o1", "o2"]))).ns(draw(SPACES))
     if kind is b.service:
         return made.select(draw(st.sampled_from([{"app": "web"}, {"app": "web", "tier": "a"}, {}]))).build()

@@ -3,6 +3,8 @@ over-committed, and what could be placed has been placed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -24,8 +26,8 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.engine = Engine()
         self.now = 0.0
-        self.pods: dict[str, object] = {}  # what the API server holds
-        self.nodes: dict[str, object] = {}
+        self.pods: dict[str, Any] = {}  # what the API server holds
+        self.nodes: dict[str, Any] = {}
         self.unanswered: list[d.Bind] = []
         self.uids = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,7 @@ from phalanx.testing.builders import composite, node, pdb, pod, pod_group, pv, p
 
 
 def test_every_kind_of_event_comes_back_equal():
-    objects = [
+    objects: list[Any] = [
         pod("p").cpu("1").spread("zone", {"a": "b"}), node("n").taint("k"), pod_group("g").gang(3), composite("c"),
         workload("w"), pv("v"), pvc("c"), storage_class("s"), pdb("b"), service("s"),
     ]  # fmt: skip

@@ -71,10 +71,10 @@ def faults(problem: Problem, sitting: Sitting) -> list[str]:
         if (used > problem.free[:, node]).any():
             bad.append(f"overcommit on {node}")
         for shape, count in pods.items():
-            row = problem.shapes[shape]
-            if count and not row.mask[node]:
+            asked = problem.shapes[shape]
+            if count and not asked.mask[node]:
                 bad.append(f"shape {shape} not allowed on {node}")
-            if row.cap is not None and count > row.cap[node]:
+            if asked.cap is not None and count > asked.cap[node]:
                 bad.append(f"cap of shape {shape} on {node}")
         bad += [f"conflict {a} {b} on {node}" for a, b in problem.conflicts if pods.get(a) and pods.get(b)]
 

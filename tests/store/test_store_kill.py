@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,8 +87,8 @@ async def check(path: Path, acknowledged: dict[str, tuple[str, int]], floor: int
     return top
 
 
-def list_changes(store: Store, since: int) -> list[object]:
-    return store._window.after("pods", "ns", since)  # type: ignore[return-value]
+def list_changes(store: Store, since: int) -> list[Any]:
+    return store._window.after("pods", "ns", since)
 
 
 @pytest.mark.slow

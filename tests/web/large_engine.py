@@ -94,7 +94,7 @@ class Standing:
         reader = Reader(self.engine, clock.now)
         self.feed = Feed(reader, History(reader, clock.now), clock)
         self.login = Login(b"key", clock.now)
-        diagnostics = Diagnostics(self.engine, None, Gates(), lambda: True)  # type: ignore[arg-type] - no events asked
+        diagnostics = Diagnostics(self.engine, None, Gates(), lambda: True)  # type: ignore[arg-type]  # no events asked
         site = Site(self.feed, Questions(reader, diagnostics, None), self.login)  # type: ignore[arg-type]
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", site.handle)

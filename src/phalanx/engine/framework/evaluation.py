@@ -210,6 +210,27 @@ class Evaluation:
         in_order = sorted(touched)
         # By what a row-local plugin depends on: nothing, nodes, pods, both.
         rows_of = ((), sorted(nodes) if nodes else (), sorted(usage) if nodes else in_order, in_order)
+        everything = self._ask(changes, rows_of, touched)
+        if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
+            self._combine()
+            return
+        if self._slots_stale is not None:
+            self._slots_stale |= touched
+        stale = False
+        if len(touched) <= FEW_ROWS:
+            for row in sorted(touched):
+                stale = self._look(row) or stale
+        else:
+            stale = self._look_at(np.array(sorted(touched)))
+        if not stale:
+            return
+        if self._tell_feasible():
+            self._combine()
+        elif self._rescale(force=False):
+            self._sum()
+
+    def _ask(self, changes: Sequence[Change], rows_of: tuple[Sequence[int], ...], touched: set[int]) -> bool:
+        """Let every plugin look again; rows it looked at are added to `touched`. True: any row may have changed."""
         everything = False
         plugin: Any = None
         try:
@@ -239,23 +260,7 @@ class Evaluation:
             raise
         except BaseException as problem:
             raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
-        if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
-            self._combine()
-            return
-        if self._slots_stale is not None:
-            self._slots_stale |= touched
-        stale = False
-        if len(touched) <= FEW_ROWS:
-            for row in sorted(touched):
-                stale = self._look(row) or stale
-        else:
-            stale = self._look_at(np.array(sorted(touched)))
-        if not stale:
-            return
-        if self._tell_feasible():
-            self._combine()
-        elif self._rescale(force=False):
-            self._sum()
+        return everything
 
     def _look(self, row: int) -> bool:
         """Recompute one row; True if bounds of normalised scores may have moved."""

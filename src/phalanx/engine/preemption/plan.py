@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from phalanx.engine.preemption.fitting import Fitting
 from phalanx.engine.preemption.freeing import Freeing, Situation, TooManyWays
 from phalanx.engine.preemption.polish import polish
 from phalanx.engine.preemption.prices import FinePrices, Prices, Stand
-from phalanx.engine.preemption.problem import PreemptionProblem
+from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
 
 NOBODY_LOWER = "No preemption victims found for incoming preemptor"
@@ -37,6 +37,24 @@ class Solved:
 
 def plan(problem: PreemptionProblem) -> Planned:
     return Planner(problem).run()
+
+
+class _Best:
+    """The cheapest set of victims found so far."""
+
+    def __init__(self, units: Units, prices: Prices, order: Sequence[str]) -> None:
+        self._units, self._prices, self._order = units, prices, order
+        self.evicted: frozenset[int] | None = None
+        self.value = INFINITE
+        self._cost = Cost()
+
+    def offer(self, evicted: frozenset[int]) -> float:
+        """Answers what the best costs now."""
+        cost = cost_of(self._units, evicted)
+        value = self._prices.whole(cost)
+        if self.evicted is None or value < self.value or cost.key(self._order) < self._cost.key(self._order):
+            self.evicted, self.value, self._cost = evicted, value, cost
+        return self.value
 
 
 class Planner:
@@ -163,23 +181,13 @@ class Planner:
                 total += found.price
             return total
 
-        best: list[frozenset[int]] = []
-        value = bound = INFINITE
-        cheapest = Cost()
-
-        def better(evicted: frozenset[int]) -> float:
-            nonlocal value, cheapest
-            cost = cost_of(self.problem.units, evicted)
-            if not best or prices.whole(cost) < value or cost.key(self.order) < cheapest.key(self.order):
-                value, cheapest = prices.whole(cost), cost
-                best[:] = [evicted]
-            return value
-
+        best = _Best(self.problem.units, prices, self.order)
+        bound = INFINITE
         if known is not None:
-            better(known)
+            best.offer(known)
         choices = Choices(self.domains, price, MAX_CHOICES)
         for choice in choices.run(self.problem.placement.root):
-            if prices.proved(choice.bound) >= value:
+            if prices.proved(choice.bound) >= best.value:
                 break
             if effort.over:
                 bound = min(bound, choice.bound)
@@ -189,22 +197,24 @@ class Planner:
             tasks = clusters(choice.seats)
             nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
             exact = freeing.scope(("choice", nodes.tobytes()), nodes, sum(n for _, c in tasks for _, n in c.claims))
-            branching.run(tasks, exact, value, better)
+            branching.run(tasks, exact, best.value, best.offer)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)
         if choices.cut:
             bound = min(bound, choices.floor)
         self.used += effort.used
-        if not best:
+        if best.evicted is None:
             fallback = self._fallback(freeing, branching)
             if fallback is None:
                 return None
-            better(fallback)
+            best.offer(fallback)
+        assert best.evicted is not None
+        value = best.value
         bound = min(bound, value)
         if too_large or freeing.truncated:
             bound = 0.0
-        return Solved(best[0], value, max(0.0, min(value, prices.proved(bound))), prices)
+        return Solved(best.evicted, value, max(0.0, min(value, prices.proved(bound))), prices)
 
     def _name(self, seats: tuple[FreedSeat, ...]) -> object:
         """Equal leaves are the same to a covering."""

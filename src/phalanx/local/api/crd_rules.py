@@ -152,6 +152,12 @@ def structural_errors(schema: Json, path: str, depth: int = 0) -> list[FieldErro
     errors += _list_errors(schema, kind, path)
     if schema.get("default") is not None and not errors:
         errors += validate(schema["default"], schema, f"{path}.default")
+    return errors + _errors_below(schema, path, depth)
+
+
+def _errors_below(schema: Json, path: str, depth: int) -> list[FieldError]:
+    """Of the schemas a schema is made of."""
+    errors: list[FieldError] = []
     for name, part in (schema.get("properties") or {}).items():
         errors += structural_errors(part, f"{path}.properties[{name}]", depth + 1)
     if isinstance(schema.get("additionalProperties"), dict):

@@ -235,6 +235,41 @@ def _one_priority(items: list[Json], path: str) -> list[FieldError]:
 _LEVEL_ONE = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
 
 
+def _target_errors(entry: Json, at: str, known: list[str], used: set[str]) -> list[FieldError]:
+    """Names of replicatedJobs, each at most once in all entries; `used` learns them."""
+    errors: list[FieldError] = []
+    targets = entry.get("targetReplicatedJobs") or []
+    if not targets:
+        errors.append(required(f"{at}.targetReplicatedJobs"))
+    for number, target in enumerate(targets):
+        where = f"{at}.targetReplicatedJobs[{number}]"
+        if target not in known:
+            errors.append(invalid(where, target, "must be the name of a replicatedJob"))
+        elif target in used:
+            errors.append(duplicate(where, target))
+        used.add(target)
+    return errors
+
+
+def _entry(spec: Json, entry: Json, at: str, gates: Gates) -> list[FieldError]:
+    """What an entry says about its targets as one group, or about the Jobs of one target."""
+    errors = _group_parts(entry, at, gates)
+    targets = entry.get("targetReplicatedJobs") or []
+    members = [item for item in spec.get("replicatedJobs") or () if item.get("name") in targets]
+    job = entry.get("job")
+    if job is None:
+        errors += _count(entry, at, sum(map(_pods, members)))
+        errors += _one_priority(members, at)
+        return errors
+    if len(targets) != 1:
+        errors.append(forbidden(f"{at}.job", "needs exactly one target"))
+    if any(entry.get(field) is not None for field in (*_LEVEL_ONE, "resourceClaims")):
+        errors.append(forbidden(f"{at}.job", "may not be set together with fields of the whole entry"))
+    errors += _group_parts(job, f"{at}.job", gates)
+    errors += _count(job, f"{at}.job", max(map(_parallelism, members), default=0))
+    return errors
+
+
 def _scheduling(spec: Json, gates: Gates) -> list[FieldError]:
     found: Json | None = spec.get("scheduling")
     if found is None:
@@ -248,29 +283,8 @@ def _scheduling(spec: Json, gates: Gates) -> list[FieldError]:
     used: set[str] = set()
     for index, entry in enumerate(entries):
         at = f"{path}.replicatedJobs[{index}]"
-        targets = entry.get("targetReplicatedJobs") or []
-        if not targets:
-            errors.append(required(f"{at}.targetReplicatedJobs"))
-        for number, target in enumerate(targets):
-            where = f"{at}.targetReplicatedJobs[{number}]"
-            if target not in known:
-                errors.append(invalid(where, target, "must be the name of a replicatedJob"))
-            elif target in used:
-                errors.append(duplicate(where, target))
-            used.add(target)
-        errors += _group_parts(entry, at, gates)
-        members = [item for item in spec.get("replicatedJobs") or () if item.get("name") in targets]
-        job = entry.get("job")
-        if job is not None:
-            if len(targets) != 1:
-                errors.append(forbidden(f"{at}.job", "needs exactly one target"))
-            if any(entry.get(field) is not None for field in (*_LEVEL_ONE, "resourceClaims")):
-                errors.append(forbidden(f"{at}.job", "may not be set together with fields of the whole entry"))
-            errors += _group_parts(job, f"{at}.job", gates)
-            errors += _count(job, f"{at}.job", max(map(_parallelism, members), default=0))
-        else:
-            errors += _count(entry, at, sum(map(_pods, members)))
-            errors += _one_priority(members, at)
+        errors += _target_errors(entry, at, known, used)
+        errors += _entry(spec, entry, at, gates)
     if not entries:
         items = spec.get("replicatedJobs") or []
         in_turn = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
