@@ -124,7 +124,7 @@ def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfi
     for path, _ in fields.items("extenders"):
         raise ConfigProblem(
             path,
-            "extenders are not supported: write a plugin instead (see docs/engine-plugins.md); "
+            "extenders are not supported: write a plugin instead (see docs/plugins.md); "
             "an extender would make every decision wait for a remote call",
         )
     initial = fields.whole("podInitialBackoffSeconds", 1)
