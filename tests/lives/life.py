@@ -16,6 +16,7 @@ from typing import Any
 from manifests import deployment, job, jobset, leader_worker_set, stateful_set, template
 
 from phalanx.base.errors import ApiProblem
+from phalanx.local.nodes import KubeletOptions
 from phalanx.model.gates import Gates
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -23,6 +24,7 @@ from phalanx.testing.virtual_time import VirtualLoop, run
 Json = dict[str, Any]
 Uids = set[str]
 NODES, NODE_CPU = 3, 4  # often not enough
+SELDOM = KubeletOptions(heartbeat_seconds=3600.0)  # nodes do not fail in these stories
 QUIET = 90.0  # seconds without a write after which nothing more is to come; longer than the backoff of a few failures
 OFF = Gates(
     dict.fromkeys(
@@ -434,7 +436,7 @@ def live(variant: str, seed: int, events: list[str] | None = None) -> None:
     told: list[str] = []
 
     async def main(loop: VirtualLoop) -> None:
-        async with simulated_cluster(NODES, seed=seed, topology=f"cpu={NODE_CPU}") as cluster:
+        async with simulated_cluster(NODES, seed=seed, topology=f"cpu={NODE_CPU}", options=SELDOM) as cluster:
             own = dict(sizes)
             life = Life(cluster, random.Random(f"{variant} {seed} choices"), kind, variant)
             life.cpu = own.pop("cpu")

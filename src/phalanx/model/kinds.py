@@ -147,6 +147,7 @@ class Registry:
         self._by_kind: dict[tuple[str, str, str], Kind] = {}
         self._kinds: dict[str, Kind] = {}
         self.generation = 0  # rises with every change: caches of discovery and OpenAPI hang on it
+        self.on_change: list[Callable[[], None]] = []
         for kind in kinds:
             self.add(kind)
 
@@ -156,7 +157,7 @@ class Registry:
         for version in kind.versions:
             self._by_path[kind.group, version.name, kind.plural] = kind
             self._by_kind[kind.group, version.name, kind.kind] = kind
-        self.generation += 1
+        self._changed()
 
     def remove(self, key: str) -> None:
         kind = self._kinds.pop(key, None)
@@ -165,7 +166,12 @@ class Registry:
         for version in kind.versions:
             self._by_path.pop((kind.group, version.name, kind.plural), None)
             self._by_kind.pop((kind.group, version.name, kind.kind), None)
+        self._changed()
+
+    def _changed(self) -> None:
         self.generation += 1
+        for tell in self.on_change:
+            tell()
 
     def by_path(self, group: str, version: str, plural: str) -> Kind | None:
         return self._by_path.get((group, version, plural))

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+import msgspec
+
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import default_config
@@ -44,10 +46,13 @@ class _Part(Protocol):
 
 
 class PatientClient(LocalClient):
-    """A watch of it never ends by itself: when a watch is renewed is drawn by lot, and nothing here may be."""
+    """A watch of it never ends by itself: when a watch is renewed is drawn by lot, and nothing here may be.
+
+    So it needs no bookmarks either, which would be most of what happens while nothing happens.
+    """
 
     async def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
-        options["timeout"] = 0.0
+        options |= {"timeout": 0.0, "bookmarks": False}
         async for event in super().watch(resource, namespace, **options):
             yield event
 
@@ -178,12 +183,13 @@ class SimulatedCluster:
     def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
         entry = self._kind(kind)
         found = self.store.get((entry.storage_key, namespace if entry.namespaced else "", name))
-        return json.loads(found.value) if found is not None else None
+        return msgspec.json.decode(found.value) if found is not None else None
 
     def all(self, kind: str, namespace: str = "default") -> list[Json]:
         """By name."""
         entry = self._kind(kind)
-        return [json.loads(e.value) for e in self.store.list(entry.storage_key, namespace if entry.namespaced else "")]
+        found = self.store.list(entry.storage_key, namespace if entry.namespaced else "")
+        return [msgspec.json.decode(one.value) for one in found]
 
     async def apply(self, body: Json, namespace: str = "default") -> Json:
         """Create an object in the version its body names."""

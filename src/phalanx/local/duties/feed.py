@@ -9,7 +9,6 @@ owns or is owned by them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 # A group on its way out waits for its pods: it is no reason to keep a pod whose Job is gone.
 GROUP_PROTECTION = "scheduling.k8s.io/podgroup-protection"
-DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 LEFT_OUT = frozenset({"events"})
 
 
@@ -93,7 +91,8 @@ class Feed:
         self._on_kinds: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._telling: set[asyncio.Task[None]] = set()
-        self._definitions_changed = asyncio.Event()
+        self._kinds_changed = asyncio.Event()
+        registry.on_change.append(self._kinds_changed.set)
 
     def listen(self, listener: Listener, on_kinds: Callable[[], None] | None = None) -> None:
         self._listeners.append(listener)
@@ -124,16 +123,16 @@ class Feed:
                             await self._wait(informer.synced)
                     self.synced.set()
                 self._tell_kinds()
-            self._definitions_changed.clear()
-            # The wait has an end because the registry may follow its definitions a moment later.
-            await self._wait(self._definitions_changed)
+            await self._wait(self._kinds_changed)
+            self._kinds_changed.clear()
 
     async def _wait(self, event: asyncio.Event) -> None:
-        """For the event or a moment; never beside a reader that has ended, whose kind nobody would look after."""
-        with contextlib.suppress(TimeoutError):
-            # Not wait_for: Python 3.11's swallows a cancellation that meets the event.
-            async with asyncio.timeout(0.2):
-                await event.wait()
+        """For the event; never beside a reader that has ended, whose kind nobody would look after."""
+        waiting = asyncio.create_task(event.wait())
+        try:
+            await asyncio.wait([waiting, *self._tasks.values()], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
         if any(task.done() for task in self._tasks.values()):
             raise cause_of_end(self._tasks.values())
 
@@ -189,7 +188,5 @@ class Feed:
             places[place] = after
             self.items[after.meta.uid] = after
             self.by_namespace[place[0]] += 1
-        if key == DEFINITIONS:
-            self._definitions_changed.set()
         for listener in self._listeners:
             listener(before, after)

@@ -18,7 +18,7 @@ import msgspec
 from phalanx.base.client import Client, Propagation
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.duties.feed import DEFINITIONS, FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
+from phalanx.local.duties.feed import FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
 from phalanx.model.kinds import Kind, Registry
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class DefinitionView(Body, frozen=True):
     spec: _DefinitionSpec = _DefinitionSpec()
 
 
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 VIEWS: Mapping[str, type[Body]] = {DEFINITIONS: DefinitionView}
 
 

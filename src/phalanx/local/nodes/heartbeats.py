@@ -1,7 +1,8 @@
 """Heartbeats of simulated nodes: one Lease each in kube-node-lease, spread out in time so that thousands stay cheap.
 
-Every node renews at most every ten seconds; beyond 2,000 nodes less often, so that all of them together never write
-more than WRITES_PER_SECOND. The lease's duration grows with the interval: whoever judges by it stays right.
+Every node renews at most every ten seconds (`KubeletOptions` may say more); beyond 2,000 nodes less often, so that all
+of them together never write more than WRITES_PER_SECOND. The lease's duration grows with the interval: whoever judges
+by it stays right.
 """
 
 from __future__ import annotations
@@ -22,18 +23,25 @@ NAMESPACE = "kube-node-lease"
 SHORTEST_INTERVAL = 10.0
 WRITES_PER_SECOND = 200
 AT_ONCE = 16
-TICK = 1.0
+TICK = 0.1  # of the interval: how often is looked who is due
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger(__name__)
 
 
-def interval(nodes: int) -> float:
-    return max(SHORTEST_INTERVAL, nodes / WRITES_PER_SECOND)
+def interval(nodes: int, shortest: float = SHORTEST_INTERVAL) -> float:
+    return max(shortest, nodes / WRITES_PER_SECOND)
 
 
 class Heartbeats:
-    def __init__(self, client: Client, clock: Clock, nodes: Callable[[], Iterable[Node]]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        nodes: Callable[[], Iterable[Node]],
+        shortest: float = SHORTEST_INTERVAL,
+    ) -> None:
         self._client = client
+        self._shortest = shortest
         self._clock = clock
         self._nodes = nodes
         self._due: dict[str, float] = {}  # node -> monotonic time of its next renewal
@@ -41,12 +49,12 @@ class Heartbeats:
     async def run(self) -> None:
         while True:
             await self.beat()
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK * self._shortest)
 
     async def beat(self) -> None:
         """Renew what is due now."""
         alive = [node for node in self._nodes() if not node.failed]
-        every = interval(len(alive))
+        every = interval(len(alive), self._shortest)
         now = self._clock.monotonic()
         due: list[Node] = []
         for position, node in enumerate(alive):

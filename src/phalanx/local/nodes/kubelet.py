@@ -48,6 +48,7 @@ class KubeletOptions:
     start_seconds: float = 0.0  # from bound to Running, in pods' time
     stop_seconds: float = 1.0  # containers need that long after SIGTERM, in pods' time, unless their pod says otherwise
     writes_at_once: int = 32
+    heartbeat_seconds: float = 10.0
 
 
 @dataclass(slots=True)

@@ -43,7 +43,8 @@ class SimulatedNodes:
         self._tell: Tell = tell or (lambda done, total: None)
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
-        self._heartbeats = Heartbeats(client, self._clock, self.kubelet.nodes.values)
+        every = (options or KubeletOptions()).heartbeat_seconds
+        self._heartbeats = Heartbeats(client, self._clock, self.kubelet.nodes.values, every)
 
     async def run(self) -> None:
         if self._originals:
