@@ -86,3 +86,62 @@ EVERY_KIND = {
     "Deployment": deployment,
     "LeaderWorkerSet": leader_worker_set,
 }
+
+
+def mpi_job(name: str, workers: int = 2, cpu: str = "1") -> Json:
+    pods = {"Launcher": {"replicas": 1, "template": template(cpu)}}
+    pods["Worker"] = {"replicas": workers, "template": template(cpu)}
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name, "annotations": {GANG: "true"}},
+        "spec": {"slotsPerWorker": 1, "runPolicy": {"backoffLimit": 100}, "mpiReplicaSpecs": pods},
+    }
+
+
+def train_job(name: str, nodes: int = 2, cpu: str = "1") -> list[Json]:
+    """With the runtime it refers to, called by-hand."""
+    inner = {"backoffLimit": 100, "template": template(cpu, restartPolicy="Never")}
+    step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    jobs = [{"name": "node", "template": {"metadata": step, "spec": inner}}]
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "by-hand"},
+        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": jobs}}},
+    }
+    reference = {"name": "by-hand", "kind": "ClusterTrainingRuntime", "apiGroup": "trainer.kubeflow.org"}
+    job_ = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name, "annotations": {GANG: "true"}},
+        "spec": {"runtimeRef": reference, "trainer": {"numNodes": nodes}},
+    }
+    return [runtime, job_]
+
+
+def ray_cluster(name: str, workers: int = 2, cpu: str = "1") -> Json:
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name, "annotations": {GANG: "true"}},
+        "spec": {
+            "headGroupSpec": {"rayStartParams": {}, "template": template(cpu)},
+            "workerGroupSpecs": [ray_workers(workers, cpu)],
+        },
+    }
+
+
+def ray_workers(count: int, cpu: str) -> Json:
+    return {"groupName": "small", "replicas": count, "rayStartParams": {}, "template": template(cpu)}
+
+
+def pytorch_job(name: str, workers: int = 2, cpu: str = "1") -> Json:
+    pods = {"Master": {"replicas": 1, "template": template(cpu)}}
+    pods["Worker"] = {"replicas": workers, "template": template(cpu)}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "annotations": {GANG: "true"}},
+        "spec": {"pytorchReplicaSpecs": pods},
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from manifests import EVERY_KIND, job
+from manifests import EVERY_KIND, deployment, job, template
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -79,6 +79,41 @@ def test_a_replacement_waits_until_the_group_that_is_going_is_gone(restart: bool
             assert waiting["metadata"]["uid"] in uids(cluster, "Pod"), (
                 "the one that waited did not have to be made again"
             )
+
+    run(main)
+
+
+def test_a_roll_out_goes_on_when_the_group_of_its_pods_was_deleted() -> None:
+    """Old pods keep the group that is going; new ones have the next at once, and so the old ones can go."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            await cluster.apply(deployment("w", 2))
+            await cluster.settle()
+            (group,) = cluster.all("PodGroup")
+            old = uids(cluster, "Pod")
+            await cluster.delete("PodGroup", group["metadata"]["name"])
+            await cluster.settle()
+            assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in cluster.all("Pod")} == {
+                group["metadata"]["name"]
+            }
+            began = loop.time()
+            pods_ = template("1")
+            pods_["spec"]["containers"][0]["image"] = "v2"
+            await cluster.patch("Deployment", "w", {"spec": {"template": pods_}})
+            while old & uids(cluster, "Pod"):
+                assert loop.time() - began < 20, "nobody has to wait for a retry"
+                await cluster.settle(0.5, 0.5)
+            await cluster.settle()
+            assert [phase for phase, _ in pods(cluster)] == ["Running"] * 2
+            (left,) = cluster.all("PodGroup")
+            assert left["metadata"]["uid"] != group["metadata"]["uid"]
+            assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in cluster.all("Pod")} == {
+                left["metadata"]["name"]
+            }
+            await cluster.delete("Deployment", "w")
+            await cluster.settle()
+            assert not cluster.all("PodGroup")
 
     run(main)
 

@@ -10,15 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from life import EVENTS, Broken, live, shortest
+from life import Broken
+from stories import VARIANTS, live, shortest
 
 from phalanx.model.groups import forest
 
-SEQUENCES = int(os.environ.get("LIVES_SEQUENCES", "2"))
+SEQUENCES = int(os.environ.get("LIVES_SEQUENCES", "3"))
 FIRST = int(os.environ.get("LIVES_SEED", "0"))
 
 
-@pytest.mark.parametrize("kind", EVENTS)
+@pytest.mark.parametrize("kind", VARIANTS)
 def test_whatever_happens_to_a_workload_it_lives_on(kind: str) -> None:
     broken = [story for seed in range(FIRST, FIRST + SEQUENCES) if (story := shortest(kind, seed)) is not None]
     assert not broken, "\n".join(broken)
@@ -30,7 +31,8 @@ def test_the_model_sees_a_gang_that_starts_in_part(monkeypatch: pytest.MonkeyPat
     def every_minimum_is_one(obj: Any) -> Any:
         return replace(right(obj), minimum=1)
 
-    live("Job", 6, [])
+    story = {"parallelism": 4, "cpu": 3, "priority": ""}
+    live("Job", 6, [], story)
     monkeypatch.setattr(forest, "spec_of_object", every_minimum_is_one)
     with pytest.raises(Broken, match="needs 4 pods and has 3 on nodes"):
-        live("Job", 6, [])
+        live("Job", 6, [], story)

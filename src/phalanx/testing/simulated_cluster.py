@@ -77,6 +77,7 @@ class SimulatedCluster:
         self._running: dict[str, asyncio.Task[None]] = {}
         self.schedulers: dict[str, SchedulerService] = {}
         self.nodes: SimulatedNodes | None = None
+        self.between: Callable[[LocalClient], Any] = lambda client: client  # controllers and the API server
 
     def client_of(self, user_agent: str) -> LocalClient:
         return PatientClient(self._api, user_agent=user_agent)
@@ -94,7 +95,7 @@ class SimulatedCluster:
 
     async def start_controllers(self, client: Any = None) -> None:
         """client: whatever stands between them and the API server (see `gates` for what they obey)."""
-        service = ControllersService(client or self.client_of("controllers"), self.clock, self.gates)
+        service = ControllersService(client or self.between(self.client_of("controllers")), self.clock, self.gates)
         await self._start("controllers", service)
 
     async def start_scheduler(self, name: str = "scheduler", client: Any = None) -> SchedulerService:
@@ -111,7 +112,11 @@ class SimulatedCluster:
         for name in again:
             await self.kill(name)
         self.gates = self._context.gates = gates
+        custom = {entry.key[2] for entry in self.store.list("customresourcedefinitions.apiextensions.k8s.io")}
+        added = [kind for kind in self.registry.all() if kind.storage_key in custom]
         self._context.registry = self.registry = builtin.registry(gates)
+        for kind in added:
+            self.registry.add(kind)
         for name in again:
             if name == "controllers":
                 await self.start_controllers()
@@ -179,6 +184,13 @@ class SimulatedCluster:
 
     def _kind(self, kind: str) -> Kind:
         return next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+
+    def served(self, kind: str) -> bool:
+        return any(entry.kind == kind for entry in self.registry.all())
+
+    def api_version_of(self, kind: str) -> str:
+        entry = self._kind(kind)
+        return f"{entry.group}/{entry.versions[0].name}" if entry.group else entry.versions[0].name
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
         entry = self._kind(kind)

@@ -32,7 +32,7 @@ from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.member import PodView
 from phalanx.controllers.workloads.registry import BY_KIND, FOLLOWED, READ, places
-from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL
+from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
 
 
 class GroupController(Controller):
@@ -59,6 +59,12 @@ class GroupController(Controller):
         owner = self.cache.get(key.namespace, key.name)
         if owner is None or deleting(owner):
             return  # owner references take the groups away
+        await self._group(key, owner)
+        for pod in self._pods.of(owner["kind"], key.namespace, key.name):
+            if SIZE_GATE in pod.gates and not self._directory.early(pod):
+                await self._writer.open_gate(pod, SIZE_GATE)
+
+    async def _group(self, key: Key, owner: Json) -> None:
         if not asks(owner) or finished(owner):
             await self._tidy(owner)
             return
@@ -132,7 +138,8 @@ class ClusterControllers:
         self.pods = Pods()
         followed = {kind.resource.kind: self._caches.of(kind.resource, optional=True) for kind in FOLLOWED}
         read = {resource.kind: self._caches.of(resource, optional=True) for resource in READ}
-        self.directory = Directory(self._groups, followed, self.pods, read)
+        classes = self._caches.of(r.PRIORITY_CLASSES, optional=True)
+        self.directory = Directory(self._groups, followed, self.pods, read, classes)
         self.writer = ClusterWriter(self._caches, self._groups)
         self.controllers = {
             kind: GroupController(cache, self._groups, self.directory, self.writer, self.pods, self._relabel)
@@ -185,7 +192,9 @@ class ClusterControllers:
         if not pod.linked and pod.controller is not None and pod.metadata.deletion_timestamp is None:
             self._unlinked[key] = pod
             self._labels.add(key)
-        if old is None:
+        if SIZE_GATE in pod.gates:
+            self._look_again(pod)  # perhaps its group has grown meanwhile
+        elif old is None:
             self._look_again(pod, replicated=True)  # perhaps the first pod of a replica of another revision
 
     def _look_again(self, pod: PodView | None, *, replicated: bool = False) -> None:

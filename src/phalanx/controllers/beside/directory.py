@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from phalanx.base.informer import Change
@@ -22,6 +23,9 @@ from phalanx.controllers.beside.linking import (
 )
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.names import LABEL, SUBDOMAIN
+from phalanx.controllers.grouping.priorities import value_of
+from phalanx.controllers.grouping.succession import with_successor
 from phalanx.controllers.runtime.cache import Cache, Handler, Key
 from phalanx.controllers.runtime.groups import Groups, of_namesake
 from phalanx.controllers.runtime.ownership import controlled_by, deleting
@@ -72,8 +76,11 @@ class Pods:
 
 
 class Directory:
-    def __init__(self, groups: Groups, followed: dict[str, Cache], pods: Pods, read: dict[str, Cache]) -> None:
-        """Caches by kind; followed: of workloads; read: of what some of them refer to."""
+    def __init__(
+        self, groups: Groups, followed: dict[str, Cache], pods: Pods, read: dict[str, Cache], classes: Cache
+    ) -> None:
+        """Caches by kind; followed: of workloads; read: of what some of them refer to; classes: PriorityClasses."""
+        self._classes = classes
         self.abilities = Abilities()
         self.scheduler = ""  # where grouped pods go unless their workload says otherwise
         self._groups, self._followed, self._pods, self._read = groups, followed, pods, read
@@ -96,12 +103,24 @@ class Directory:
         made_of = (
             owner["metadata"]["resourceVersion"],
             *replicas,
+            *self._predecessors(owner),
             *(other["metadata"]["resourceVersion"] for other in related),
         )
         known = self._memo.get(uid)
         if known is None or known[0] != made_of:
             known = self._memo[uid] = (made_of, self._compute(owner, replicas, related))
         return known[1]
+
+    def _predecessors(self, owner: Json) -> list[str]:
+        """What decides whether the group of a set can take new pods (see grouping.succession)."""
+        if not BY_KIND[owner["kind"]].scaled:
+            return []
+        pods = owner["spec"]["template"].get("spec") or {}
+        known = self._groups.pod_groups.by_index("controller", owner["metadata"]["uid"])
+        return [
+            str(value_of(str(pods.get("priorityClassName") or ""), self._classes)),
+            *(f"{found['metadata']['name']} {deleting(found)} {found['spec'].get('priority')}" for found in known),
+        ]
 
     def _compute(self, owner: Json, replicas: Sequence[str], related: list[Json]) -> Wanted:
         kind = BY_KIND[owner["kind"]]
@@ -120,7 +139,14 @@ class Directory:
                 )
         except Refused as refused:
             return refused
-        return found if self.abilities.scheduling_group else fit_labels(found)
+        if not self.abilities.scheduling_group:
+            found = fit_labels(found)
+        if not kind.scaled:
+            return found
+        known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
+        longest = SUBDOMAIN if self.abilities.scheduling_group else LABEL
+        priority_of = partial(value_of, classes=self._classes)
+        return with_successor(found, owner["metadata"]["uid"], known, priority_of, longest)
 
     def enrolled(self, owner: Json) -> bool:
         meta = owner["metadata"]
@@ -188,7 +214,13 @@ class Directory:
         if found is None:
             return []
         scheduler = scheduler_for(found.owner, self.scheduler)
-        return pod_patch(pod, found.link, self.abilities, scheduler, after=self.going(found))
+        early = self._lags(found, namespace)
+        return pod_patch(pod, found.link, self.abilities, scheduler, after=self.going(found), early=early)
+
+    def early(self, pod: PodView) -> bool:
+        """Whether a pod is there before its group asks for as many as its workload has by now."""
+        found = self.member(pod)
+        return found is not None and self._lags(found, pod.metadata.namespace)
 
     def going(self, member: Member) -> str:
         """The uid of a group of the pod's name that is on its way out, or of an earlier workload of the same name."""

@@ -15,7 +15,7 @@ from phalanx.controllers.grouping.names import LABEL, fitting
 from phalanx.controllers.grouping.wishes import DOMAIN
 from phalanx.controllers.workloads.member import Place, PodView
 from phalanx.controllers.workloads.registry import kind_of
-from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL
+from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
 
 SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: which scheduler its grouped pods go to
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -83,11 +83,14 @@ class Abilities(NamedTuple):
     workload_ref: bool = False  # Kubernetes 1.35
 
 
-def pod_patch(pod: PodView, link: Link, abilities: Abilities, scheduler: str = "", *, after: str = "") -> list[Json]:
+def pod_patch(
+    pod: PodView, link: Link, abilities: Abilities, scheduler: str = "", *, after: str = "", early: bool = False
+) -> list[Json]:
     """JSON patch of a pod that is being created. What the pod's author said stays.
 
     after: uid of a group of the wanted name that is on its way out. The pod waits for the next one; it is linked by
     label, since the field would keep the old one from going.
+    early: the group does not ask for this many pods yet. The pod is gated until it does.
     """
     if pod.linked or pod.spec.node_name:
         return []
@@ -103,6 +106,9 @@ def pod_patch(pod: PodView, link: Link, abilities: Abilities, scheduler: str = "
         if link.replica_key:
             reference["podGroupReplicaKey"] = link.replica_key
         patch.append({"op": "add", "path": "/spec/workloadRef", "value": reference})
+    if patch and early:
+        gates = [{"name": name} for name in (*pod.gates, SIZE_GATE)]
+        patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
     if patch and scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER) and scheduler != DEFAULT_SCHEDULER:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
     return patch

@@ -16,10 +16,12 @@ from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
 from phalanx.controllers.beside.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused
-from phalanx.controllers.resources import PRIORITY_CLASSES
+from phalanx.controllers.grouping.priorities import value_of
+from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches
 from phalanx.controllers.runtime.groups import Groups, of_namesake
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting
+from phalanx.controllers.workloads.member import PodView
 
 NAME = "group-controller"
 
@@ -49,11 +51,13 @@ class ClusterWriter:
         surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self.delete(surplus, in_use)
         kept: list[str] = []
+        plan = ""  # a Workload whose templates are no longer those asked for
         for obj in grouping.objects:  # parents before children
             state = await self._ensure(owner, self._dressed(obj, grouping))
+            if state is _State.OTHER and in_use and obj["kind"] == WORKLOADS.kind:
+                plan = obj["metadata"]["name"]  # the groups made from now on say themselves what they are
+                continue
             if state is _State.OTHER and apart and in_use:
-                if obj["kind"] == WORKLOADS.kind:
-                    continue  # a plan: the groups made from now on say themselves what they are
                 kept.append(obj["metadata"]["name"])
                 await self.delete(
                     [known for known in self.ours(owner) if known["metadata"]["name"] == kept[-1]], in_use
@@ -66,13 +70,19 @@ class ClusterWriter:
         if kept:
             names = ", ".join(kept[:5])
             raise Refused(f"{names} keep the rules they were made with while pods are in them", "GroupsUnchanged")
+        if plan and not apart:
+            raise Refused(
+                f"Workload {plan} cannot be changed as asked while pods are in its groups; "
+                f"it is replaced when {_shown(owner)} has no pods",
+                "GroupsUnchanged",
+            )
 
     async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
         """Fixed fields differ: start over with the whole tree, since a parent stays while it has children."""
         if in_use:
             raise Refused(
                 f"{obj['kind']} {obj['metadata']['name']} cannot be changed as asked while pods are in its groups; "
-                f"it is replaced when {owner['kind']} {owner['metadata']['name']} has no pods",
+                f"it is replaced when {_shown(owner)} has no pods",
                 "GroupsUnchanged",
             )
         await self.delete(self.ours(owner), in_use)
@@ -88,6 +98,15 @@ class ClusterWriter:
         for obj in objects:
             if not deleting(obj):
                 await self._delete(obj)
+
+    async def open_gate(self, pod: PodView, gate: str) -> None:
+        meta = pod.metadata
+        left = [{"name": name} for name in pod.gates if name != gate]
+        patch: Json = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": left or None}}
+        try:
+            await self._client.patch(PODS, meta.name, patch, meta.namespace)
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
+            return
 
     async def _ensure(self, owner: Json, wanted: Json) -> _State:
         meta = wanted["metadata"]
@@ -142,13 +161,10 @@ class ClusterWriter:
 
     def _priority(self, name: str) -> int:
         """Of a class, or of the one that is the default; pods have got theirs the same way."""
-        if name:
-            found = self._classes.get("", name)
-            if found is None:
-                raise Refused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")
-            return int(found.get("value") or 0)
-        defaults = [entry for entry in self._classes if entry.get("globalDefault")]
-        return min((int(entry.get("value") or 0) for entry in defaults), default=0)
+        found = value_of(name, self._classes)
+        if found is None:
+            raise Refused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")
+        return found
 
     def _cache(self, kind: str) -> Cache:
         if kind == "Workload":
@@ -164,6 +180,10 @@ class ClusterWriter:
             )
         except (NotFound, Conflict):  # gone, or another object of that name by now
             return
+
+
+def _shown(owner: Json) -> str:
+    return f"{owner['kind']} {owner['metadata']['name']}"
 
 
 def _clash(known: Json, owner: Json) -> str:

@@ -115,6 +115,8 @@ def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json],
     _check_count(workload, wanted, template, obj)
     spec: Json = {"workloadRef": {"workloadName": workload, "templateName": wanted}}
     spec |= {key: copy.deepcopy(template[key]) for key in COPIED if template.get(key) is not None}
+    if not any(key in spec for key in ("priorityClassName", "priority")) and obj["spec"].get("priorityClassName"):
+        spec["priorityClassName"] = obj["spec"]["priorityClassName"]  # else none of its pods could ever be in it
     if obj["spec"].get("parentCompositePodGroupName"):
         spec["parentCompositePodGroupName"] = obj["spec"]["parentCompositePodGroupName"]
     return {**obj, "spec": spec}

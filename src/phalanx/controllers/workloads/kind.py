@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
+from phalanx.base.work import WorkQueue
 from phalanx.controllers.grouping.core import Grouper, Grouping, Json, Link
-from phalanx.controllers.runtime.controller import Caches, Controller
+from phalanx.controllers.runtime.controller import Caches, Controller, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.workloads.member import Place, PodView
@@ -50,6 +51,7 @@ class Local:
     groups: Groups | None  # None: the API has no groups
     gates: Gates
     admission: list[Admit] = field(default_factory=list)  # asked, in order, for every pod of a set
+    makers: dict[str, WorkQueue[Key]] = field(default_factory=dict)  # by kind: who makes those pods
 
 
 def _nothing(workload: Json) -> bool:

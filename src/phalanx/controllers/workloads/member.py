@@ -31,11 +31,16 @@ class _Group(msgspec.Struct, rename="camel", gc=False):
     pod_group_name: str | None = None
 
 
+class _Gate(msgspec.Struct, gc=False):
+    name: str = ""
+
+
 class _Spec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
     scheduler_name: str = ""
     scheduling_group: _Group | None = None
     workload_ref: dict[str, Any] | None = None
+    scheduling_gates: list[_Gate] | None = None
 
 
 class _Status(msgspec.Struct, gc=False):
@@ -62,6 +67,10 @@ class PodView(msgspec.Struct, gc=False):
         """Whether the pod names a group already, whoever said so."""
         spec = self.spec
         return spec.scheduling_group is not None or spec.workload_ref is not None or GROUP_LABEL in self.labels
+
+    @property
+    def gates(self) -> list[str]:
+        return [gate.name for gate in self.spec.scheduling_gates or ()]
 
     @property
     def finished(self) -> bool:

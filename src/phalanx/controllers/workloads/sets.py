@@ -6,14 +6,18 @@ while the group does not exist, or never will because the request makes no sense
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import Conflict, Invalid
+from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.compare import Difference, difference
-from phalanx.controllers.grouping.core import Grouper, Grouping, Refused
+from phalanx.controllers.grouping.core import Grouper, Grouping, Link, Refused
+from phalanx.controllers.grouping.priorities import value_of
 from phalanx.controllers.grouping.replicas import group_set
+from phalanx.controllers.grouping.succession import with_successor
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
@@ -26,16 +30,33 @@ class SetGroupsController(Controller):
     """One per kind."""
 
     def __init__(
-        self, caches: Caches, events: Events, groups: Groups, resource: Resource, group: Grouper = group_set
+        self,
+        caches: Caches,
+        events: Events,
+        groups: Groups,
+        resource: Resource,
+        group: Grouper = group_set,
+        makers: Mapping[str, WorkQueue[Key]] | None = None,
     ) -> None:
+        """makers: by kind, the queues of those who make the pods; they wait for groups."""
         self.name = f"groups-of-{resource.plural}"
         super().__init__()
         self._events, self._groups, self._resource, self._group = events, groups, resource, group
+        self._makers = makers or {}
+        self._waiting: dict[Key, dict[tuple[str, Key], None]] = {}  # PodGroup or Workload -> (kind, maker)
+        self._classes = caches.of(r.PRIORITY_CLASSES)
         self._owners = caches.of(resource)
         self._pods = caches.of(r.PODS)
         self._pods.index("group", index_by_group)
         self._owners.on_change(self._owner_changed)
         groups.feed(resource.kind, self.queue)
+        for cache in (groups.pod_groups, groups.workloads):
+            cache.on_change(self._group_changed)
+
+    def _group_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """Whoever waits for it looks again."""
+        for kind, maker in self._waiting.pop(key, ()):
+            self._makers[kind].add(maker)
 
     def _owner_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is not None and controller_of(new) is None:
@@ -56,11 +77,19 @@ class SetGroupsController(Controller):
 
     def _wanted(self, owner: Json) -> Grouping:
         """Manifest lifecycle: a Workload its author wrote for this owner is used, and stays its author's."""
-        return self._group(owner, self._groups.for_owner(owner))
+        found = self._group(owner, self._groups.for_owner(owner))
+        known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
+        return with_successor(found, owner["metadata"]["uid"], known, self._priority_of)
+
+    def _priority_of(self, name: str) -> int | None:
+        return value_of(name, self._classes)
 
     def _in_use(self, owner: Json, wanted: Grouping) -> bool:
+        """Whether the group must stay as it is. A basic one has a successor instead."""
         group = wanted.links[""].pod_group if "" in wanted.links else ""
-        return bool(group) and self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
+        if not group or (wanted.groups and "gang" not in wanted.groups[0]["spec"]["schedulingPolicy"]):
+            return False
+        return self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
 
     def _has_group(self, namespace: str, name: str) -> bool:
         """A group that is being deleted stays as long as pods keep it; without any it is about to go."""
@@ -72,15 +101,14 @@ class SetGroupsController(Controller):
     async def admit(self, pod: Json, maker: Json) -> None:
         """`maker` makes the pod; `owner` asks for the group: the same, or a Deployment above a ReplicaSet."""
         above = controller_of(maker)
+        owner: Json | None = None
         if above is None:
-            if maker["kind"] == self._resource.kind:
-                self._link(pod, maker)
+            owner = maker if maker["kind"] == self._resource.kind else None
         elif above["kind"] == self._resource.kind:
-            owner = self._owners.get(maker["metadata"]["namespace"], above["name"])
-            if owner is not None and owner["metadata"]["uid"] == above["uid"]:
-                self._link(pod, owner)
-
-    def _link(self, pod: Json, owner: Json) -> None:
+            found = self._owners.get(maker["metadata"]["namespace"], above["name"])
+            owner = found if found is not None and found["metadata"]["uid"] == above["uid"] else None
+        if owner is None:
+            return
         try:
             wanted = self._wanted(owner)
         except Refused as refusal:
@@ -88,24 +116,50 @@ class SetGroupsController(Controller):
         link = wanted.links.get("")
         if link is None:
             return
+        missing = self._missing(owner, wanted, link)
+        if missing:
+            key = Key(maker["metadata"]["namespace"], link.pod_group or link.workload)
+            if maker["kind"] in self._makers:
+                self._waiting.setdefault(key, {})[maker["kind"], Key(key.namespace, maker["metadata"]["name"])] = None
+            self.queue.add(Key(key.namespace, owner["metadata"]["name"]))  # also when no news of it came, as of a class
+            raise Conflict(missing)
+        link.put_on(pod["spec"])
+        self._keep_priority(pod, owner["metadata"]["namespace"], link.pod_group)
+
+    def _missing(self, owner: Json, wanted: Grouping, link: Link) -> str:
+        """What the pods of a set have to wait for; "" for nothing."""
         namespace = owner["metadata"]["namespace"]
         if link.pod_group and not self._has_group(namespace, link.pod_group):
-            raise Conflict(f"PodGroup {link.pod_group} does not exist yet")
+            return f"PodGroup {link.pod_group} does not exist yet"
         for group in wanted.groups:
             # A set that grows asks for more members before there are more: else the first of them start alone.
             known = self._groups.pod_groups.get(namespace, group["metadata"]["name"])
             if known is not None and not deleting(known) and difference(known, group) is Difference.COUNTS:
-                raise Conflict(f"PodGroup {link.pod_group} does not follow the size of {owner['kind']} yet")
+                return f"PodGroup {link.pod_group} does not follow the size of {owner['kind']} yet"
         if link.workload and self._groups.workloads.get(namespace, link.workload) is None:
-            raise Conflict(f"Workload {link.workload} does not exist yet")
-        link.put_on(pod["spec"])
+            return f"Workload {link.workload} does not exist yet"
+        return ""
+
+    def _keep_priority(self, pod: Json, namespace: str, name: str) -> None:
+        """Pods of a gang have its priority. One that was asked for later holds with the other rules: when no pod is
+        in the group any more. Else the first pod of a roll-out would wait for ever."""
+        group = self._groups.pod_groups.get(namespace, name) if name else None
+        if group is None or deleting(group):
+            return
+        spec, theirs = pod["spec"], str(group["spec"].get("priorityClassName") or "")
+        if str(spec.get("priorityClassName") or "") == theirs:
+            return
+        if self._priority_of(theirs) == int(group["spec"].get("priority") or 0):
+            spec["priorityClassName"] = theirs
+            if not theirs:
+                del spec["priorityClassName"]
 
 
 def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set) -> list[Controller]:
     """The controller of the groups of one of these kinds, where the API has groups; it is asked for every pod."""
     if local.groups is None:
         return []
-    controller = SetGroupsController(local.caches, local.events, local.groups, resource, group)
+    controller = SetGroupsController(local.caches, local.events, local.groups, resource, group, local.makers)
     local.admission.append(controller.admit)
     return [controller]
 

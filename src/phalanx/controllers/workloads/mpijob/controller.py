@@ -12,6 +12,7 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Link, Refused
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -97,7 +98,11 @@ class MPIJobController(Controller):
         """The groups, once they exist. Raises Refused."""
         if self._groups is None:
             return Grouping()
-        grouping = group_mpi_job(owner, self._groups.around(owner))
+        around = self._groups.around(owner)
+        grouping = group_mpi_job(owner, around)
+        by_hand = made_by_hand(owner, around) if grouping and grouping.workload is None else None
+        if by_hand is not None:
+            await self._groups.adopt(owner, by_hand)  # its author made it for this MPIJob: it goes with it
         state = await self._groups.ensure(owner, grouping, NAME, in_use=any(map(active, workers.values())))
         return None if state is State.REPLACING else grouping
 

@@ -79,18 +79,15 @@ class TrainJobController(Controller):
         await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
 
     async def _arrange(self, owner: Json, found: Json | None) -> None:
-        suspended = bool(owner["spec"].get("suspend"))
-        if found is not None:
-            if bool(found["spec"].get("suspend")) != suspended:
-                meta, patch = found["metadata"], {"spec": {"suspend": suspended}}
-                try:
-                    await self._client.patch(r.JOB_SETS, meta["name"], patch, meta["namespace"])
-                except NotFound:
-                    return
-            return
         related = self._related(owner)
         grouping = group_train_job(owner, related) if self._groups is not None else Grouping()
-        if self._groups is not None and await self._groups.ensure(owner, grouping, NAME) is State.REPLACING:
+        if self._groups is not None:
+            # Once there is a JobSet its pods name the groups, which stay as they are and are made again when they go.
+            state = await self._groups.ensure(owner, grouping, NAME, in_use=found is not None)
+            if found is None and state is State.REPLACING:
+                return
+        if found is not None:
+            await self._suspend(found, bool(owner["spec"].get("suspend")))
             return
         try:
             body = job_set_of(owner, runtime_of(owner, related), grouping)
@@ -98,6 +95,15 @@ class TrainJobController(Controller):
         except AlreadyExists:
             return
         self._sets.remember(msgspec.json.decode(answer))
+
+    async def _suspend(self, found: Json, suspended: bool) -> None:
+        if bool(found["spec"].get("suspend")) == suspended:
+            return
+        meta = found["metadata"]
+        try:
+            await self._client.patch(r.JOB_SETS, meta["name"], {"spec": {"suspend": suspended}}, meta["namespace"])
+        except NotFound:
+            return
 
     def _related(self, owner: Json) -> list[Json]:
         kind, name = runtime_named(owner)

@@ -1,0 +1,60 @@
+"""The group that a set's next pods join, while an earlier one still belongs to those that run.
+
+A basic group holds nobody up. One that cannot take new pods (it is being deleted, its rules or its priority are no
+longer those asked for) is left to its pods and goes with the last of them; the next has another name and is there at
+once. A gang is one group: its next one has to wait until the last pod has left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from phalanx.controllers.grouping.compare import Difference, difference
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.grouping.names import SUBDOMAIN, fitting
+
+Known = Callable[[str], Json | None]  # PodGroup of a name
+PriorityOf = Callable[[str], int | None]  # of a class, or without one; None: there is no such class
+
+
+def with_successor(
+    grouping: Grouping, uid: str, known: Known, priority_of: PriorityOf, longest: int = SUBDOMAIN
+) -> Grouping:
+    """The same grouping with the first group that can be used, or a new one. longest: characters of its name."""
+    if len(grouping.groups) != 1 or "gang" in grouping.groups[0]["spec"]["schedulingPolicy"]:
+        return grouping
+    wanted = grouping.groups[0]
+    base = wanted["metadata"]["name"]
+    priority = priority_of(str(wanted["spec"].get("priorityClassName") or ""))
+    number, free = 0, ""
+    while True:
+        name = fitting(f"{base}-{number}", longest) if number else base
+        found = known(name)
+        if found is None:
+            free = free or name
+            if number:
+                return _named(grouping, free)
+        elif not _mine(found, uid) or _usable(found, wanted, priority):
+            return _named(grouping, name)  # what belongs to somebody else is told, not avoided
+        number += 1
+
+
+def _mine(found: Json, uid: str) -> bool:
+    return any(ref.get("controller") and ref["uid"] == uid for ref in found["metadata"].get("ownerReferences") or ())
+
+
+def _usable(found: Json, wanted: Json, priority: int | None) -> bool:
+    if "deletionTimestamp" in found["metadata"] or difference(found, wanted) is Difference.SHAPE:
+        return False
+    # A new one would have this priority: where it has another, the next would be no better.
+    return priority is None or int(found["spec"].get("priority") or 0) == priority
+
+
+def _named(grouping: Grouping, name: str) -> Grouping:
+    (group,) = grouping.groups
+    if group["metadata"]["name"] == name:
+        return grouping
+    groups = [{**group, "metadata": {**group["metadata"], "name": name}}]
+    links = {part: replace(link, pod_group=name) for part, link in grouping.links.items()}
+    return replace(grouping, groups=groups, links=links)

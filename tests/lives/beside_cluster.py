@@ -1,0 +1,104 @@
+"""A cluster that others run, with Phalanx beside it, on virtual time.
+
+Our own controllers, without groups, stand for kube-controller-manager and the operators; every pod that they make
+passes the webhook's answer first. The scheduling kinds are served natively or, on an old cluster, as custom resources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+from operators import Operators
+
+from phalanx.base.client import Resource
+from phalanx.base.tasks import run_all
+from phalanx.controllers.beside.controllers import ClusterControllers
+from phalanx.controllers.beside.linking import Abilities
+from phalanx.controllers.workloads.member import PodView
+from phalanx.engine.engine import Engine
+from phalanx.engine.framework.config import default_config
+from phalanx.kube.group_api import GroupApi
+from phalanx.local.api.patch_json import json_patch
+from phalanx.local.client import LocalClient
+from phalanx.model.crds import definitions
+from phalanx.model.gates import KNOWN, Gates
+from phalanx.serve.controllers import ControllersService
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.webhook import PATIENCE
+from phalanx.testing.simulated_cluster import SimulatedCluster
+
+OFF = Gates(dict.fromkeys(KNOWN, False))
+NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job controller makes none
+
+
+class BesideCluster(SimulatedCluster):
+    def __init__(self, seed: int = 0, *, native: bool = True) -> None:
+        super().__init__(seed, NATIVE if native else OFF)
+        self.native = native
+        self.webhook: ClusterControllers | None = None
+
+    async def install(self) -> None:
+        for definition in () if self.native else definitions():
+            await self.apply(definition)
+
+    async def start_upstream(self) -> None:
+        client: Any = Admitted(self.client_of("upstream"), self)
+        await self._start("upstream", ControllersService(client, self.clock, OFF))
+        await self._start("operators", Operators(client, self.clock))
+
+    async def start_controllers(self, client: Any = None) -> None:
+        """Ours: groups and links."""
+        part = _Beside(client or self.between(self.client_of("controllers")), self)
+        self.webhook = None
+        await self._start("controllers", part)
+        self.webhook = part.controllers
+
+    async def start_scheduler(self, name: str = "scheduler", client: Any = None) -> SchedulerService:
+        engine = Engine(default_config().engine(), Gates())
+        rng = random.Random(self.rng.random())
+        api = GroupApi(client or self.client_of(name))
+        service = SchedulerService(api, engine, Gates(), self.clock, rng)
+        self.schedulers[name] = service
+        await self._launch(name, service.run(), service.wait_synced())
+        return service
+
+    async def kill(self, name: str) -> None:
+        if name == "controllers":
+            self.webhook = None
+        await super().kill(name)
+
+
+class _Beside:
+    def __init__(self, client: Any, cluster: BesideCluster) -> None:
+        self._api = GroupApi(client)
+        self.controllers = ClusterControllers(self._api, cluster.clock)
+        self.controllers.directory.abilities = Abilities(cluster.native, False)
+        self.controllers.writer.fill_priority = not cluster.native
+        self.ready: asyncio.Event = self.controllers.ready
+
+    async def run(self) -> None:
+        await self._api.decide()
+        await run_all((("follow", self.controllers.follow()), ("work", self.controllers.work())))
+
+
+class Admitted:
+    """A client whose pods pass the webhook before they are created; without one they pass as they are."""
+
+    def __init__(self, client: LocalClient, cluster: BesideCluster) -> None:
+        self._client, self._cluster = client, cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def create(self, resource: Resource, body: Any, namespace: str = "", **options: Any) -> bytes:
+        if resource.plural == "pods" and not options.get("subresource") and self._cluster.webhook is not None:
+            pod = msgspec.json.decode(body) if isinstance(body, bytes) else body
+            view = msgspec.convert(pod, PodView)
+            links = self._cluster.webhook.directory
+            if not view.linked and not view.spec.node_name and view.controller is not None:
+                await links.wait_for_owner(view, namespace, PATIENCE)
+                body = json_patch(pod, links.patch(view, namespace))
+        return await self._client.create(resource, body, namespace, **options)

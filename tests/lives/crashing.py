@@ -1,0 +1,65 @@
+"""A client whose user can be stopped at one of its writes, before or after the server got it, as by kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from phalanx.local.client import LocalClient
+
+WRITES = ("create", "update", "patch", "delete")
+
+
+class Crash:
+    """When the next crash comes: shared by all clients of a part, which freeze at their next request."""
+
+    def __init__(self) -> None:
+        self.crashed = asyncio.Event()
+        self._left: int | None = None  # writes until then
+        self.answered = False
+
+    def arm(self, writes: int, *, answered: bool) -> None:
+        """answered: the last write reaches the server, and nobody hears of it."""
+        self.crashed = asyncio.Event()
+        self._left, self.answered = writes, answered
+
+    def disarm(self) -> None:
+        self._left = None
+
+    def client(self, client: LocalClient) -> CrashingClient:
+        return CrashingClient(client, self)
+
+    def due(self) -> bool:
+        """Whether this write is the last."""
+        if self._left is None:
+            return False
+        self._left -= 1
+        return self._left == 0
+
+
+class CrashingClient:
+    def __init__(self, client: LocalClient, crash: Crash) -> None:
+        self._client, self._crash = client, crash
+        self._dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if name not in WRITES:
+            return found
+
+        async def write(*args: Any, **options: Any) -> bytes:
+            return await self._write(found, *args, **options)
+
+        return write
+
+    async def _write(self, write: Any, *args: Any, **options: Any) -> bytes:
+        if not self._dead and self._crash.due():
+            self._dead = True
+            self._crash.disarm()
+            if self._crash.answered:
+                await write(*args, **options)
+            self._crash.crashed.set()
+        if self._dead:
+            await asyncio.Event().wait()
+        answer: bytes = await write(*args, **options)
+        return answer

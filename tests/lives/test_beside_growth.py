@@ -1,0 +1,57 @@
+"""Beside the controllers of a real cluster: a gang that grows does not start in part, however late its group is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from beside_cluster import BesideCluster
+from crashing import Crash
+from manifests import stateful_set
+
+from phalanx.testing.virtual_time import VirtualLoop, run
+
+Json = dict[str, Any]
+GATE = "scheduling.phalanx.dev/group-size"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_pods_wait_until_the_minimum_of_their_gang_is_raised(native: bool) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = BesideCluster(native=native)
+        crash = Crash()
+        cluster.between = crash.client
+        try:
+            await cluster.start_duties()
+            await cluster.install()
+            await cluster.start_upstream()
+            await cluster.start_nodes(5, "cpu=4")
+            await cluster.start_controllers()
+            await cluster.start_scheduler()
+            await cluster.apply(stateful_set("w", 3, "3"))
+            await cluster.settle()
+            assert running(cluster) == 3
+            crash.arm(1, answered=False)  # the webhook answers, but nobody writes groups
+            await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 6}})
+            await cluster.settle(60)
+            assert running(cluster) == 3, "there is room for five, and the sixth would be missing"
+            gated = [pod for pod in cluster.all("Pod") if pod["spec"].get("schedulingGates")]
+            assert [pod["spec"]["schedulingGates"] for pod in gated] == [[{"name": GATE}]] * 3
+            await cluster.kill("controllers")
+            await cluster.start_controllers()
+            await cluster.settle(60)
+            assert running(cluster) == 3
+            assert not [pod for pod in cluster.all("Pod") if pod["spec"].get("schedulingGates")]
+            (group,) = cluster.all("PodGroup")
+            assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 6
+            await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 5}})
+            await cluster.settle(60)
+            assert running(cluster) == 5
+        finally:
+            await cluster.stop()
+
+    run(main)
+
+
+def running(cluster: BesideCluster) -> int:
+    return sum(pod["status"].get("phase") == "Running" for pod in cluster.all("Pod"))
