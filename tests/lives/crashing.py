@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+from phalanx.base.errors import ApiProblem
 from phalanx.local.client import LocalClient
 
 WRITES = ("create", "update", "patch", "delete")
@@ -57,7 +59,8 @@ class CrashingClient:
             self._dead = True
             self._crash.disarm()
             if self._crash.answered:
-                await write(*args, **options)
+                with contextlib.suppress(ApiProblem):
+                    await write(*args, **options)
             self._crash.crashed.set()
         if self._dead:
             await asyncio.Event().wait()

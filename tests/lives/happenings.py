@@ -109,25 +109,21 @@ class Happenings(Life):
     async def finish(self) -> Uids | None:
         """Whatever runs succeeds; when the whole is over it goes by itself or by its user, and is made again."""
         done = {"status": {"phase": "Succeeded"}}
-        running = self.running()
+        running = [p for p in self.running() if self.kind != "MPIJob" or "launcher" in p["metadata"]["name"]]
         for pod in running:
-            name = pod["metadata"]["name"]
-            if self.kind != "MPIJob" or "launcher" in name:
-                await self.cluster.patch("Pod", name, done, subresource="status")
+            await self.cluster.patch("Pod", pod["metadata"]["name"], done, subresource="status")
         self.excused.update(self.group_of(pod) for pod in self.pods())
         await self.cluster.settle(20, 200)
         found = self.cluster.get(self.kind, self.name)
         conditions = ((found or {}).get("status") or {}).get("conditions") or ()
         if found is not None and not any(c["type"] in OVER and c["status"] == "True" for c in conditions):
-            self.completions -= len(running)  # only a part of it ran
+            self.succeeded += len(running)  # only a part of it ran
             return None
         self.ended = True
         if found is None or (self.ttl is not None and self.variant.goes_by_itself):
             await self.cluster.settle(QUIET)
             self.nothing_left()
-            self.ended = False
-            self.completions = self.sizes.get("parallelism", 0)
-            await self.make()
+            await self._make_again()
             return None
         self.check("finish", {}, None)
         return await self.again()
@@ -157,15 +153,18 @@ class Happenings(Life):
         await self.delete()
         if self.rng.random() < 0.5:
             await self.cluster.settle(QUIET)
+        await self._make_again()
+        return None
+
+    async def _make_again(self) -> None:
         self.suspended = self.ended = False
-        self.completions = self.sizes.get("parallelism", 0)
+        self.completions, self.succeeded = self.sizes.get("parallelism", 0), 0
         for _ in range(30):  # kubectl apply of a name that is still going is told so, and its user tries again
             try:
                 await self.make()
                 break
             except ApiProblem:
                 await self.cluster.settle(1, 2)
-        return None
 
     async def delete(self) -> None:
         how = self.rng.choice(["Background", "Foreground"])

@@ -60,6 +60,7 @@ class Life:
     excused: set[str] = field(default_factory=set)  # groups that lost members by themselves since they were whole
     fillers: int = 0
     completions: int = 0
+    succeeded: int = 0  # pods of this run that are not made again
     cpu: int = 1
     priority: str = ""
     ttl: int | None = None  # seconds the object stays when it is over
@@ -101,7 +102,9 @@ class Life:
         if self.suspended or self.ended:
             return 0
         wanted = int(self.variant.wanted(self.sizes))
-        return min(wanted, self.completions) if self.kind == "Job" else wanted
+        if self.kind == "Job":
+            return min(wanted, self.completions - self.succeeded)
+        return wanted - self.succeeded
 
     @staticmethod
     def group_of(pod: Json) -> str:

@@ -21,6 +21,7 @@ _WRITTEN_BY_PEOPLE = (
 _WRITTEN_BY_US = (
     "adopted",
     "after-group",
+    "group-size",  # a scheduling gate
     "bound-in-group",
     "completed-in-run",
     "made-as",
