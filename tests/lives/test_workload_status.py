@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from manifests import job, jobset
+from beside_cluster import BesideCluster
+from manifests import job, jobset, stateful_set
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -95,5 +96,31 @@ def test_the_workload_of_a_jobset_counts_all_its_groups() -> None:
             await cluster.settle()
             assert scheduled(cluster)[0] == "True"
             assert counts(cluster)[2:] == (4, 4)
+
+    run(main)
+
+
+def test_a_workload_that_is_a_custom_resource_has_a_status_too() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = BesideCluster(native=False)
+        try:
+            await cluster.start_duties()
+            await cluster.install()
+            await cluster.start_upstream()
+            await cluster.start_nodes(3, "cpu=4")
+            await cluster.start_controllers()
+            await cluster.start_scheduler()
+            await cluster.apply(stateful_set("w", 3, "3"))
+            await cluster.settle()
+            (workload,) = cluster.all("Workload")
+            assert workload["apiVersion"] == "scheduling.phalanx.dev/v1beta1"
+            assert scheduled(cluster)[0] == "True"
+            assert counts(cluster) == (1, 1, 3, 3)
+            await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 4}})
+            await cluster.settle(60)
+            assert scheduled(cluster)[0] == "False"
+            assert counts(cluster) == (0, 1, 3, 4)
+        finally:
+            await cluster.stop()
 
     run(main)

@@ -64,12 +64,21 @@ def definitions() -> list[Json]:
         {**scheduled, "jsonPath": '.status.conditions[?(@.type=="CompositePodGroupInitiallyScheduled")].status'},
         {"name": "Workload", "type": "string", "jsonPath": ".spec.workloadRef.workloadName"},
     ]
+    # The columns of the native kind (model/printing); a path cannot join two fields.
     owner = [
+        {
+            **scheduled,
+            "description": "Whether all its groups have their minimum.",
+            "jsonPath": '.status.conditions[?(@.type=="Scheduled")].status',
+        },
+        {"name": "Groups", "type": "integer", "jsonPath": ".status.groups"},
+        {"name": "Pods", "type": "integer", "jsonPath": ".status.pods"},
+        {"name": "Placed", "type": "integer", "jsonPath": ".status.scheduledPods"},
         {"name": "For", "type": "string", "jsonPath": ".spec.controllerRef.kind"},
         {"name": "Name-of", "type": "string", "jsonPath": ".spec.controllerRef.name"},
     ]
     return [
-        _definition("Workload", "v1beta1", owner, status=False),
+        _definition("Workload", "v1beta1", owner),
         _definition("PodGroup", "v1beta1", group),
         _definition("CompositePodGroup", "v1alpha3", composite),
     ]
@@ -86,7 +95,7 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _definition(kind: str, version: str, columns: list[Json], *, status: bool = True) -> Json:
+def _definition(kind: str, version: str, columns: list[Json]) -> Json:
     record = tables.record(f"scheduling/{version}.{kind}")
     served: Json = {
         "name": version,
@@ -94,9 +103,8 @@ def _definition(kind: str, version: str, columns: list[Json], *, status: bool = 
         "storage": True,
         "schema": {"openAPIV3Schema": _root(record)},
         "additionalPrinterColumns": [*columns, _AGE],
+        "subresources": {"status": {}},
     }
-    if status:
-        served["subresources"] = {"status": {}}
     plural = f"{kind.lower()}s"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
