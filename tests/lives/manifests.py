@@ -79,6 +79,16 @@ def leader_worker_set(name: str, replicas: int = 2, size: int = 2, cpu: str = "1
     }
 
 
+def pod_specs(node: Any) -> list[Json]:
+    """Of all pod templates in an object."""
+    if isinstance(node, list):
+        return [found for item in node for found in pod_specs(item)]
+    if not isinstance(node, dict):
+        return []
+    here = [node] if "containers" in node else []
+    return here + [found for value in node.values() for found in pod_specs(value)]
+
+
 EVERY_KIND = {
     "Job": job,
     "JobSet": jobset,

@@ -38,18 +38,9 @@ def _sized(key: str, most: int = 4) -> Callable[[random.Random], Json]:
 def _with_priority(life: Life, obj: Json) -> Json:
     """In every pod template of the object."""
     if life.priority:
-        for spec in _pod_specs(obj):
+        for spec in manifests.pod_specs(obj):
             spec["priorityClassName"] = life.priority
     return obj
-
-
-def _pod_specs(node: Any) -> list[Json]:
-    if isinstance(node, list):
-        return [found for item in node for found in _pod_specs(item)]
-    if not isinstance(node, dict):
-        return []
-    here = [node] if "containers" in node else []
-    return here + [found for value in node.values() for found in _pod_specs(value)]
 
 
 def _job(life: Life, link: Json | None = None) -> Json:

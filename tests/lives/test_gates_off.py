@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from local_cluster import LocalCluster
+    from manifests import job, jobset, pod_specs, stateful_set
+
+from local_cluster import LocalCluster
+
+Json = dict[str, Any]
 
 GROUP = {
     "apiVersion": "scheduling.k8s.io/v1beta1",
@@ -40,6 +46,40 @@ def test_a_parent_that_is_dropped_is_told_with_a_warning(
     assert "parentCompositePodGroupName" not in reply.json["spec"]
     assert "spec.parentCompositePodGroupName is not stored" in reply.headers["warning"]
     assert "CompositePodGroup, which is off" in reply.headers["warning"]
+
+
+LINK = {"schedulingGroup": {"podGroupName": "by-hand"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "where", "field"),
+    [
+        (job("j"), "/apis/batch/v1/namespaces/default/jobs", "spec.template.spec.schedulingGroup"),
+        (
+            jobset("s"),
+            "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets",
+            "spec.replicatedJobs[0].template.spec.template.spec.schedulingGroup",
+        ),
+        (stateful_set("f"), "/apis/apps/v1/namespaces/default/statefulsets", "spec.template.spec.schedulingGroup"),
+    ],
+)
+def test_a_link_that_is_dropped_from_a_template_is_told(
+    start_cluster: Callable[..., LocalCluster], body: Json, where: str, field: str
+) -> None:
+    cluster = start_cluster(
+        gates="GenericWorkload=false,GangScheduling=false,TopologyAwareWorkloadScheduling=false,"
+        "CompositePodGroup=false,WorkloadWithJob=false",
+        run_nodes=False,
+        run_controllers=False,
+        run_scheduler=False,
+    )
+    body = copy.deepcopy(body)
+    for spec in pod_specs(body):
+        spec |= LINK
+    reply = cluster.ask("POST", where, body)
+    assert reply.code == 201, reply.json
+    assert "schedulingGroup" not in json.dumps(reply.json["spec"])
+    assert f"{field} is not stored: it needs the feature gate GenericWorkload" in reply.headers["warning"]
 
 
 def test_nothing_is_told_where_nothing_is_dropped(server: LocalCluster, namespace: str) -> None:

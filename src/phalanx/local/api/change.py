@@ -14,6 +14,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.crd import FINALIZER as CLEANUP
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.crd import CustomKinds
+from phalanx.local.api.gated_fields import FieldPath, exists, gated_fields, shown
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
 from phalanx.local.api.managed_fields import FieldTracker
 from phalanx.local.api.metadata import (
@@ -80,15 +81,12 @@ class Changes:
         """What was written and means nothing here."""
         return self.custom.warnings(kind, obj) + not_evaluated(kind, obj)
 
-    def dropped(self, asked: list[str], obj: Json) -> tuple[str, ...]:
+    def dropped(self, asked: list[FieldPath], obj: Json) -> tuple[str, ...]:
         """What a gate that is off has taken from a new object: silently it would be another object."""
-        if not asked:
-            return ()
-        kept = obj.get("spec") or {}
         return tuple(
-            f"spec.{name} is not stored: it needs the feature gate {DROPPED[name]}, which is off"
-            for name in asked
-            if name not in kept and not self.ctx.gates(DROPPED[name])
+            f"{shown(path)} is not stored: it needs the feature gate {DROPPED[str(path[-1])]}, which is off"
+            for path in asked
+            if not self.ctx.gates(DROPPED[str(path[-1])]) and not exists(obj, path)
         )
 
     async def create_object(
@@ -462,9 +460,3 @@ def released(new: Json, old: Json) -> bool:
         return False
     spec: Any = new.get("spec")
     return not (new.get("kind") == "Namespace" and isinstance(spec, dict) and spec.get("finalizers"))
-
-
-def gated_fields(obj: Json) -> list[str]:
-    """Fields of `spec` that a feature gate may take away."""
-    spec = obj.get("spec")
-    return [name for name in DROPPED if name in spec] if isinstance(spec, dict) else []

@@ -8,7 +8,8 @@ from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, UnsupportedMediaType
 from phalanx.local.api.apply import Applier
 from phalanx.local.api.body import check_place, check_type, parse_body, shape
-from phalanx.local.api.change import Changes, gated_fields
+from phalanx.local.api.change import Changes
+from phalanx.local.api.gated_fields import gated_fields
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.patch_json import json_patch
 from phalanx.local.api.patch_merge import merge_patch

@@ -1,0 +1,54 @@
+"""Fields of new objects that a feature gate may take away: of their spec, and of the templates in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.model.gates import DROPPED
+
+Json = dict[str, Any]
+FieldPath = tuple[str | int, ...]
+# Where templates of pods and of groups lie; nothing else is looked into.
+_TEMPLATES = (
+    "template",
+    "jobTemplate",
+    "replicatedJobs",
+    "leaderWorkerTemplate",
+    "leaderTemplate",
+    "workerTemplate",
+    "podGroupTemplates",
+    "compositePodGroupTemplates",
+)
+
+
+def gated_fields(obj: Json) -> list[FieldPath]:
+    found: list[FieldPath] = []
+    _look(obj.get("spec"), ("spec",), found)
+    return found
+
+
+def _look(node: Any, path: FieldPath, found: list[FieldPath]) -> None:
+    if isinstance(node, list):
+        for index, item in enumerate(node):
+            _look(item, (*path, index), found)
+    elif isinstance(node, dict):
+        found += [(*path, name) for name in DROPPED if name in node]
+        for name in _TEMPLATES:
+            if name in node:
+                _look(node[name], (*path, name), found)
+        if path[-1] != "spec" and "spec" in node:
+            _look(node["spec"], (*path, "spec"), found)
+
+
+def exists(obj: Json, path: FieldPath) -> bool:
+    node: Any = obj
+    for step in path:
+        inside = step in node if isinstance(node, dict) else isinstance(step, int) and step < len(node or ())
+        if not inside:
+            return False
+        node = node[step]
+    return True
+
+
+def shown(path: FieldPath) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
