@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from manifests import job, jobset, pod_specs, stateful_set
 
 if TYPE_CHECKING:
-    from manifests import job, jobset, pod_specs, stateful_set
-
-from local_cluster import LocalCluster
+    from local_cluster import LocalCluster
 
 Json = dict[str, Any]
 
