@@ -221,9 +221,13 @@ class Happenings(Life):
         await self.cluster.switch_gates(OFF)
         await self.cluster.settle(QUIET)
         self.nothing_replaced("switching the gates off", ran, set())
+        lost: Uids = set()
+        if self.rng.random() < 0.5 and self.kind != "CronJob":
+            lost = await self.restart() or set()  # what is made meanwhile is in no group
+            await self.cluster.settle(QUIET)
         self.excused.update(self.group_of(pod) for pod in self.pods())  # without gangs each pod starts for itself
         await self.cluster.switch_gates(before)
-        return set()
+        return lost
 
     async def squeeze(self) -> Uids | None:
         """Other pods take room."""

@@ -44,6 +44,7 @@ class Variant:
     fixed: bool = False  # its template cannot be changed
     restarts: bool = False  # others may go with a pod that is lost
     goes_by_itself: bool = False  # some time after it is over
+    own_group: bool = False  # nobody lowers the minimum of its gang while pods of it are outside (docs/gaps.md)
     beside: bool = False  # others make its pods; Phalanx makes groups and links, as on a real cluster
     definitions: tuple[str, ...] = ()  # files of examples/crds
 
@@ -200,6 +201,8 @@ class Life:
                 return  # deleted by hand: who is made next waits until the others are gone
         if any(pod["metadata"]["name"].startswith("filler") for pod in self.cluster.all("Pod")):
             return
+        if self.variant.own_group and any(not self.group_of(pod) for pod in self.live()):
+            return  # made while the API had no groups: the gang waits for one more than there are
         running, wanted = len(self.running()), self.wanted()
         if running >= wanted or wanted > NODES * (NODE_CPU // self.cpu) or self.refused():
             return

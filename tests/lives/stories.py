@@ -165,6 +165,7 @@ _TRAIN_JOB = Variant(
         _with_priority(life, obj) for obj in manifests.train_job(life.name, life.sizes["nodes"], str(life.cpu))
     ],
     lambda sizes: sizes["nodes"], (*LOCAL, *ENDS), _sized("nodes"), fixed=True, restarts=True, definitions=("trainer",),
+    own_group=True,
 )  # fmt: skip
 _RAY_CLUSTER = Variant(
     "RayCluster", _of(manifests.ray_cluster, "workers"), lambda sizes: sizes["workers"] + 1,
@@ -194,8 +195,12 @@ def _beside(variant: Variant) -> Variant:
 
 VARIANTS: dict[str, Variant] = {
     "Job": _JOB,
-    "Job in a PodGroup made by hand": replace(_JOB, make=_pod_group, events=(*LOCAL, "suspend", "resume")),
-    "Job of a v1alpha1 Workload": replace(_JOB, make=_first_version, events=(*LOCAL, "suspend", "resume")),
+    "Job in a PodGroup made by hand": replace(
+        _JOB, make=_pod_group, events=(*LOCAL, "suspend", "resume"), own_group=True
+    ),
+    "Job of a v1alpha1 Workload": replace(
+        _JOB, make=_first_version, events=(*LOCAL, "suspend", "resume"), own_group=True
+    ),
     "CronJob": _CRON_JOB,
     "JobSet": _JOB_SET,
     "StatefulSet": _STATEFUL_SET,

@@ -15,14 +15,15 @@ from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouper, Grouping, Link, Refused
+from phalanx.controllers.grouping.outsiders import without_outsiders
 from phalanx.controllers.grouping.priorities import value_of
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.grouping.succession import with_successor
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pods import index_by_group, keeps_group
+from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import active, group_of, index_by_group, keeps_group
 from phalanx.controllers.workloads.kind import Local, PodToCome, numbered, replicas_of
 
 
@@ -48,6 +49,8 @@ class SetGroupsController(Controller):
         self._owners = caches.of(resource)
         self._pods = caches.of(r.PODS)
         self._pods.index("group", index_by_group)
+        self._pods.index("controller", index_by_controller)
+        self._pods.on_change(self._pod_changed)
         self._owners.on_change(self._owner_changed)
         groups.feed(resource.kind, self.queue)
         for cache in (groups.pod_groups, groups.workloads):
@@ -57,6 +60,14 @@ class SetGroupsController(Controller):
         """Whoever waits for it looks again."""
         for kind, maker in self._waiting.pop(key, ()):
             self._makers[kind].add(maker)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A pod outside of the group was not counted in it; when it goes another takes its place."""
+        if old is None or not active(old) or (new is not None and active(new)) or group_of(old):
+            return
+        reference = controller_of(old)
+        if reference is not None and reference["kind"] == self._resource.kind:
+            self.queue.add(Key(key.namespace, reference["name"]))
 
     def _owner_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is not None and controller_of(new) is None:
@@ -78,8 +89,10 @@ class SetGroupsController(Controller):
     def _wanted(self, owner: Json) -> Grouping:
         """Manifest lifecycle: a Workload its author wrote for this owner is used, and stays its author's."""
         found = self._group(owner, self._groups.for_owner(owner))
+        uid = owner["metadata"]["uid"]
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
-        return with_successor(found, owner["metadata"]["uid"], known, self._priority_of)
+        found = with_successor(found, uid, known, self._priority_of)
+        return without_outsiders(found, replicas_of(owner), filter(active, self._pods.by_index("controller", uid)))
 
     def _priority_of(self, name: str) -> int | None:
         return value_of(name, self._classes)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from phalanx.base.errors import ApiProblem
 from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, Link, Refused
+from phalanx.controllers.grouping.outsiders import without_outsiders
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of
@@ -70,6 +71,7 @@ class JobGroups:
             templates = workloads[0]["spec"].get("podGroupTemplates") or []
             if len(templates) != 1:
                 raise Refused(f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1")
+        grouping = without_outsiders(grouping, _at_once(job), filter(active, pods))
         try:
             if by_hand is not None:
                 await self._groups.adopt(job, by_hand)  # its author made it for this Job: it goes with it
@@ -136,6 +138,13 @@ class JobGroups:
 
     def _tell(self, job: Json, reason: str, note: str) -> None:
         self._groups.events.warning(job, NAME, reason, note)
+
+
+def _at_once(job: Json) -> int:
+    """How many of its pods run at the same time."""
+    parallelism, completions = job["spec"].get("parallelism"), job["spec"].get("completions")
+    found = 1 if parallelism is None else int(parallelism)
+    return found if completions is None else min(found, int(completions))
 
 
 def is_new(job: Json, pods: list[Json]) -> bool:

@@ -14,6 +14,7 @@ from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Link, Refused
+from phalanx.controllers.grouping.outsiders import without_outsiders
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
@@ -21,7 +22,7 @@ from phalanx.controllers.runtime.ownership import controller_of, controller_refe
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.runtime.together import together
-from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, waits_for_workers
+from phalanx.controllers.workloads.mpijob.grouping import everybody, group_mpi_job, waits_for_workers
 from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 
 NAME = "mpijob"
@@ -73,7 +74,7 @@ class MPIJobController(Controller):
             if launcher is not None and not launcher["spec"].get("suspend"):
                 await self._patch(launcher, {"spec": {"suspend": True}})
             return
-        grouping = await self._group(owner, workers)
+        grouping = await self._group(owner, workers, launcher)
         if grouping is None:
             return
         replicas = (owner["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
@@ -94,7 +95,7 @@ class MPIJobController(Controller):
         elif not waits_for_workers(owner) or (not missing and all(ready(workers[name]) for name in names)):
             await self._create(self._jobs, self._launcher(owner, grouping.links.get("launcher")))
 
-    async def _group(self, owner: Json, workers: dict[str, Json]) -> Grouping | None:
+    async def _group(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> Grouping | None:
         """The groups, once they exist. Raises Refused."""
         if self._groups is None:
             return Grouping()
@@ -103,7 +104,10 @@ class MPIJobController(Controller):
         by_hand = made_by_hand(owner, around) if grouping and grouping.workload is None else None
         if by_hand is not None:
             await self._groups.adopt(owner, by_hand)  # its author made it for this MPIJob: it goes with it
-        state = await self._groups.ensure(owner, grouping, NAME, in_use=any(map(active, workers.values())))
+        launchers = self._pods.by_index("controller", launcher["metadata"]["uid"]) if launcher is not None else []
+        pods = [pod for pod in (*workers.values(), *launchers) if active(pod)]
+        grouping = without_outsiders(grouping, everybody(owner), pods)
+        state = await self._groups.ensure(owner, grouping, NAME, in_use=bool(pods))
         return None if state is State.REPLACING else grouping
 
     def _worker(self, owner: Json, replicas: Json, index: int, name: str, link: Link | None) -> Json:

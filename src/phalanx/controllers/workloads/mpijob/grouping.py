@@ -72,6 +72,11 @@ def waits_for_workers(job: Json) -> bool:
     return bool(job["spec"].get("launcherCreationPolicy") == "WaitForWorkersReady")
 
 
+def everybody(job: Json) -> int:
+    """Pods that start together."""
+    return _workers(job) + (0 if waits_for_workers(job) else 1)
+
+
 def _workers(job: Json) -> int:
     found = (job["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
     count = found.get("replicas")
@@ -84,12 +89,12 @@ def _policy(job: Json) -> Json:
 
 
 def _minimum(job: Json) -> int:
-    everybody = _workers(job) + (0 if waits_for_workers(job) else 1)
+    total = everybody(job)
     asked = _policy(job).get("minAvailable")
     wish = wishes(job["metadata"].get("annotations")).min_count
-    count = int(asked) if asked is not None else wish or max(1, everybody)
-    if count > max(1, everybody):
-        raise Refused(f"a gang of {count} can never form: only {everybody} pods start together; lower minAvailable")
+    count = int(asked) if asked is not None else wish or max(1, total)
+    if count > max(1, total):
+        raise Refused(f"a gang of {count} can never form: only {total} pods start together; lower minAvailable")
     return count
 
 
