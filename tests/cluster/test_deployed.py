@@ -34,9 +34,10 @@ KUBECTL = shutil.which("kubectl")
 
 
 class Deployed:
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, api: str) -> None:
         self.cluster, self.directory = cluster, directory
         self.lines: list[str] = []  # what each part said when it was ready
+        self.api = api  # where the cluster keeps groups
 
     def kubectl(self, *arguments: str) -> str:
         environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.directory)}
@@ -66,16 +67,26 @@ class Deployed:
         return [event for event in ours if event["userAgent"].startswith("phalanx-")]
 
 
-@pytest.fixture(scope="module")
+# An old cluster has groups as custom resources; a new one serves them, while its Job controller makes none itself.
+CLUSTERS = {
+    "custom": (",".join(f"{gate}=false" for gate in KNOWN), "/apis/scheduling.phalanx.dev/v1beta1"),
+    "native": ("WorkloadWithJob=false", "/apis/scheduling.k8s.io/v1beta1"),
+}
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
 def deployed(
-    start_cluster: Callable[..., LocalCluster], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    start_cluster: Callable[..., LocalCluster],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Deployed]:
     if KUBECTL is None:
         pytest.skip("no kubectl on PATH")
     directory = tmp_path_factory.mktemp("deployed")
-    off = ",".join(f"{gate}=false" for gate in KNOWN)
-    cluster = start_cluster(gates=off, nodes=4, authorization="RBAC", audit_log=directory / "audit.log")
-    made = Deployed(cluster, directory)
+    gates, api = CLUSTERS[request.param]
+    # Our scheduler beside that of the cluster: only what asks for it by name is its business.
+    cluster = start_cluster(gates=gates, nodes=4, authorization="RBAC", audit_log=directory / "audit.log")
+    made = Deployed(cluster, directory, api)
     made.kubectl("apply", "-f", str(DEPLOY))
     running = [made.start("30-scheduler.yaml", "phalanx-scheduler")]
     try:
@@ -102,8 +113,8 @@ def test_a_gang_runs_on_a_cluster_where_deploy_was_applied(deployed: Deployed) -
         return pods if sum(pod["status"].get("phase") == "Running" for pod in pods) == 3 else []
 
     pods = until(running, "three running pods")
-    (group,) = cluster.get("/apis/scheduling.phalanx.dev/v1beta1/namespaces/default/podgroups")["items"]
-    assert {pod["metadata"]["labels"][LABEL] for pod in pods} == {group["metadata"]["name"]}
+    (group,) = cluster.get(f"{deployed.api}/namespaces/default/podgroups")["items"]
+    assert {_group(pod) for pod in pods} == {group["metadata"]["name"]}
     assert {pod["spec"]["schedulerName"] for pod in pods} == {"phalanx"}  # only the webhook can say so
     asked = deployed.audited()
     assert [event for event in asked if event["responseStatus"]["code"] in (401, 403)] == []
@@ -112,6 +123,12 @@ def test_a_gang_runs_on_a_cluster_where_deploy_was_applied(deployed: Deployed) -
     assert ("phalanx-controllers", "create", "podgroups") in done
     assert ("phalanx-controllers", "patch", "mutatingwebhookconfigurations") in done
     assert not any(event["verb"] == "patch" and _resource(event) == "pods" for event in asked)  # linked on their way in
+
+
+def _group(pod: Json) -> str:
+    """By the field where the server keeps it, by label elsewhere."""
+    field = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
+    return str(field or pod["metadata"]["labels"][LABEL])
 
 
 def _resource(event: Json) -> str:
@@ -125,7 +142,7 @@ def test_the_parts_may_do_nothing_else(deployed: Deployed) -> None:
         ("GET", "/api/v1/namespaces/kube-system/secrets"),
         ("DELETE", "/api/v1/nodes/node-0"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/phalanx-system/leases/phalanx-controllers"),
-        ("DELETE", "/apis/scheduling.phalanx.dev/v1beta1/namespaces/default/podgroups"),
+        ("DELETE", f"{deployed.api}/namespaces/default/podgroups"),
     ):
         assert deployed.cluster.ask(method, path, token=token).code == 403, path
 
