@@ -57,7 +57,7 @@ def test_what_v1_has_no_field_for_is_kept_in_annotations(world: World) -> None:
     assert others[1]["object"] == {
         "target": TARGET, "metricName": "hits", "selector": {"matchLabels": {"a": "b"}}, "targetValue": "10",
     }  # fmt: skip
-    assert json.loads(said["autoscaling.alpha.kubernetes.io/behavior"]) == behavior
+    assert json.loads(said["autoscaling.alpha.kubernetes.io/behavior"]) == before["spec"]["behavior"]
     older["spec"]["maxReplicas"] = 9
     world.update(f"{V1}/h", older)
     after = show(world, f"{V2}/h")

@@ -40,6 +40,10 @@ def job_spec_default(spec: Json) -> None:
         spec["completionMode"] = "NonIndexed"
     if spec.get("suspend") is None:
         spec["suspend"] = False
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        for condition in rule.get("onPodConditions") or ():
+            if not condition.get("status"):
+                condition["status"] = "True"
     if spec.get("podReplacementPolicy") is None:
         spec["podReplacementPolicy"] = "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed"
     if spec.get("manualSelector") is None:

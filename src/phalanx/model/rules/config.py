@@ -23,6 +23,7 @@ from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.meta import label_errors
 
 MAX_SIZE = 1024 * 1024  # bytes of all values together
+_STICKY_SECONDS = 10_800  # how long a client stays with its pod when nobody says
 _SEALED = "field is immutable when `immutable` is set"
 
 
@@ -106,6 +107,9 @@ _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 def _service_default(obj: Json) -> None:
     spec: Json = obj.setdefault("spec", {})
     spec.setdefault("sessionAffinity", "None")
+    if spec["sessionAffinity"] == "ClientIP":
+        client = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        client.setdefault("timeoutSeconds", _STICKY_SECONDS)
     if not spec.get("type"):
         spec["type"] = "ClusterIP"
     for port in spec.get("ports") or ():

@@ -5,6 +5,7 @@ They are kept faithfully and judged lightly; no part of this cluster acts on the
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 from phalanx.model import hpa_view, names
@@ -15,6 +16,15 @@ from phalanx.model.rules import resources
 from phalanx.model.rules.assembly import assemble, frozen, not_negative
 from phalanx.model.rules.contract import Rules
 
+_PERCENT = {"type": "Percent", "value": 100, "periodSeconds": 15}
+_BEHAVIOR: dict[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, _PERCENT],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [_PERCENT]},
+}
 _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
@@ -26,6 +36,13 @@ def horizontal_pod_autoscaler(gates: Gates) -> Rules:
         if not spec.get("metrics"):
             target = {"type": "Utilization", "averageUtilization": 80}
             spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+        behavior = spec.get("behavior")
+        if behavior is not None:
+            for side, usual in _BEHAVIOR.items():
+                rules = behavior.setdefault(side, {})
+                for field, value in usual.items():
+                    if rules.get(field) is None:
+                        rules[field] = copy.deepcopy(value)
 
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}

@@ -53,6 +53,8 @@ def endpoint_slice(gates: Gates) -> Rules:
         for port in obj.get("ports") or ():
             port.setdefault("name", "")
             port.setdefault("protocol", "TCP")
+        for endpoint in obj.get("endpoints") or ():
+            endpoint.setdefault("conditions", {})
 
     def errors_of(obj: Json) -> list[FieldError]:
         kind = obj.get("addressType") or ""
@@ -126,6 +128,10 @@ def network_policy(gates: Gates) -> Rules:
     def default(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})
         spec.setdefault("podSelector", {})
+        for rule in [*(spec.get("ingress") or ()), *(spec.get("egress") or ())]:
+            for port in rule.get("ports") or ():
+                if not port.get("protocol"):
+                    port["protocol"] = "TCP"
         if not spec.get("policyTypes"):
             spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
 

@@ -63,10 +63,18 @@ def container(item: Json, *, pod: bool, host_network: bool = False) -> None:
     for field in ("livenessProbe", "readinessProbe", "startupProbe"):
         if item.get(field):
             _probe(item[field])
+    for hook in (item.get("lifecycle") or {}).values():
+        if isinstance(hook, dict):
+            _request(hook)
     for variable in item.get("env") or ():
-        reference = (variable.get("valueFrom") or {}).get("fieldRef")
-        if reference:
-            reference.setdefault("apiVersion", "v1")
+        _reference(variable.get("valueFrom"))
+
+
+def _reference(source: Json | None) -> None:
+    """A field of the pod itself, by the version it is named in."""
+    reference = (source or {}).get("fieldRef")
+    if reference:
+        reference.setdefault("apiVersion", "v1")
 
 
 def _requests_from_limits(resources: Json) -> None:
@@ -89,7 +97,11 @@ def _probe(probe: Json) -> None:
     ):
         if not probe.get(field):
             probe[field] = value
-    get = probe.get("httpGet")
+    _request(probe)
+
+
+def _request(handler: Json) -> None:
+    get = handler.get("httpGet")
     if get:
         get.setdefault("scheme", "HTTP")
         get.setdefault("path", "/")
@@ -113,6 +125,10 @@ def _volume(volume: Json) -> None:
         token = source.get("serviceAccountToken")
         if token:
             token.setdefault("expirationSeconds", 3600)
+        for item in (source.get("downwardAPI") or {}).get("items") or ():
+            _reference(item)
+    for item in (volume.get("downwardAPI") or {}).get("items") or ():
+        _reference(item)
     claim = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
     if claim:
         claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
