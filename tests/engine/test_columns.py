@@ -262,3 +262,38 @@ def test_devices_are_known_as_soon_as_a_node_offers_them_but_not_without_end():
     assert len(bench.columns.devices()) == MAX_DEVICES
     bench.columns.resource("example.com/late")  # a pod's request is never refused a column
     assert bench.columns.resource_names[-1] == "example.com/late"
+
+
+def test_values_of_nodes_long_gone_are_numbered_away_and_who_holds_a_column_keeps_what_it_has():
+    bench = Bench()
+    bench.columns.label("rack")
+    for number in range(500):
+        bench.columns.set_node(node(f"n{number}").label("rack", f"r{number}").build())
+        if number >= 3:
+            bench.columns.remove_node(f"n{number - 3}")
+    held = bench.columns.label("rack")
+    ids, generation = held.ids.copy(), bench.columns.generation
+    assert held.size > 400 and bench.columns.outgrown()
+    bench.columns.tidy(())
+    column = bench.columns.label("rack")
+    assert column.size == 4 and bench.columns.generation > generation
+    for row, found in enumerate(bench.columns.nodes):
+        if found is not None:
+            assert column.values[column.ids[row]] == held.values[held.ids[row]] == found.metadata.labels["rack"]
+    order = [row for row in np.argsort(ids) if ids[row]]
+    assert [row for row in np.argsort(column.ids) if column.ids[row]] == order
+    assert (held.ids == ids).all()
+
+
+def test_a_resource_nobody_asks_for_makes_room_for_the_next():
+    bench = Bench()
+    bench.columns.set_node(node("n").resource("example.com/here", "1").build())
+    kept = bench.columns.resource("example.com/kept")
+    for number in range(100):
+        bench.columns.resource(f"example.com/d{number}")
+    bench.columns.tidy({kept})
+    assert bench.columns.resources["example.com/kept"] == kept
+    assert "example.com/here" in bench.columns.resources and "example.com/d7" not in bench.columns.resources
+    again = bench.columns.resource("example.com/again")
+    assert again < 50 and bench.columns.resource_names[again] == "example.com/again"
+    assert not bench.columns.alloc[again].any()

@@ -11,6 +11,7 @@ long as `generation` stays the same.
 from __future__ import annotations
 
 from collections.abc import Collection, MutableSequence
+from copy import copy
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -172,8 +173,12 @@ class Columns:
     def _tidy_values(self) -> bool:
         self._writes = 0
         again = False
-        for column in self.labels.values():
-            again = column.compact() or again
+        for key, column in list(self.labels.items()):
+            if key not in self._lasting[0]:
+                column = copy(column)  # a search that is put aside goes on with the one it has
+            if column.compact():
+                self.labels[key] = column
+                again = True
         if len(self.taint_sets) > self._most_taints:
             live = np.unique(self.taint_set[: self.n])
             live = live if live[:1].tolist() == [0] else np.concatenate([[0], live])  # free rows have none
