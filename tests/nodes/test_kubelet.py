@@ -404,6 +404,18 @@ def test_capacity_that_somebody_adds_to_a_node_can_be_used_until_it_is_taken_awa
     asyncio.run(scenario())
 
 
+def test_a_node_says_that_it_has_seen_a_new_spec() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "a")
+            await cluster.until("Pod", "a", when=phase("Running"))
+            change = {"spec": {"activeDeadlineSeconds": 5000}}
+            await cluster.client.patch(cluster.resource("Pod"), "a", change, "default")
+            await cluster.until("Pod", "a", when=lambda obj: obj["status"].get("observedGeneration") == 2)
+
+    asyncio.run(scenario())
+
+
 def test_two_pods_cannot_have_one_port_of_a_node() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:

@@ -291,6 +291,8 @@ class SimulatedKubelet:
             pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
         ):
             await self._write(place, pod, pod_status.readiness(pod, rfc3339(now)))
+        elif pod.status.observed_generation < pod.metadata.generation:
+            await self._write(place, pod, {})  # a new spec, which changes nothing of what is simulated
         dues: list[float] = []
         limit = pod.spec.active_deadline_seconds
         if limit is not None:

@@ -86,6 +86,7 @@ class Condition(Struct, frozen=True, gc=False):
 
 class Status(Struct, frozen=True, gc=False):
     phase: str = ""
+    observed_generation: int = 0
     start_time: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     conditions: list[Condition] | None = None
