@@ -163,6 +163,16 @@ def test_a_volume_is_protected_before_anybody_has_it() -> None:
     asyncio.run(scenario())
 
 
+def test_a_bound_claim_says_which_attributes_class_its_volume_has() -> None:
+    async def scenario() -> None:
+        async with world(0, scheduler=False) as cluster:
+            await cluster.apply(volume("v", "1Gi", volumeAttributesClassName="gold"))
+            await cluster.apply(claim("c", volumeAttributesClassName="gold"))
+            assert (await bound(cluster, "c"))["status"]["currentVolumeAttributesClassName"] == "gold"
+
+    asyncio.run(scenario())
+
+
 def test_reservations_by_either_side_are_kept() -> None:
     async def scenario() -> None:
         async with world(0, scheduler=False) as cluster:

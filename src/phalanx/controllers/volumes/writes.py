@@ -78,6 +78,8 @@ class VolumeWrites:
         if volume is not None:
             wanted["accessModes"] = volume["spec"].get("accessModes")
             wanted["capacity"] = volume["spec"].get("capacity")
+            if volume["spec"].get("volumeAttributesClassName"):
+                wanted["currentVolumeAttributesClassName"] = volume["spec"]["volumeAttributesClassName"]
         if all(status.get(field) == value for field, value in wanted.items()):
             return claim
         return await self.patch(self._claims, claim, {"status": wanted}, "status")
