@@ -138,6 +138,19 @@ def test_a_pod_deleted_by_somebody_counts_once_and_is_replaced() -> None:
     play(scenario)
 
 
+def test_a_namespace_goes_with_the_job_that_runs_in_it() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}})
+        body = job("a", 2)
+        body["metadata"]["namespace"] = "going"
+        await cluster.apply(body, "going")
+        await cluster.until("Job", "a", "going", when=lambda found: found.get("status", {}).get("ready") == 2)
+        await cluster.delete("Namespace", "going")
+        await cluster.gone("Namespace", "going")
+
+    play(scenario)
+
+
 def test_suspend_removes_pods_without_counting_and_resume_starts_again() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 3, completionMode="Indexed", scheduling=gang()))

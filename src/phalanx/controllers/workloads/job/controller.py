@@ -102,6 +102,7 @@ class JobController(Controller):
             return
         tally = tally_of(job, pods)
         verdict = judge(job, tally, self._clock.now())
+        problem: ApiProblem | None = None
         if not deleting(job):
             self._note_failures(job, tally)
             membership = NOT_GROUPED
@@ -114,8 +115,14 @@ class JobController(Controller):
             elif job["spec"].get("suspend"):
                 await self._withdraw(tally, tally.active)
             elif not membership.wait:
-                await self._arrange(job, tally, membership)
+                try:
+                    await self._arrange(job, tally, membership)
+                except ApiProblem as found:
+                    problem = found
+        # Whatever stands in the way of new pods, those that ended are counted and let go: a namespace waits for that.
         await self._write(job, tally, verdict, complete_for_good(job, tally, pods))
+        if problem is not None:
+            raise problem
 
     # ---- pods
 
