@@ -119,6 +119,16 @@ def test_the_last_port_of_a_network_policy_needs_a_first_one_before_it(server: L
     assert server.ask("POST", path, {"metadata": {"name": "n"}, "spec": fine}, dryRun="All").code == 201
 
 
+def test_trust_bundles_are_found_by_their_signer(server: LocalCluster) -> None:
+    """kube-controller-manager follows its own only."""
+    path = "/apis/certificates.k8s.io/v1/clustertrustbundles"
+    for name, signer in (("example.com:mine:a", "example.com/mine"), ("plain", "")):
+        spec = {"trustBundle": "certificates"} | ({"signerName": signer} if signer else {})
+        server.create(path, {"metadata": {"name": name}, "spec": spec})
+    found = server.list(path, fieldSelector="spec.signerName=example.com/mine")
+    assert [item["metadata"]["name"] for item in found] == ["example.com:mine:a"]
+
+
 def test_everything_that_is_served_can_be_listed(server: LocalCluster) -> None:
     for kind in registry().all():
         if "list" in kind.verbs:

@@ -58,6 +58,8 @@ SELECTABLE: dict[str, dict[str, Show]] = {
     "replicasets.apps": _paths("status.replicas", replicas="0"),
     "replicationcontrollers": _paths("status.replicas", replicas="0"),
     "certificatesigningrequests.certificates.k8s.io": _paths("spec.signerName"),
+    "clustertrustbundles.certificates.k8s.io": _paths("spec.signerName"),
+    "podcertificaterequests.certificates.k8s.io": _paths("spec.signerName", "spec.podName", "spec.nodeName"),
     "jobs.batch": {"status.successful": shown("status.succeeded", "0")},
     "resourceslices.resource.k8s.io": _paths("spec.nodeName", "spec.driver"),
     "events": _paths(*(f"involvedObject.{name}" for name in _EVENT_TARGET)) | _EVENT,
