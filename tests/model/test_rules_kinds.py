@@ -117,9 +117,9 @@ def test_stateful_set_says_what_may_change() -> None:
     old, _ = born("statefulsets.apps", APP)
     assert changed("statefulsets.apps", old, "spec", "replicas", to=4) == []
     (error,) = changed("statefulsets.apps", old, "spec", "serviceName", to="other")
-    assert error.startswith(
-        "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template'"
-    )
+    assert error == 'spec.serviceName: Invalid value: "other": field is immutable'
+    (error,) = changed("statefulsets.apps", old, "spec", "podManagementPolicy", to="Parallel")
+    assert error == 'spec.podManagementPolicy: Invalid value: "Parallel": field is immutable'
     (error,) = changed("statefulsets.apps", old, "spec", "replicas", to=-1)
     assert error == "spec.replicas: Invalid value: -1: must be greater than or equal to 0"
 
@@ -327,10 +327,15 @@ def test_claims_and_classes() -> None:
     assert changed("persistentvolumeclaims", claim, "spec", "volumeName", to="v") == []
     (error,) = changed("persistentvolumeclaims", claim, "spec", "accessModes", to=["ReadWriteMany"])
     assert error.startswith("spec: Forbidden: spec is immutable after creation")
+    more = {"requests": {"storage": "2Gi"}}
+    (error,) = changed("persistentvolumeclaims", claim, "spec", "resources", to=more)
+    assert error.startswith("spec: Forbidden: spec is immutable after creation")
+    bound = {**claim, "status": {"phase": "Bound"}}
+    assert changed("persistentvolumeclaims", bound, "spec", "resources", to=more) == []
     storage, errors = born("storageclasses.storage.k8s.io", {"provisioner": "example.com/p"})
     assert errors == [] and storage["volumeBindingMode"] == "Immediate"
     assert changed("storageclasses.storage.k8s.io", storage, "provisioner", to="other.com/p") == [
-        "provisioner: Forbidden: updates to provisioner are forbidden."
+        "provisioner: Invalid value: null: field is immutable"
     ]
 
 

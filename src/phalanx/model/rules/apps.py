@@ -9,7 +9,6 @@ from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
 from phalanx.model.rules.assembly import Create, assemble, at_most_all, frozen, is_zero, not_negative, number_or_percent
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import same
 from phalanx.model.selectors import BadSelector, from_selector
 
 
@@ -235,15 +234,6 @@ def _stateful_set_default(obj: Json) -> None:
 
 
 _RETENTION = ("Retain", "Delete")
-_STATEFUL_MUTABLE = (
-    "replicas",
-    "ordinals",
-    "template",
-    "updateStrategy",
-    "revisionHistoryLimit",
-    "persistentVolumeClaimRetentionPolicy",
-    "minReadySeconds",
-)
 
 
 def _stateful_set_errors(obj: Json) -> list[FieldError]:
@@ -281,12 +271,8 @@ def stateful_set(gates: Gates) -> Rules:
     def update(new: Json, old: Json) -> list[FieldError]:
         spec, before = new.get("spec") or {}, old.get("spec") or {}
         errors = _changed(new, old, _stateful_set_errors)
-        other = {*spec, *before} - set(_STATEFUL_MUTABLE)
-        if any(not same(spec.get(field), before.get(field)) for field in other):
-            listed = ", ".join(f"'{field}'" for field in _STATEFUL_MUTABLE[:-1]) + f" and '{_STATEFUL_MUTABLE[-1]}'"
-            text = f"updates to statefulset spec for fields other than {listed} are forbidden"
-            errors.append(forbidden("spec", text))
-        return errors
+        fixed = frozen(spec, before, "spec", "selector", "volumeClaimTemplates", "serviceName", "podManagementPolicy")
+        return errors + fixed
 
     return assemble(
         default=_stateful_set_default,

@@ -70,9 +70,7 @@ def node(gates: Gates) -> Rules:
         errors = placement.taints((new.get("spec") or {}).get("taints") or [], "spec.taints")
         provider, before = (new.get("spec") or {}).get("providerID"), (old.get("spec") or {}).get("providerID")
         if before and provider != before:
-            errors.append(
-                forbidden("spec.providerID", 'node updates may not change providerID except from "" to valid')
-            )
+            errors.append(invalid("spec.providerID", None, "field cannot be modified once set"))
         return errors
 
     def status(new: Json, old: Json) -> list[FieldError]:

@@ -50,14 +50,14 @@ def horizontal_pod_autoscaler(gates: Gates) -> Rules:
         low, high = spec.get("minReplicas") or 0, spec.get("maxReplicas") or 0
         if low < 1:
             errors.append(invalid("spec.minReplicas", low, "must be greater than or equal to 1"))
-        if high < 1:
-            errors.append(invalid("spec.maxReplicas", high, "must be greater than 0"))
-        elif high < low:
+        if high < low:
             errors.append(invalid("spec.maxReplicas", high, "must be greater than or equal to `minReplicas`"))
         target: Json = spec.get("scaleTargetRef") or {}
         for field in ("kind", "name"):
             if not target.get(field):
                 errors.append(required(f"spec.scaleTargetRef.{field}"))
+        if not high:
+            errors.append(required("spec.maxReplicas"))
         return errors
 
     rules = assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 
 from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
+from phalanx.model.fieldpath import all_invalid, immutable, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement
@@ -79,7 +79,8 @@ def endpoint_slice(gates: Gates) -> Rules:
         return errors
 
     def update(new: Json, old: Json) -> list[FieldError]:
-        return errors_of(new) + frozen(new, old, "", "addressType")
+        moved = new.get("addressType") != old.get("addressType")
+        return errors_of(new) + ([immutable("addressType")] if moved else [])
 
     return assemble(default=default, create=errors_of, update=update, status_apart=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, forbidden, not_supported, required
+from phalanx.model.fieldpath import all_invalid, forbidden, immutable, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, resources
@@ -76,7 +76,9 @@ def persistent_volume_claim(gates: Gates) -> Rules:
 
     def update(new: Json, old: Json) -> list[FieldError]:
         spec, before = new.get("spec") or {}, old.get("spec") or {}
-        free = {"resources", "volumeAttributesClassName"}
+        free: set[str] = set()
+        if (new.get("status") or {}).get("phase") == "Bound":  # a claim without a volume has nothing that could grow
+            free = {"resources", "volumeAttributesClassName"}
         if not before.get("volumeName"):
             free.add("volumeName")  # binding sets it once
         if before.get("storageClassName") is None:
@@ -114,11 +116,7 @@ def storage_class(gates: Gates) -> Rules:
         return errors
 
     def update(new: Json, old: Json) -> list[FieldError]:
-        return [
-            forbidden(field, f"updates to {field} are forbidden.")
-            for field in fixed
-            if not same(new.get(field), old.get(field))
-        ]
+        return [immutable(field) for field in fixed if not same(new.get(field), old.get(field))]
 
     return assemble(default=default, create=create, update=update, namespaced=False, status_apart=False)
 
