@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from test_statefulset import stateful_set
-from world import Json
 
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.testing.simulated_cluster import PatientClient, SimulatedCluster
@@ -33,14 +31,7 @@ class HeldNews:
             yield event
 
 
-def deployment(name: str, replicas: int) -> Json:
-    body = stateful_set(name, replicas)
-    del body["spec"]["serviceName"]
-    return {**body, "kind": "Deployment"}
-
-
-@pytest.mark.parametrize("kind", ["StatefulSet", "Deployment"])
-def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays(kind: str) -> None:
+def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays() -> None:
     async def main(loop: VirtualLoop) -> None:
         cluster = SimulatedCluster()
         try:
@@ -49,8 +40,8 @@ def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays(k
             news = HeldNews(cluster.client_of("controllers"))
             await cluster.start_controllers(news)
             await cluster.start_scheduler()
-            body = stateful_set("w", 2, podManagementPolicy="Parallel") if kind == "StatefulSet" else deployment("w", 2)
-            body["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": str(kind == "StatefulSet").lower()}
+            body = stateful_set("w", 2, podManagementPolicy="Parallel")
+            body["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": "true"}
             await cluster.apply(body)
             await cluster.settle()
             first, second = (pod["metadata"]["name"] for pod in cluster.all("Pod"))
@@ -71,6 +62,42 @@ def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays(k
             assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
             (successor,) = cluster.all("PodGroup")
             assert successor["metadata"]["uid"] != group["metadata"]["uid"]
+        finally:
+            await cluster.stop()
+
+    run(main)
+
+
+def test_the_next_basic_group_is_there_at_once_and_stays_when_news_of_the_end_of_the_last_are_late() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = SimulatedCluster()
+        try:
+            await cluster.start_duties()
+            await cluster.start_nodes(2)
+            news = HeldNews(cluster.client_of("controllers"))
+            await cluster.start_controllers(news)
+            await cluster.start_scheduler()
+            body = stateful_set("w", 2)
+            del body["spec"]["serviceName"]
+            body |= {"kind": "Deployment"}
+            body["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": "false"}
+            await cluster.apply(body)
+            await cluster.settle()
+            first, second = (pod["metadata"]["name"] for pod in cluster.all("Pod"))
+            (group,) = cluster.all("PodGroup")
+            await cluster.delete("PodGroup", group["metadata"]["name"])
+            await cluster.delete("Pod", first)
+            await cluster.settle()
+            assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
+            (successor,) = [g for g in cluster.all("PodGroup") if "deletionTimestamp" not in g["metadata"]]
+            assert len(cluster.all("PodGroup")) == 2, "the other one belongs to the pod that runs"
+            news.flows.clear()
+            await cluster.delete("Pod", second)
+            await cluster.settle(quiet=40)
+            news.flows.set()
+            await cluster.settle(quiet=40)
+            assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
+            assert [g["metadata"]["uid"] for g in cluster.all("PodGroup")] == [successor["metadata"]["uid"]]
         finally:
             await cluster.stop()
 
