@@ -187,6 +187,17 @@ def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster,
     up.delete(f"{replica_sets}/plain", propagationPolicy="Background")
 
 
+def test_a_workload_that_nobody_has_looked_at_yet_is_not_said_to_ask_for_nothing(
+    start_cluster: Callable[..., LocalCluster], phalanx: Phalanx
+) -> None:
+    cluster = start_cluster(run_controllers=False, run_nodes=False)
+    spec = {"template": {"spec": {**member("x")["spec"], "restartPolicy": "Never"}}}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "new"}, "spec": spec}
+    cluster.create("/apis/batch/v1/namespaces/default/jobs", body)
+    text = phalanx("why", "job/new", "--kubeconfig", str(cluster.kubeconfig), code=0)
+    assert "job/new in default has neither groups nor pods yet: no controller has come to it" in text
+
+
 def test_kubeconfig_may_come_from_the_environment(
     up: LocalCluster, phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch
 ) -> None:

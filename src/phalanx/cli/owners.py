@@ -13,8 +13,9 @@ from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, Where, target
 from phalanx.cli.output import Answer
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
-from phalanx.controllers.workloads.registry import BY_NAME
+from phalanx.controllers.workloads.registry import BY_NAME, group
 from phalanx.kube.group_api import GroupApi
 
 Json = dict[str, Any]
@@ -80,21 +81,27 @@ async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tup
         if condition.get("status") == "False" and condition.get("message")
     ]
     told = [*refused[-1:], *conditions[-1:]][:1]
+    pods = [pod for pod in await _items(client, r.PODS, namespace) if _belongs(pod, body)]
     if told:
         notes = [f"{kind.lower()}/{name} in {namespace} has no groups: {told[0]}"]
+    elif not pods and not body.get("status") and _asks(body):
+        notes = [f"{kind.lower()}/{name} in {namespace} has neither groups nor pods yet: no controller has come to it"]
     else:
         notes = [
             f"{kind.lower()}/{name} in {namespace} asks for no group: its pods are placed one by one"
             f" (docs/workloads.md says how to ask)"
         ]
-    waiting = [
-        ("Pod", pod["metadata"]["name"])
-        for pod in await _items(client, r.PODS, namespace)
-        if not (pod.get("spec") or {}).get("nodeName") and _belongs(pod, body)
-    ]
+    waiting = [("Pod", pod["metadata"]["name"]) for pod in pods if not (pod.get("spec") or {}).get("nodeName")]
     if len(waiting) > MOST_PODS:
         notes.append(f"{len(waiting)} of its pods wait; the first {MOST_PODS}:")
     return Answer(1 if told and not waiting else 0, notes=tuple(notes)), waiting[:MOST_PODS]
+
+
+def _asks(body: Json) -> bool:
+    try:
+        return bool(group(body))
+    except Refused:
+        return True
 
 
 def _belongs(pod: Json, owner: Json) -> bool:
