@@ -6,6 +6,7 @@ import { URGENT } from "./examples.js";
 import { parts, plural, short } from "./words.js";
 
 const KEPT = "guide";
+const MOST = 100; // groups: where there are more it is no demo, and looking through them with every change would cost
 const DEMO = { running: "training", waiting: "evaluation", urgent: "incident" };
 
 export class Guide {
@@ -70,12 +71,10 @@ export class Guide {
 
   // Called with every change of the cluster: opens by itself once, ticks off what has happened.
   change() {
-    const there = this.find();
-    if (this.element.hidden) {
-      if (this.app.cluster.live && there.waiting && this.demo && !this.closed && !this.asked) this.open();
-      return;
-    }
-    this.update();
+    if (!this.element.hidden) return this.update();
+    const { groups, live } = this.app.cluster;
+    if (!live || this.closed || this.asked || groups.size > MOST) return;
+    if (this.find().waiting && this.demo) this.open();
   }
 
   // ---- the steps
