@@ -60,6 +60,14 @@ from phalanx.cli.progress import progress
     help="The dashboard at /dashboard/ of the health address, for tokens the API server allows.",
 )
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
+@click.option(
+    "--slow-plugin",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="MS",
+    help="Name a plugin that takes longer in one step, in the log and as a metric; 0: never.",
+)
 @log_level_option("info")
 def scheduler(
     kubeconfig: str,
@@ -75,6 +83,7 @@ def scheduler(
     secure_tls_dir: str,
     dashboard: bool,
     record: str | None,
+    slow_plugin: int,
     log_level: str,
 ) -> int:
     """Run the scheduler alone, against any kube-apiserver or `phalanx apiserver`.
@@ -109,6 +118,7 @@ def scheduler(
             secure=Listen.parse(secure, "--secure") if secure else None,
             secure_tls_dir=Path(secure_tls_dir) if secure_tls_dir else None,
             record=Path(record) if record else None,
+            slow_plugin=slow_plugin / 1000,
         ),
         beside=DashboardAtHealth if dashboard else None,
     )

@@ -41,6 +41,14 @@ from phalanx.cli.options import server_options
     help="Where the dashboard listens, loopback only.  [default: 127.0.0.1:7480, or a free port if that is taken]",
 )
 @click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
+@click.option(
+    "--slow-plugin",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="MS",
+    help="Name a plugin that takes longer in one step, in the log and as a metric; 0: never.",
+)
 def up(
     data: str,
     listen: str,
@@ -62,6 +70,7 @@ def up(
     wait: float,
     dashboard: str,
     record: str | None,
+    slow_plugin: int,
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
 
@@ -109,6 +118,7 @@ def up(
         scheduler=scheduler,
         scheduler_document=document,
         record=Path(record) if record else None,
+        slow_plugin=slow_plugin / 1000,
     )
     shown = None if dashboard == "off" else Dashboard(dashboard)
 

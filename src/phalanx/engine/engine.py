@@ -18,7 +18,7 @@ from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.roots import Place, Root
-from phalanx.engine.scheduling.scheduler import Scheduler
+from phalanx.engine.scheduling.scheduler import Scheduler, Watch
 from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord
@@ -51,9 +51,11 @@ class Engine(Scheduler):
         gates: Gates | None = None,
         *,
         plugins: Mapping[str, Factory] | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        """`plugins`: more factories by name, beside the built-in ones and those of installed packages."""
-        super().__init__(settings or EngineSettings(), gates or Gates(), plugins or {})
+        """`plugins`: more factories by name, beside the built-in ones and those of installed packages. `watch`: makes
+        of the factory of a plugin that is not built in the one to use: the engine has no clock, others do."""
+        super().__init__(settings or EngineSettings(), gates or Gates(), plugins or {}, watch)
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             e.PodChanged: lambda event: self._pod_changed(event.object),
             e.NodeChanged: lambda event: self._node_changed(event.object),

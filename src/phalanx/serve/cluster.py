@@ -15,6 +15,7 @@ from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, Group, Supervised
 from phalanx.serve.metrics import restarts_text
+from phalanx.serve.plugin_times import LIMIT
 from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class ClusterSettings:
     scheduler: SchedulerConfig = field(default_factory=default_config)
     scheduler_document: dict[str, Any] = field(default_factory=dict)  # as written, for recordings
     record: Path | None = None  # write every event and decision of the scheduler here
+    slow_plugin: float = LIMIT  # seconds after which the scheduler names a plugin
 
 
 class Cluster:

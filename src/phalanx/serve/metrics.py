@@ -81,6 +81,14 @@ class SchedulerMetrics:
         self._relists = Gauge(
             "phalanx_informer_relists", "Lists read again after the server forgot.", registry=registry
         )
+        slow = Counter(
+            "phalanx_slow_plugin_steps_total",
+            "Steps in which a plugin took longer than the limit.",
+            ["plugin", "extension_point"],
+            registry=registry,
+        )
+        if service.times is not None:
+            service.times.on_slow.append(lambda found: slow.labels(found.plugin, found.point).inc())
         service.on_decisions.append(self.decisions)
         service.on_step.append(self.step_seconds.observe)
         service.on_outcome.append(self.outcome)

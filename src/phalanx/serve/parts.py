@@ -18,6 +18,7 @@ from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.metrics import SchedulerMetrics, failures_text
+from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import next_recording
 from phalanx.serve.scheduler import SchedulerService
 
@@ -53,15 +54,17 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
         record = settings.record
         if record is not None and recordings > 1:
             record = next_recording(record)
+        times = PluginTimes(server.context.clock, settings.slow_plugin)
         service = SchedulerService(
             server.client("phalanx-scheduler"),
-            Engine(settings.scheduler.engine(), settings.server.gates),
+            Engine(settings.scheduler.engine(), settings.server.gates, watch=times.watch),
             settings.server.gates,
             server.context.clock,
             random.Random(),  # seeded by the system; names of events need not be secret
             name=settings.scheduler.profiles[0].scheduler_name,
             record=record,
             record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
+            times=times,
         )
         diagnostics = Diagnostics(
             service.engine,

@@ -25,6 +25,7 @@ from phalanx.kube.executor import Executor
 from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
+from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import RecordedEngine
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class SchedulerService:
         record: Path | None = None,
         record_head: dict[str, Any] | None = None,
         concurrency: int = 64,
+        times: PluginTimes | None = None,
     ) -> None:
         self.name = name
         self.engine = engine
@@ -93,6 +95,7 @@ class SchedulerService:
         # Metrics listen here: what was decided, and how long a slice took.
         self.on_decisions: list[Callable[[list[Decision]], None]] = []
         self.on_step: list[Callable[[float], None]] = []
+        self.times = times
         self.on_outcome: list[Callable[[events.Outcome], None]] = []
 
     def _follow(
@@ -179,6 +182,8 @@ class SchedulerService:
                 made = self._driver.step(now, STEP)
                 for observe in self.on_step:
                     observe(self._clock.monotonic() - began)
+                if self.times is not None:
+                    self.times.look()
                 if made:
                     self.executor.submit(made)
                     for listener in self.on_decisions:

@@ -30,6 +30,7 @@ from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
 from phalanx.serve.health import HealthServer, Secure, certificate
 from phalanx.serve.metrics import SchedulerMetrics
+from phalanx.serve.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
@@ -54,6 +55,7 @@ class SchedulerSettings:
     secure: Listen | None = None  # with TLS, for callers the API server knows
     secure_tls_dir: Path | None = None
     record: Path | None = None
+    slow_plugin: float = LIMIT  # seconds; see PluginTimes
 
 
 def installed_plugins() -> list[str]:
@@ -143,7 +145,8 @@ class SchedulerProcess:
     async def start(self) -> None:
         settings = self._settings
         connection = self._connection()
-        engine = Engine(settings.config.engine(), settings.gates)
+        times = PluginTimes(self._clock, settings.slow_plugin)
+        engine = Engine(settings.config.engine(), settings.gates, watch=times.watch)
         client = self._client = await connected(connection, "phalanx-scheduler", connections=128)
         name = settings.config.profiles[0].scheduler_name
         service = self.service = SchedulerService(
@@ -155,6 +158,7 @@ class SchedulerProcess:
             name=name,
             record=settings.record,
             record_head={"config": settings.document, "gates": settings.gates.as_dict()},
+            times=times,
         )
         metrics = SchedulerMetrics(service)
         watchdog = Watchdog(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.base.errors import ConfigProblem
@@ -40,6 +40,8 @@ from phalanx.engine.scheduling.waiting import Waiting
 from phalanx.engine.state.sieve import Sieve
 from phalanx.model.gates import Gates
 
+Watch = Callable[[str, Factory], Factory]  # by name
+
 # Decisions whose outcome means something to the engine.
 _ANSWERED = frozenset({
     d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume,
@@ -47,7 +49,9 @@ _ANSWERED = frozenset({
 
 
 class Scheduler:
-    def __init__(self, settings: EngineSettings, gates: Gates, plugins: Mapping[str, Factory]) -> None:
+    def __init__(
+        self, settings: EngineSettings, gates: Gates, plugins: Mapping[str, Factory], watch: Watch | None = None
+    ) -> None:
         self.settings = settings
         self.gates = gates
         self.faults: deque[str] = deque(maxlen=100)  # of plugins, where no pod could be told; for logs
@@ -59,7 +63,7 @@ class Scheduler:
         self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
         self.profiles = state.profiles
         self.indexes = Indexes.of(state.columns, state.objects, state.interest)
-        self._make_profiles(plugins)
+        self._make_profiles(plugins, watch)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
         self.stories = Stories(state)
@@ -104,10 +108,14 @@ class Scheduler:
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
         ]
 
-    def _make_profiles(self, more: Mapping[str, Factory]) -> None:
-        registry: dict[str, Factory] = {**builtin(self.indexes), **more}
+    def _make_profiles(self, more: Mapping[str, Factory], watch: Watch | None) -> None:
+        ours = builtin(self.indexes)
+        registry: dict[str, Factory] = {**ours, **more}
         named = {use.name for profile in self.settings.profiles for use in profile.plugins}
         registry.update(third_party(named - registry.keys()))
+        if watch is not None:
+            theirs = {name: make for name, make in registry.items() if ours.get(name) is not make}
+            registry.update({name: watch(name, make) for name, make in theirs.items()})
         state = self.cluster
         for settings in self.settings.profiles:
             name = settings.scheduler_name
