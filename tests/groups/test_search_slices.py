@@ -81,7 +81,7 @@ def rest(run: Cluster, most: int = 3_000) -> int:
 
 def test_easy_pods_are_placed_while_a_hard_gang_is_searched_for() -> None:
     run = cluster(sliced())
-    run.see(*hard(fits=False))
+    run.see(node("spare").cpu("64"), *hard(fits=False))  # of no rack: nothing for the gang
     begun(run)
     for i in range(20):
         run.see(pod(f"easy-{i}").cpu("100m"))
@@ -258,6 +258,34 @@ def test_a_node_that_goes_meanwhile_is_not_used() -> None:
             gone.add(f"n{number}")
     rest(run)
     assert gone and not gone & set(run.bound.values())
+
+
+def test_who_was_disturbed_too_often_waits_for_nobody_of_its_rank_any_more() -> None:
+    run = cluster(sliced())
+    run.see(*hard(fits=False, priority=5))
+    begun(run)
+    (search,) = run.engine.searches.unfinished.values()
+    search.again = searches.AGAIN  # as if its answers had not stood
+    run.see(pod("low").cpu("100m"), pod("same").cpu("100m").priority(5), pod("high").cpu("100m").priority(6))
+    one_step(run)
+    assert place_of(run) is Place.SEARCH
+    assert "high" in run.bound and not {"low", "same"} & run.bound.keys()
+    rest(run)
+    assert {"low", "same", "high"} <= run.bound.keys(), "after it was decided"
+
+
+def test_a_plan_whose_seats_were_nibbled_at_is_carried_out_with_others() -> None:
+    """Small pods come between the slices, and stand where a member was to go: same victims, other seats, or a new plan;
+    in the end the gang is there."""
+    run = evicting(Engine(EngineSettings(search_slice=15)))
+    for number in range(60):
+        one_step(run)
+        if place_of(run, "podgroup/default/high") is not Place.SEARCH:
+            break
+        run.see(pod(f"small-{number}").cpu("200m"))
+    assert number > 2
+    rest(run)
+    assert sum(name.startswith("high") for name in run.bound) == 6
 
 
 def test_a_search_that_is_disturbed_for_ever_is_decided_in_a_hurry() -> None:

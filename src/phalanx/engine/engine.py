@@ -191,9 +191,11 @@ class Engine(Scheduler):
             self.binding.poll()
         searches = self.searches
         searches.sweep()
-        turn = queue.put_aside_first()
+        alone = searches.alone
+        turn = alone or queue.put_aside_first()
         for _ in range(limit):
-            root = None if searches.over else queue.pop()
+            wait = searches.over or (alone is not None and not queue.above(alone.priority))
+            root = None if wait else queue.pop()
             if root is None:
                 break
             self._attempt(root)

@@ -71,7 +71,8 @@ class Stager:
 
     def _units(self) -> Units:
         budgets, forest = self.catalogue.budgets, self.catalogue.forest
-        vectors: dict[int, Floats] = {}
+        kinds: dict[int, int] = {}  # id of a shape -> its number
+        vectors: list[Floats] = []
         index = {rid: i for i, rid in enumerate(self.rids)}
         parts: dict[tuple[int, int], list[PodRecord]] = {}
         gangs: dict[GroupKey, int] = {}
@@ -93,21 +94,26 @@ class Stager:
             membership.append([(gang, count) for gang, count in mine.items() if minimum[gang] > 0])
         hit: dict[GroupKey, int] = {}
         order = sorted(parts)
-        requests = np.zeros((len(self.rids), len(order)))
-        pods = np.zeros(len(order), dtype=np.int64)
+        where: list[int] = []  # part of each pod
+        what: list[int] = []  # and its kind
         hits = np.zeros((len(budgets.allowed), len(order)), dtype=np.int64)
         for at, key in enumerate(order):
             for record in parts[key]:
-                vector = vectors.get(id(record.shape))
-                if vector is None:
-                    vector = vectors[id(record.shape)] = np.zeros(len(self.rids))
+                kind = kinds.get(id(record.shape))
+                if kind is None:
+                    kind = kinds[id(record.shape)] = len(vectors)
+                    vectors.append(np.zeros(len(self.rids)))
                     for rid, amount in record.shape.requests:
                         if rid in index:
-                            vector[index[rid]] = amount
-                requests[:, at] += vector
-                pods[at] += 1
+                            vectors[kind][index[rid]] = amount
+                where.append(at)
+                what.append(kind)
                 for budget in budgets.of(record) if budgets.allowed else ():
                     hits[budget, at] += 1
+        of = np.array(where, dtype=np.int64)
+        table = np.array(vectors).reshape(len(vectors), len(self.rids))[np.array(what, dtype=np.int64)]  # (P, R)
+        requests = np.array([np.bincount(of, weights=row, minlength=len(order)) for row in table.T])
+        pods = np.bincount(of, minlength=len(order))
         return Units(
             [unit.name for unit in self.units],
             np.array([unit.priority for unit in self.units], dtype=np.int64),

@@ -8,7 +8,7 @@ that fails, by trying everything that the budget allows (`Seating`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from phalanx.engine.framework import Bools
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.likeness import besides_promises, open_masks
 from phalanx.engine.groups.seating import Seating
@@ -23,6 +24,7 @@ from phalanx.engine.placement import SearchVerdict, place
 from phalanx.engine.placement.problem import Composite, Leaf, Subtree, done
 from phalanx.engine.slices import worked
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 
 Assignment = list[tuple[PodRecord, int]]
 
@@ -45,29 +47,44 @@ def holds(state: ClusterState, assignment: Assignment) -> bool:
     return True
 
 
-def fits_still(state: ClusterState, built: Built, assignment: Assignment) -> bool:
-    """Whether pods can go where an earlier search put them; `built`: made just now."""
-    problem, n = built.problem, state.columns.n
-    numbers = {shape: number for number, shape in enumerate(built.shapes)}
-    rows: dict[int, list[int]] = {}
+def fits_still(state: ClusterState, assignment: Assignment, known: Mapping[Shape, Evaluation]) -> bool:
+    """Whether pods can go where an earlier search put them, beside what others were promised meanwhile. `known`:
+    evaluations that were made for them."""
+    rows: dict[Shape, list[int]] = {}
+    someone: dict[Shape, PodRecord] = {}
     for record, row in assignment:
-        if record.shape not in numbers or row >= n:
+        if row >= state.columns.n:
             return False
-        rows.setdefault(numbers[record.shape], []).append(row)
-    left = problem.free.copy()
-    counts = {number: np.bincount(where, minlength=n) for number, where in rows.items()}
-    for number, count in counts.items():
-        shape = problem.shapes[number]
-        left -= shape.request[:, None] * count
-        if not built.coupled and not shape.mask[count > 0].all():
+        rows.setdefault(record.shape, []).append(row)
+        someone[record.shape] = record
+    alone = True  # what is said of a pod on a row does not depend on its fellows, but for room
+    for shape, where in rows.items():
+        evaluation = known.get(shape) or state.evaluation(someone[shape])
+        evaluation.refresh()
+        if evaluation.reaches_beyond or evaluation.cap() is not None or shape.host_ports or shape.anti_affinity:
+            alone = False
+        elif not evaluation.feasible[where].all():
             return False
-        if shape.cap is not None and (count > shape.cap).any():
-            return False
-    if (left < 0).any():
-        return False
-    if any(((counts[a] > 0) & (counts[b] > 0)).any() for a, b in problem.conflicts if a in counts and b in counts):
-        return False
-    return not built.coupled or holds(state, assignment)
+    return _room_for(state, rows, assignment) and (alone or holds(state, assignment))
+
+
+def _room_for(state: ClusterState, rows: Mapping[Shape, list[int]], assignment: Assignment) -> bool:
+    columns = state.columns
+    rids = sorted({rid for shape in rows for rid, _ in shape.requests})
+    index = {rid: number for number, rid in enumerate(rids)}
+    at, inverse = np.unique([row for _, row in assignment], return_inverse=True)
+    left = columns.alloc[rids][:, at] - columns.used[rids][:, at]  # (R, rows)
+    for (record, _), number in zip(assignment, inverse.tolist(), strict=True):
+        for rid, amount in record.shape.requests:
+            left[index[rid], number] -= amount
+    if state.nominations:
+        ours, first = {record.key for record, _ in assignment}, assignment[0][0]
+        for number, row in enumerate(at.tolist()):
+            for rival in state.nominations.rivals(columns.names[row], first):
+                for rid, amount in rival.shape.requests if rival.key not in ours and rival.row < 0 else ():
+                    if rid in index:
+                        left[index[rid], number] -= amount
+    return not (left < 0).any()
 
 
 def open_to_members(state: ClusterState, built: Built) -> bool:

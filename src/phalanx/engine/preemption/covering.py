@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from phalanx.engine.placement.problem import Bools, Floats, Ints
 from phalanx.engine.preemption.freeing import Freeing, Situation, TooManyWays
+from phalanx.engine.slices import worked
 
 MAX_STATES = 20_000
 
@@ -134,6 +135,7 @@ def _many_kinds(freeing: Freeing, cluster: Contest, now: Situation) -> Cover | N
         )
         if not any(most):
             continue
+        worked(20 + states // 100)
         options, price = freeing.options(int(node), shapes, most, cluster.rivals, now)
         if len(options) == 1 and not options[0].any():
             continue

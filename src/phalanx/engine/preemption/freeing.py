@@ -17,6 +17,7 @@ from phalanx.engine.placement.problem import Bools, Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.preemption.prices import Prices, Stand, Terms
 from phalanx.engine.preemption.problem import PreemptionProblem
+from phalanx.engine.slices import worked
 
 FEW = 8  # parts on a node up to which all subsets are tried as they are
 MANY_WAYS = 4096  # combinations of classes of like parts on one node
@@ -200,6 +201,7 @@ class Freeing:
         known: dict[object, Floats] = {}
         types = self.types(now) if slow.any() else None
         for at in np.flatnonzero(slow):
+            worked(10)
             node = int(nodes[at])
             alike: object = node
             if hard is None or not hard[at]:

@@ -62,6 +62,7 @@ class Refused:
     outcome: SearchOutcome | None = None
     releases: bool = False  # members bound in an attempt that cannot be completed have to be given back first
     no_plan: Planned | None = None  # what the search for victims said, where there was one
+    again: bool = False  # no verdict: the cluster moved on too often while it was looked for
     gives_up: bool = False  # nodes that were promised to its pods are promised no longer
     # of pods
     evaluation: Evaluation | None = None

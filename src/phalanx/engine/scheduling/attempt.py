@@ -160,14 +160,12 @@ class Attempts:
             worked(EVALUATION + self._cluster.columns.n // ROWS_PER_STEP)
         return found
 
-    def fits(self, tree: Tree, seats: Assignment, before: Built | None = None) -> bool:
+    def fits(self, seats: Assignment, before: Built | None = None) -> bool:
         """Whether seats that were found a while ago can be taken now. Raises nothing. `before`: what was built then."""
-        state = self._cluster
         known = dict(zip(before.shapes, before.evaluations, strict=True)) if before is not None else {}
         try:
-            built = build(state, tree.group, tree.pending, 0, tree.priority, evaluated=known)
-            return fits_still(state, built, seats)
-        except (PluginFailure, Unplaceable):
+            return not seats or fits_still(self._cluster, seats, known)
+        except PluginFailure:
             return False
 
     def _place(self, tree: Tree, built: Built, points: Points | None) -> Placed | Refused:

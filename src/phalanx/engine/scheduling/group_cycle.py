@@ -103,9 +103,9 @@ class GroupCycle:
             if self._evictions.standing(root.key) is not None:
                 self._lives.to(root.key, GroupState.EVICTING, f"{len(answer.victims)} pods have to go")
             self._refuse(root, group, answer.refused)
-        elif answer.cause is Cause.WHOLE:
+        elif answer.cause is Cause.WHOLE or answer.again:
             # Room for the whole may come from anywhere: no event tells it, so it is tried again.
-            self._tell(root, group, Refusal(answer.message, None, {}))
+            self._tell(root, group, Refusal(answer.text, None, {}))
             self._queue.back_off(root, self._cluster.now)
         elif answer.built is None:
             if answer.cause is Cause.TORN:

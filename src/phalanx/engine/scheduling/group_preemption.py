@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.engine.framework import Bools, Emit, Status
+from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.outcomes import counter, satisfied_by, seats_of
 from phalanx.engine.groups.points import Points
 from phalanx.engine.groups.staging import Stage, Stager, latecomers, leftovers, raised
 from phalanx.engine.groups.trial import Assignment, Careful, holds
+from phalanx.engine.placement import place
 from phalanx.engine.placement.problem import Leaf, done
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
@@ -30,6 +32,7 @@ from phalanx.engine.slices import Disturbed
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
 
+HURRY = 64  # part of the search budget where others wait
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
@@ -193,21 +196,35 @@ class GroupPreemption:
     def _there(self, unit: Unit) -> bool:
         return self.catalogue.units.get(unit.key) is unit
 
-    def stands(self, tree: Tree, answer: PlacedAfter, fits: Callable[[], bool]) -> bool:
-        """Whether a plan that was made a while ago can be carried out; `fits`: asked with the victims gone."""
+    def stands(self, tree: Tree, answer: PlacedAfter, fits: Callable[[], bool]) -> PlacedAfter | None:
+        """A plan that was made a while ago as it can be carried out now: with the same victims, if need be with other
+        seats. `fits`: asked with the victims gone."""
         self.catalogue.refresh()
         if not all(self._there(unit) and unit.priority < tree.priority for unit in answer.units):
-            return False
+            return None
         planned = answer.plan
         if isinstance(planned, Plan) and self.catalogue.cost(answer.units).budgets > planned.cost.budgets:
-            return False
+            return None
         journal = self.cluster.columns.journal
         mark = journal.mark()
         try:
             self._clear(answer.units)
-            return fits()
+            return answer if fits() else self._elsewhere(tree, answer)
         finally:
             journal.rewind(mark)
+
+    def _elsewhere(self, tree: Tree, answer: PlacedAfter) -> PlacedAfter | None:
+        """Somebody took a little of the room that the plan counts on: as many members, seated anew."""
+        state = self.cluster
+        try:
+            built = build(state, tree.group, tree.pending, state.settings.search_budget // HURRY, tree.priority)
+        except (PluginFailure, Unplaceable):
+            return None
+        outcome = place(built.problem, explained=False)
+        seats = seats_of(built, outcome, row_of=state.columns.row_of) if outcome.placed else []
+        if len(seats) < len(answer.seats) or not seats or (built.coupled and not holds(state, seats)):
+            return None
+        return replace(answer, seats=seats)
 
     # ---- rules that counting does not see
 

@@ -181,6 +181,10 @@ class Queue:
         self.roots[root.key] = root
         self._searching[root.key] = root
 
+    def above(self, priority: int) -> bool:
+        """Somebody of a higher priority can be tried."""
+        return self._has_active() and self._active[0][2].priority > priority
+
     def put_aside_first(self) -> Root | None:
         """The root put aside whose turn it is."""
         return next(iter(self._searching.values()), None)
@@ -295,8 +299,9 @@ class Queue:
 
     def has_active(self) -> bool:
         """Somebody can be tried at once."""
-        if self._searching:
-            return True
+        return bool(self._searching) or self._has_active()
+
+    def _has_active(self) -> bool:
         while self._active:
             entry = self._active[0]
             if entry[2].entry is entry and entry[2].place is Place.ACTIVE:

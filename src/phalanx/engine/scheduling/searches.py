@@ -1,9 +1,10 @@
 """Attempts of group roots in slices: a root whose search takes long is put aside, and others are served in between.
 
 An unfinished attempt goes on where it stopped as long as its own pods and groups are what they were. Its answer was
-found in a cluster that has moved on, so it is checked against the present one before anybody acts on it; one that no
-longer stands is looked for again, and after a few times in a hurry: with a small budget, but in one go. Nothing here
-changes the cluster.
+found in a cluster that has moved on, so it is checked against the present one before anybody acts on it. One that no
+longer stands is looked for again; the last time nobody of its priority or below goes before it, so that a busy cluster
+cannot keep it waiting for ever. If even then it does not stand, what is left is one go with a small budget and without
+victims. Nothing here changes the cluster.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Any
 
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.answers import Answer, Placed, PlacedAfter, Tree
+from phalanx.engine.scheduling.answers import Answer, Placed, Refused, Tree
 from phalanx.engine.scheduling.attempt import Attempts
-from phalanx.engine.scheduling.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.group_preemption import HURRY, GroupPreemption
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.slices import Disturbed, Sliced
 from phalanx.engine.state.journal import Operation
 from phalanx.model.objects import Node
 
 MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
-AGAIN = 3  # times an answer is looked for anew because the cluster moved on
-HURRY = 32  # then with this part of the budgets
+AGAIN = 3  # times an answer is looked for anew because the cluster moved on; the last time nobody goes before it
+MOVED_ON = ", the cluster changed faster than whom to evict could be found: tried again soon"
 MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
 
 
@@ -49,6 +50,7 @@ class Searches:
         self._preemption = preemption
         self.unfinished: dict[str, Unfinished] = {}  # by root key
         self._crowded_out: set[str] = set()  # roots whose attempts were dropped because there were too many
+        self._touched: set[int] | None = None  # rows that changed while the attempt at hand was stopped
         self.spent = 0  # work of the present step
         self.missed: list[ClusterChange] | None = []  # of the last answer: what happened meanwhile; None: too much
 
@@ -61,6 +63,14 @@ class Searches:
         """Enough was done in this step."""
         limit = self._cluster.settings.search_slice
         return bool(limit) and self.spent >= limit
+
+    @property
+    def alone(self) -> Root | None:
+        """A root that was disturbed too often: nobody of its priority or below is served before it is decided."""
+        for search in self.unfinished.values():
+            if search.again >= AGAIN and search.root.place is Place.SEARCH:
+                return search.root
+        return None
 
     def slices(self, root: str) -> int:
         """Of an unfinished attempt; 0: there is none."""
@@ -82,6 +92,7 @@ class Searches:
             search = self._begin(root, tree, twins, 0)
         elif search.seen != self._seen():
             search.disturbed = True
+        self._touched = self._rows_since(search.seen[0]) if search.seen else None
         before = search.sliced.work
         try:
             finished = search.sliced.go_on(limit)
@@ -92,10 +103,11 @@ class Searches:
         if not finished:
             self._keep(search, tree)
             return None
-        if search.disturbed and not self._stands(search, tree, search.sliced.value):
+        answer = self._standing(search, tree, search.sliced.value) if search.disturbed else search.sliced.value
+        if answer is None:
             return self._once_more(search, tree)
         self.missed = search.changes if len(search.changes) < MOST_CHANGES else None
-        return search.sliced.value
+        return answer
 
     def _found(self, root: Root, tree: Tree) -> Unfinished | None:
         """The attempt that was put aside, if it is still one of this tree."""
@@ -129,7 +141,10 @@ class Searches:
         if search.again < AGAIN:
             self._keep(self._begin(search.root, tree, search.twins, search.again + 1), tree)
             return None
-        return self._attempts.group(tree, hurry=HURRY)
+        answer = self._attempts.group(tree, evict=False, hurry=HURRY)
+        if isinstance(answer, Refused):
+            answer.again, answer.notes = True, answer.notes + MOVED_ON
+        return answer
 
     def _seen(self) -> tuple[int, ...]:
         return self._preemption.catalogue.circumstances
@@ -141,20 +156,25 @@ class Searches:
             return record.row >= 0 and columns.pods[record.row].get(record.key) is record
         if record.row >= 0 or not columns.alive[at[0]]:
             return False
-        return bool(record.node_name) or bool(self._cluster.evaluation(record).feasible[at[0]])
+        if record.node_name or (self._touched is not None and at[0] not in self._touched):
+            return True  # rules that reach beyond the row are looked at in the end
+        return bool(self._cluster.evaluation(record).feasible[at[0]])
 
-    def _stands(self, search: Unfinished, tree: Tree, answer: Answer) -> bool:
-        """Whether what was found can be done in the cluster as it is now."""
-        if not isinstance(answer, Placed | PlacedAfter):
-            return True  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
+    def _rows_since(self, position: int) -> set[int] | None:
+        """Rows that changed since then; None: nobody knows."""
+        changes = self._cluster.columns.log.since(position)
+        return None if changes is None else {row for row, _, _ in changes}
+
+    def _standing(self, search: Unfinished, tree: Tree, answer: Answer) -> Answer | None:
+        """What was found, as it can be done in the cluster as it is now; None: it cannot."""
+        if isinstance(answer, Refused):
+            return answer  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
         nodes = self._cluster.columns.nodes
         if not all(_same(search.nodes[row], nodes[row]) for _, row in answer.seats):
-            return False
+            return None
         if isinstance(answer, Placed):
-            return self._attempts.fits(tree, answer.seats, answer.built)
-        return self._preemption.stands(
-            tree, answer, lambda: self._attempts.fits(tree, answer.seats, answer.refused.built)
-        )
+            return answer if self._attempts.fits(answer.seats, answer.built) else None
+        return self._preemption.stands(tree, answer, lambda: self._attempts.fits(answer.seats, answer.refused.built))
 
     # ---- what happens meanwhile
 
