@@ -392,3 +392,12 @@ def test_the_minimum_is_served_first_and_extras_by_a_plan_of_their_own(tied):
         run.gone("Pod", name)
     second = [each.name for each in run.step() if isinstance(each, d.Evict)]
     assert len(run.bound) == 2 and len(second) == 2 and not set(first) & set(second)
+
+
+def test_an_eviction_that_nobody_answers_is_repeated_after_a_while():
+    run = Cluster(evict=False).see(node("n").cpu("1"), pod("low").cpu("1").node("n"), pod("high").cpu("1").priority(9))
+    run.perform = lambda decision: None  # type: ignore[method-assign]
+    for seconds, evictions in ((0, 1), (60, 0), (700, 1), (60, 0)):
+        run.see(node("n").cpu("1").label("changed", str(run.now)))
+        made = [each.name for each in run.step(seconds) if isinstance(each, d.Evict)]
+        assert made == ["low"] * evictions

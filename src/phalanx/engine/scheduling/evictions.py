@@ -108,6 +108,9 @@ class Evictions:
                 event_message=f"Preempted by {kind} {uid} on node {node}",
                 preemptor=root,
             )
+            before = self._sent.get(record.key)
+            if before is not None:
+                self._by_decision.pop(before.decision, None)  # nobody ever answered
             self._sent[record.key] = Sent(record.uid, number, now)
             self._by_decision[number] = record.key
         return {record.key for record in fresh}
