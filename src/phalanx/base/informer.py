@@ -232,8 +232,9 @@ class Informer(Generic[T]):
         return meta.resource_version
 
     def _set(self, meta: _Meta, body: bytes) -> None:
-        key = (sys.intern(meta.namespace), meta.name)
-        state = f"{meta.uid} {meta.resource_version}"
+        # Shared with the other informers of this process: several follow the same objects.
+        key = (sys.intern(meta.namespace), sys.intern(meta.name))
+        state = sys.intern(f"{meta.uid} {meta.resource_version}")
         known = self._known.get(key)
         if known is not None:
             if known == state:

@@ -99,15 +99,15 @@ class Kind:
     validate_status: Callable[[Json, Json], list[FieldError]] | None = None  # (new, old)
     validate_name: Callable[[str], list[str]] | None = None  # default: DNS subdomain
 
-    @property
-    def storage_key(self) -> str:
-        """The store's resource name, whatever the version. Two kinds share it only when one is a view of the other."""
-        return self.stored_as or self.key
+    # Unique per kind: the plural with its group, as in the name of a CustomResourceDefinition.
+    key: str = field(init=False, compare=False)
+    # The store's resource name, whatever the version. Two kinds share it only when one is a view of the other.
+    storage_key: str = field(init=False, compare=False)
 
-    @property
-    def key(self) -> str:
-        """Unique per kind: the plural with its group, as in the name of a CustomResourceDefinition."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+    def __post_init__(self) -> None:
+        key = f"{self.plural}.{self.group}" if self.group else self.plural
+        object.__setattr__(self, "key", key)  # said once: every request asks several times
+        object.__setattr__(self, "storage_key", self.stored_as or key)
 
     def version(self, name: str) -> Version:
         for version in self.versions:

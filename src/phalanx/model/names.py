@@ -64,17 +64,9 @@ def _too_long(limit: int, unit: str) -> str:
 
 
 # Lengths are checked outside the caches: they must not hold on to megabytes that somebody sent as a name.
-def _label_fine(value: str) -> bool:
-    return len(value) <= 63 and _label_matches(value)
-
-
 @lru_cache(maxsize=1 << 14)
 def _label_matches(value: str) -> bool:
     return _is_label(value) is not None
-
-
-def _subdomain_fine(value: str) -> bool:
-    return len(value) <= 253 and _subdomain_matches(value)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -84,7 +76,7 @@ def _subdomain_matches(value: str) -> bool:
 
 def dns_label(value: str, unit: str = "characters") -> list[str]:
     """DNS-1123 label: Namespace names, container names, template names."""
-    if _label_fine(value):
+    if len(value) <= 63 and _label_matches(value):
         return []
     problems = []
     if len(value.encode()) > 63:
@@ -99,7 +91,7 @@ def dns_label(value: str, unit: str = "characters") -> list[str]:
 
 def dns_subdomain(value: str, unit: str = "characters") -> list[str]:
     """DNS-1123 subdomain: the names of most objects."""
-    if _subdomain_fine(value):
+    if len(value) <= 253 and _subdomain_matches(value):
         return []
     problems = []
     if len(value.encode()) > 253:
@@ -142,21 +134,17 @@ def long_name(value: str) -> list[str]:
     return dns_subdomain(value, "bytes")
 
 
-def _key_fine(value: str) -> bool:
-    return len(value) <= 317 and _key_matches(value)
-
-
 @lru_cache(maxsize=1 << 14)
 def _key_matches(value: str) -> bool:
     prefix, slash, name = value.rpartition("/")
-    if slash and not _subdomain_fine(prefix):
+    if slash and not (len(prefix) <= 253 and _subdomain_matches(prefix)):
         return False
     return len(name) <= 63 and _is_key(name) is not None
 
 
 def label_key(value: str) -> list[str]:
     """A qualified name: optional DNS subdomain and `/`, then a name of at most 63 bytes."""
-    if _key_fine(value):
+    if len(value) <= 317 and _key_matches(value):
         return []
     parts = value.split("/")
     shape = pattern_text(KEY_TEXT, _KEY, "MyName", "my.name", "123-abc")
@@ -178,10 +166,6 @@ def label_key(value: str) -> list[str]:
     return problems
 
 
-def _value_fine(value: str) -> bool:
-    return len(value) <= 63 and _value_matches(value)
-
-
 @lru_cache(maxsize=1 << 14)
 def _value_matches(value: str) -> bool:
     return _is_value(value) is not None
@@ -189,7 +173,7 @@ def _value_matches(value: str) -> bool:
 
 def label_value(value: str) -> list[str]:
     """Label values may be empty."""
-    if _value_fine(value):
+    if len(value) <= 63 and _value_matches(value):
         return []
     problems = []
     if len(value.encode()) > 63:

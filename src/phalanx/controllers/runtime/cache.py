@@ -24,7 +24,7 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 GRAVES = 20_000  # removed objects that late answers may still speak of
-RECENT = {"pods": 8192}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
+RECENT = {"pods": 4096}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode

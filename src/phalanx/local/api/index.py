@@ -6,6 +6,7 @@ the first ask and kept.
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -33,8 +34,9 @@ class Index(msgspec.Struct, gc=False, rename="camel"):
     finalizers: list[str] | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
-    # Values of selectable fields, filled by `field_value`. The name cannot appear in metadata.
-    selected: dict[str, str] | None = msgspec.field(default=None, name=" selected")
+    # Selectable fields that were asked for, each followed by its value; see `field_value`. The name cannot appear in
+    # metadata.
+    selected: tuple[str, ...] = msgspec.field(default=(), name=" selected")
 
 
 class _Peek(msgspec.Struct, gc=False):
@@ -53,8 +55,12 @@ def index_of(resource: str, value: bytes) -> Index:
 def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
     """The text of a selectable field other than metadata.name and metadata.namespace."""
     known = index.selected
-    if known is None or label not in known:  # two kinds may show one stored object under different labels
-        obj: dict[str, Any] = _decode(value)
-        known = (known or {}) | {name: read(obj) for name, read in kind.selectable.items()}
-        index.selected = known
-    return known.get(label, "")
+    if label in known[::2]:
+        return known[2 * known[::2].index(label) + 1]
+    read = kind.selectable.get(label)
+    if read is None:
+        return ""
+    obj: dict[str, Any] = _decode(value)
+    text = intern(read(obj))  # a node's name or a phase: many have the same
+    index.selected = (*known, label, text)
+    return text
