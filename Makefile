@@ -53,7 +53,8 @@ bench: venv
 
 simulate: venv
 	$(BIN)/python -m phalanx.testing.simulation --seed $(or $(SEED),1) --steps $(or $(STEPS),100000) \
-	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS))
+	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TOTAL),--total $(TOTAL)) \
+	  $(if $(PROCESSES),--processes $(PROCESSES))
 
 # The pages made from the code, then the site: site/index.html, without network; a broken link fails.
 docs: venv

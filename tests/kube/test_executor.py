@@ -14,7 +14,7 @@ from conftest_kube import PODS, eventually, pod
 from phalanx.base.clock import SystemClock
 from phalanx.base.errors import ApiProblem, Forbidden, Unreachable
 from phalanx.engine import decisions as d
-from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, Outcome
+from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.kube import executor as module
 from phalanx.kube.client import HttpClient
 from phalanx.kube.executor import Executor
@@ -266,3 +266,24 @@ def test_repeated_events_become_one(run, namespace):
         assert events[0]["regarding"]["uid"] == uid
 
     run(go)
+
+
+def test_who_may_have_lost_the_lease_without_knowing_neither_binds_nor_evicts(run, namespace):
+    """A process that was stopped for longer than its lease lasts goes on where it was: it looks before each write."""
+
+    async def act(client: HttpClient) -> None:
+        async with Bench(client) as bench:
+            mine = False
+            bench.executor._may_act = lambda: mine
+            uid, other = await make(client, namespace, "a"), await make(client, namespace, "b")
+            outcomes = await bench.do(
+                d.Bind(1, namespace, "a", uid, node="node-0"), d.Evict(2, namespace, "b", other, message="m")
+            )
+            assert [outcomes[n].problem for n in (1, 2)] == [TRANSIENT, TRANSIENT]
+            assert "lease" in outcomes[1].message
+            assert not (await read(client, namespace, "a"))["spec"].get("nodeName")
+            assert not (await read(client, namespace, "b"))["metadata"].get("deletionTimestamp")
+            mine = True
+            assert (await bench.do(d.Bind(3, namespace, "a", uid, node="node-0")))[3].problem == ""
+
+    run(act)

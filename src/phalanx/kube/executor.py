@@ -23,6 +23,7 @@ from phalanx.base.errors import (
     ApiProblem,
     Conflict,
     NotFound,
+    ServiceUnavailable,
     Timeout,
     TooManyRequests,
     Unauthorized,
@@ -44,6 +45,7 @@ CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 
 BIND_ATTEMPTS = 6  # of a bind that the server answers
 WORTH_TELLING = 4
+LEASE_RAN_OUT = "the lease was not renewed in time: somebody else may lead by now"
 Answer = tuple[str, str]  # problem, "" when it was done; message
 _POD = msgspec.json.Decoder(Pod)
 
@@ -60,7 +62,11 @@ class Executor:
         scheduler_name: str = "phalanx",
         concurrency: int = 64,
         status_writers: int = 8,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
+        """may_act: asked before each bind and eviction; a process that was stopped for a while may have lost its lease
+        without knowing it yet."""
+        self._may_act = may_act
         self._client, self._recorder, self._report = client, recorder, report
         self._rng = rng
         self._scheduler_name = scheduler_name
@@ -155,6 +161,13 @@ class Executor:
         unanswered = False  # a call of ours may still be on its way to the server
         try:
             for attempt in count():
+                if not self._may_act():
+                    if not unanswered:
+                        return TRANSIENT, LEASE_RAN_OUT
+                    answer = await self._wait(key, 0.5)
+                    if answer is not None:
+                        return answer
+                    continue
                 try:
                     await self._client.create(PODS, body, bind.namespace, name=bind.name, subresource="binding")
                     return "", ""
@@ -207,6 +220,8 @@ class Executor:
         return told.result() if told.done() else None
 
     async def _evict(self, evict: d.Evict) -> None:
+        if not self._may_act():
+            raise ServiceUnavailable(LEASE_RAN_OUT)
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

@@ -100,6 +100,11 @@ class Elector:
         return self._seen[0]
 
     @property
+    def holds(self) -> bool:
+        """Whether nobody else can lead at this moment, by our own clock. That it is over may not be noticed yet."""
+        return self._clock.monotonic() - self._renewed < self._settings.renew_deadline
+
+    @property
     def overdue(self) -> float:
         """Seconds beyond the renew deadline that it leads without having renewed; 0 as long as all is well."""
         if not self.leading:

@@ -72,7 +72,9 @@ class SchedulerService:
         record_head: dict[str, Any] | None = None,
         concurrency: int = 64,
         times: PluginTimes | None = None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
+        """may_act: whether binding and evicting is ours at this moment; asked before each."""
         self.name = name
         self.engine = engine
         self._driver: Engine | RecordedEngine = engine
@@ -85,7 +87,14 @@ class SchedulerService:
         self._stopping = False
         self.recorder = Recorder(client, name, f"{name}-{socket.gethostname()}", clock, rng)
         self.executor = Executor(
-            client, self.recorder, self._outcome, clock, rng, scheduler_name=name, concurrency=concurrency
+            client,
+            self.recorder,
+            self._outcome,
+            clock,
+            rng,
+            scheduler_name=name,
+            concurrency=concurrency,
+            may_act=may_act,
         )
         self._informers: list[Informer[Any]] = []
         for resource, type_ in _CORE:

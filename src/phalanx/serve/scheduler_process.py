@@ -159,6 +159,7 @@ class SchedulerProcess:
             record=settings.record,
             record_head={"config": settings.document, "gates": settings.gates.as_dict()},
             times=times,
+            may_act=lambda: self._elector is None or self._elector.holds,
         )
         metrics = SchedulerMetrics(service)
         watchdog = Watchdog(

@@ -1,4 +1,7 @@
-"""`make simulate SEED=… STEPS=… [SECONDS=…]`: seeds from SEED on, until the steps or the seconds are used up."""
+"""`make simulate SEED=… STEPS=… [SECONDS=… | TOTAL=…] [PROCESSES=…]`: seeds from SEED on.
+
+Until the seconds, or the steps in all, are used up. The last line says how many steps and seeds it was.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from itertools import count
+from multiprocessing import Pool
 
 from phalanx.testing.simulation.invariants import PROMISES
 from phalanx.testing.simulation.run import Result, minimise, simulate
@@ -25,22 +31,41 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="go on with further seeds until so much time is gone"
     )
+    parser.add_argument("--total", type=int, default=0, help="go on with further seeds until so many steps were taken")
+    parser.add_argument("--processes", type=int, default=1, help="that run seeds side by side")
     parser.add_argument("--story", action="store_true", help="print what happened also where nothing failed")
     asked = parser.parse_args()
-    began, steps, seed = time.monotonic(), 0, asked.seed
-    while True:
-        result = simulate(seed, asked.steps)
-        steps += result.steps
+    began, steps, seeds = time.monotonic(), 0, 0
+    last = asked.seed + asked.seeds if not asked.seconds and not asked.total else None
+    for result in _results(asked.seed, last, asked.steps, asked.processes):
+        steps, seeds = steps + result.steps, seeds + 1
         spent = time.monotonic() - began
         print(_line(result, spent, steps), flush=True)
         if asked.story:
             print("\n".join(result.story))
         if result.violation is not None:
+            print(f"{steps} steps, {seeds} seeds until a promise was broken ({spent:.0f} s)")
             return _tell(result)
-        seed += 1
-        if (asked.seconds and spent > asked.seconds) or (not asked.seconds and seed >= asked.seed + asked.seeds):
-            print(f"{steps} steps, {seed - asked.seed} seeds, no promise broken ({spent:.0f} s)")
-            return 0
+        if (asked.seconds and spent > asked.seconds) or (asked.total and steps >= asked.total):
+            break
+    print(f"{steps} steps, {seeds} seeds, no promise broken ({time.monotonic() - began:.0f} s)")
+    return 0
+
+
+def _results(first: int, last: int | None, steps: int, processes: int) -> Iterator[Result]:
+    seeds: Iterable[int] = range(first, last) if last is not None else count(first)
+    if processes == 1:
+        for seed in seeds:
+            yield simulate(seed, steps)
+        return
+    with Pool(processes) as pool:
+        waiting = []
+        for seed in seeds:
+            waiting.append(pool.apply_async(simulate, (seed, steps)))
+            if len(waiting) > processes:
+                yield waiting.pop(0).get()
+        for result in waiting:
+            yield result.get()
 
 
 def _line(result: Result, spent: float, steps: int) -> str:

@@ -1,7 +1,9 @@
 """The disk of a simulated API server: real files in memory, commits on the event loop, and trouble by seed.
 
-A crash keeps exactly what was committed, perhaps with a torn piece of what came next behind it. A disk that lied about
-a sync gives back files of an earlier moment: the store must refuse to start on them.
+A crash keeps exactly what was committed as the files were at that moment, the write-ahead log included. Perhaps the
+commit under way is there in part, or bytes that mean nothing stand behind the last one; perhaps a page that was on its
+way from the log into the file is torn. A disk that lied about a sync gives back files of an earlier moment: the store
+must refuse to start on them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import random
 import shutil
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from phalanx.local.store.space import Space
 
 FILES = ("store.db", "store.db-wal", "store.db.mark")
 TORN = 4096  # bytes at most of a write that a crash cut off
+WAL_HEAD, FRAME_HEAD = 32, 24  # bytes, as SQLite writes them
 
 
 class Disk:
@@ -31,6 +35,9 @@ class Disk:
         self._rng = rng
         self._number = 0
         self._earlier: Path | None = None
+        self._cut: Path | None = None  # the files at the moment of a crash
+        self._under_way: list[Row] = []  # what the commit that was cut off had in it
+        self.torn: Counter[str] = Counter()  # what crashes left behind
         self.full = False
         self.failing = 0.0  # how likely a commit fails with an input/output error
         self.delay = 0.001  # seconds of a commit, on average
@@ -41,6 +48,7 @@ class Disk:
         return self.folder / "store.db"
 
     def commits(self, log: Log, report: Callable[[Outcome], None]) -> CommitThread:
+        self._cut = None
         return _Commits(log, report, disk=self)
 
     def space(self, monotonic: Callable[[], float]) -> Space:
@@ -60,13 +68,63 @@ class Disk:
         """What a disk that lies about syncs may later give back."""
         self._earlier = self._copy(self.folder)
 
+    def cut_off(self, under_way: list[Row]) -> None:
+        """Power fails now: whatever is written from here on does not count."""
+        self._cut, self._under_way = self._copy(self.folder), under_way
+
     def crash(self) -> None:
-        """Power is back: the files as they were committed, with a torn write behind them now and then."""
-        self.folder = self._copy(self.folder)
+        """Power is back: the files as they were committed, with whatever a crash leaves behind now and then."""
+        self.folder, self._cut = self._copy(self._cut or self.folder), None
         wal = self.folder / "store.db-wal"
-        if wal.exists() and self._rng.random() < 0.5:
+        if not wal.exists() or wal.stat().st_size < WAL_HEAD:
+            return
+        if self._under_way and self._rng.random() < 0.5 and self._write_short(wal):
+            self.torn["short write"] += 1
+        elif self._rng.random() < 0.5:
+            self.torn["torn tail"] += 1
             with wal.open("ab") as file:
                 file.write(self._rng.randbytes(self._rng.randrange(1, TORN)))
+        if self._rng.random() < 0.5 and self._tear_page(wal):
+            self.torn["torn page"] += 1
+
+    def _write_short(self, wal: Path) -> bool:
+        """The commit under way as SQLite writes it, cut somewhere; or it is whole, and nobody was told."""
+        there, scratch = wal.read_bytes(), self._copy(self.folder)
+        log = Log(scratch / "store.db")
+        try:
+            log.commit(self._under_way)
+            after = (scratch / "store.db-wal").read_bytes()
+        finally:
+            log.abandon()
+        if not after.startswith(there) or len(after) == len(there):
+            return False
+        wal.write_bytes(
+            after if self._rng.random() < 0.25 else after[: self._rng.randrange(len(there) + 1, len(after))]
+        )
+        return True
+
+    def _tear_page(self, wal: Path) -> bool:
+        """A checkpoint had begun to copy a page of the log into the file."""
+        data = wal.read_bytes()
+        size = int.from_bytes(data[8:12], "big")
+        salt = data[16:24]
+        pages: dict[int, bytes] = {}  # of commits that are whole
+        pending: dict[int, bytes] = {}
+        for start in range(WAL_HEAD, len(data) - FRAME_HEAD - size + 1, FRAME_HEAD + size):
+            head = data[start : start + FRAME_HEAD]
+            if head[8:16] != salt:
+                break
+            pending[int.from_bytes(head[:4], "big")] = data[start + FRAME_HEAD : start + FRAME_HEAD + size]
+            if int.from_bytes(head[4:8], "big"):
+                pages |= pending
+                pending = {}
+        if not pages:
+            return False
+        number = self._rng.choice(sorted(pages))
+        with self.path.open("r+b") as file:
+            file.seek((number - 1) * size)
+            file.write(pages[number][: self._rng.randrange(1, size)])
+        return True
 
     def lie(self) -> Path | None:
         """Files of an earlier moment beside the mark of now, or None where nothing was remembered."""
@@ -131,8 +189,9 @@ class _Commits(CommitThread):
             self._commit(batch)
 
     def kill(self) -> None:
-        """The process died: what is queued was never written."""
+        """The process died: what is queued was never acknowledged. SQLite tidies up when it closes: too late."""
         self.dead = True
+        self.disk.cut_off([row for _, row in self._queue])
         self.log.abandon()
 
     def stop(self) -> None:

@@ -40,7 +40,8 @@ MOODS = {
     "forgetful": Moods(forget=0.2),
     "repeating": Moods(twice=0.2),
     "expiring": Moods(expired=0.3),
-    "moody": Moods(refuse=0.05, conflict=0.05, forget=0.05, twice=0.05, expired=0.05),
+    "behind a proxy": Moods(stray=0.15),
+    "moody": Moods(refuse=0.05, conflict=0.05, forget=0.05, twice=0.05, expired=0.05, stray=0.03),
 }
 
 

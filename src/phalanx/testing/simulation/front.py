@@ -29,9 +29,17 @@ class Moods:
     forget: float = 0.0  # done, and then a 500 in place of the answer
     twice: float = 0.0  # a proxy on the way sends the request again, a moment later
     expired: float = 0.0  # a watch is told 410
+    stray: float = 0.0  # something on the way answers in place of the server: a page, a 404 of its own, an empty 200
 
 
 GOOD = Moods()
+STRAY = (
+    (404, b"404 page not found\n", b"text/plain"),
+    (200, b"<html>please log in</html>", b"text/html"),
+    (200, b"{}", b"application/json"),
+    (200, b"", b"application/json"),
+    (502, b"<html>bad gateway</html>", b"text/html"),
+)
 
 
 class Front:
@@ -58,6 +66,9 @@ class Front:
     async def _serve(self, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
         method, path, watch = scope["method"], scope["path"], b"watch=true" in scope["query_string"]
         agent = next((value.decode() for name, value in scope["headers"] if name == b"user-agent"), "")
+        if self._chance(self.moods.stray):
+            await _say(send, *self._rng.choice(STRAY))
+            return
         if watch and self._chance(self.moods.expired):
             await _answer(send, 410, "Expired")
             return
@@ -129,7 +140,10 @@ async def _handle(app: Any, scope: Scope, body: bytes) -> list[Message]:
 async def _answer(send: Send, code: int, reason: str) -> None:
     status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code,
               "message": "the simulated server is in a mood"}  # fmt: skip
-    body = json.dumps(status).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await _say(send, code, json.dumps(status).encode(), b"application/json")
+
+
+async def _say(send: Send, code: int, body: bytes, kind: bytes) -> None:
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": code, "headers": headers})
     await send({"type": "http.response.body", "body": body})

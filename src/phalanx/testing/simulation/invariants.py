@@ -25,12 +25,15 @@ class Violation(AssertionError):
 
     def __init__(self, promise: str, what: str) -> None:
         super().__init__(f"{promise}: {what}")
-        self.promise = promise
+        self.promise, self.what = promise, what
+
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        return Violation, (self.promise, self.what)  # it may come from another process
 
 
 PROMISES = {
     "no-overcommit": "no node holds more than it has",
-    "no-partial-gang": "no gang is left bound below its minimum",
+    "no-partial-gang": "no gang is left bound below its minimum by us",
     "one-leader": "only the holder of the lease binds",
     "durable": "every acknowledged write is there afterwards",
     "order": "revisions only rise, each given once",
@@ -60,6 +63,7 @@ class Pod:
     uid: str
     leaving: bool
     over: bool
+    started: bool
 
 
 class Ledger:
@@ -173,13 +177,19 @@ class Ledger:
             wrong = sorted(set(there.items()) ^ set(self.newest.items()))
             raise Violation("durable", f"after a restart {len(wrong)} differences: {wrong[:4]}")
 
-    def partial_gangs(self, longer: float) -> list[str]:
-        """Gangs in part that could be whole: one whose user took a member away while it was bound keeps what runs."""
+    def partial_gangs(self, longer: float, calm_since: float = 0.0) -> list[str]:
+        """Gangs that have been in part for longer than that, and that it was for us to complete or to give back.
+
+        One whose user took a member away while it was being bound keeps what has started; as long as nothing has,
+        it must be given back like any other.
+        """
         now = self._now()
         return [
             name
             for name, gang in self.gangs.items()
-            if gang.partial_since is not None and now - gang.partial_since > longer and len(gang.living) >= gang.minimum
+            if gang.partial_since is not None
+            and now - max(gang.partial_since, calm_since) > longer
+            and (len(gang.living) >= gang.minimum or not any(self.pods[key].started for key in gang.members))
         ]
 
     def check_eviction(self, key: Key) -> None:
@@ -208,6 +218,7 @@ def _pod_of(key: Key, body: Json) -> Pod:
         body["metadata"]["uid"],
         bool(body["metadata"].get("deletionTimestamp")),
         status.get("phase") in ("Succeeded", "Failed"),
+        bool(status.get("startTime")) or status.get("phase", "Pending") != "Pending",
     )
 
 

@@ -1,4 +1,4 @@
-"""A network in memory: connections that carry bytes late, lose them, garble them, break, or fall silent on one side.
+"""A network in memory: connections carry bytes late, lose or garble them, break, fall silent on one side or both.
 
 The HTTP client and the HTTP server of the product speak over it as over TCP; they do not know. What goes wrong is drawn
 from the weather in force, by a generator that is passed in. Nothing here knows what the bytes mean.
@@ -31,7 +31,7 @@ class Weather:
     reset: float = 0.0  # the connection breaks
     cut: float = 0.0  # half of the piece arrives, then the connection breaks
     garble: float = 0.0  # one byte of an answer is none that could be right
-    silence: float = 0.0  # from here on nothing arrives any more, and nobody is told
+    silence: float = 0.0  # from here on nothing arrives any more, in one direction or both, and nobody is told
     refuse: float = 0.0  # a new connection is refused
 
 
@@ -128,7 +128,9 @@ class End(asyncio.Transport):
             self._break()
             return
         if trouble == "silence":
-            self._silent = self.peer._silent = True
+            self._silent = True
+            if self._network.rng.random() < 0.5:  # else only this direction: what the other side says still arrives
+                self.peer._silent = True
             self._notice_silence()
             self.peer._notice_silence()
         if trouble == "garble" and self._serves:

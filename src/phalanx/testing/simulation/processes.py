@@ -199,12 +199,12 @@ class Scheduler(Process):
         async with self.client() as client:
             engine = Engine(default_config().engine(), gates)
             rng = random.Random(self.rng.getrandbits(64))
-            service = SchedulerService(client, engine, gates, self.clock, rng)
-            service.on_decisions.append(lambda made: self._decided(self.name, made))
             self._lives += 1
             identity, before = f"{self.name}_{self._lives}", self.elector
             made = Elector(client, LEASE, identity, self.clock) if before is None else before.heir(client, identity)
             self.elector = made
+            service = SchedulerService(client, engine, gates, self.clock, rng, may_act=lambda: made.holds)
+            service.on_decisions.append(lambda decisions: self._decided(self.name, decisions))
             self.service = service
             try:
                 await made.lead(service.run, lambda: service.settled)

@@ -31,6 +31,7 @@ from phalanx.testing.virtual_time import VirtualLoop
 
 ROUND = (20.0, 90.0)  # seconds of faults
 REST = 300.0  # seconds within which a cluster without faults must have come to rest
+PARTIAL = 90.0  # seconds without faults after which no gang may be in part, though others may still be moving
 QUIET = 45.0  # seconds without a change that count as rest
 VALIDATE_EVERY = 400  # steps between full checks of the leader's engine
 
@@ -316,7 +317,13 @@ class World:
             if self.loop.time() - began > REST:
                 raise Violation("converges", f"{REST:.0f} s after the last fault: {self._unrest()}")
             await asyncio.sleep(1.0)
+            for name in self.ledger.partial_gangs(PARTIAL, began):
+                raise Violation("no-partial-gang", f"{self._partial(name)} for {PARTIAL:.0f} s without a fault")
         self._check_rest()
+
+    def _partial(self, name: str) -> str:
+        gang = self.ledger.gangs[name]
+        return f"{name}: {len(gang.members)} of {gang.minimum} are bound, {len(gang.living)} are there,"
 
     def _healthy(self) -> bool:
         leader = self._leader()
@@ -336,8 +343,7 @@ class World:
     def _check_rest(self) -> None:
         ledger = self.ledger
         for name in ledger.partial_gangs(0.0):
-            gang = ledger.gangs[name]
-            raise Violation("no-partial-gang", f"{name}: {len(gang.members)} of {gang.minimum} are bound, at rest")
+            raise Violation("no-partial-gang", f"{self._partial(name)} at rest")
         leader = self._leader()
         assert leader is not None and leader.service is not None
         _validated(leader.service.engine)
