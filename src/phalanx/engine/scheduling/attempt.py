@@ -41,6 +41,7 @@ from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
 from phalanx.engine.scheduling.reservations import gate_of, rehearse
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.requests import is_device
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
 
@@ -149,6 +150,29 @@ class Attempts:
             return Refused(Cause.ERROR, str(failure))
         except Unplaceable as problem:
             return Refused(Cause.TORN, str(problem))
+
+    def at_once(self, tree: Tree) -> Placed | None:
+        """The answer where counting alone gives it: one group of equal pods without rules about each other, and room
+        for it. None: `group` has to look."""
+        group, shape = tree.group, tree.records[0].shape
+        spec = group.spec
+        if group.composite or spec is None or spec.preferred_key is not None or self.points(tree) is not None:
+            return None
+        if any(record.shape is not shape for record in tree.records):
+            return None
+        if coming.said(group) is not None or completion.wanted(group):
+            return None
+        state = self._cluster
+        try:
+            built = build(state, group, tree.pending, state.settings.search_budget, tree.priority)
+            if built.coupled or any(map(is_device, built.problem.resources)):
+                return None
+            found = find(state, group, built)
+        except (PluginFailure, Unplaceable):
+            return None
+        if not isinstance(found, Found) or not found.seats:
+            return None
+        return Placed(found.seats, built, [group])
 
     def _evaluated(self, tree: Tree) -> dict[Shape, Evaluation]:
         """What filters and scores say of every shape: where no two pods are alike that takes longer than the search."""

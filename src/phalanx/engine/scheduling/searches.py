@@ -26,6 +26,7 @@ from phalanx.model.objects import Node
 MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
 AGAIN = 3  # times an answer is looked for anew because the cluster moved on; the last time nobody goes before it
 MOVED_ON = ", the cluster changed faster than whom to evict could be found: tried again soon"
+AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, and rows that are one more (see `placement`)
 MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
 
 
@@ -87,6 +88,10 @@ class Searches:
             return self._attempts.group(tree)
         search = self._found(root, tree)
         if search is None:
+            placed = self._attempts.at_once(tree)  # most gangs: what is over in a moment needs no stack of its own
+            if placed is not None:
+                self.spent += AT_ONCE + self._cluster.columns.n // ROWS_AT_ONCE
+                return placed
             if root.key in self._crowded_out and self.full:
                 return None
             search = self._begin(root, tree, twins, 0)
