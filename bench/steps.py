@@ -158,7 +158,7 @@ def fragmented(bench: Bench, nodes: int, rng: random.Random) -> None:
         bench.see(filler)
 
 
-def five(fits: bool, size: int = 1000, nodes: int = 5000) -> Callable[[], Figures]:
+def five(small_ones: bool, size: int = 1000, nodes: int = 5000) -> Callable[[], Figures]:
     """A gang of five shapes on fragmented nodes."""
 
     def run() -> Figures:
@@ -167,7 +167,7 @@ def five(fits: bool, size: int = 1000, nodes: int = 5000) -> Callable[[], Figure
         bench.settle()
         bench.see(pod_group("hard").gang(size))
         asks = [("1", "2Gi"), ("2", "6Gi"), ("3", "4Gi"), ("5", "20Gi"), ("7", "8Gi")]
-        if not fits:
+        if not small_ones:
             asks = [(str(int(cpu) + 4), f"{int(memory[:-2]) + 24}Gi") for cpu, memory in asks]
         for i in range(size):
             cpu, memory = asks[i % 5]
@@ -244,7 +244,7 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "tied gang of 80, fits": tied(True),
     "tied gang of 80, two wishes that exclude each other": tied(False),
     "five shapes, 1,000 pods, 5,000 fragmented nodes": five(True),
-    "five shapes, 1,000 pods, no room": five(False),
+    "five larger shapes, 1,000 pods, likewise": five(False),
     "alike, 1,000 pods, 5,000 nodes": alike(1000, 5000),
     "different, gang of 100, 5,000 nodes": different(100, 5000),
     "different, gang of 1,000, 5,000 nodes": different(1000, 5000),

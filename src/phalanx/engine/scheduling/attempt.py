@@ -21,7 +21,7 @@ from phalanx.engine.framework.interface import Finding
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import coming, completion, words
 from phalanx.engine.groups.admission import all_short, hold_of
-from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
 from phalanx.engine.groups.finding import Found, NotFound, find
 from phalanx.engine.groups.outcomes import counter
 from phalanx.engine.groups.points import Points
@@ -218,6 +218,11 @@ class Attempts:
         refused = points.refused(satisfied, counter(built, found.seats)) if points is not None else None
         if refused is not None:
             return refused_by_plugin(refused, built, words.UNSCHEDULABLE)
+        if in_slices() and len(built.shapes) > FEW_SHAPES:
+            for evaluation in built.evaluations:  # they are asked again in the end, and little will have happened since
+                worked(8)
+                evaluation.refresh()
+        worked(len(found.seats) // 2)  # committing many takes long: not in the slice of a long search
         return Placed(found.seats, built, satisfied)
 
     # ---- groups of which more is to come

@@ -28,7 +28,7 @@ from phalanx.engine.scheduling.answers import PlacedAfter, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
 from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.slices import Disturbed
+from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
 
@@ -106,6 +106,7 @@ class GroupPreemption:
     def plan(self, tree: Tree, built: Built, points: Points | None) -> GroupPlan:
         """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
         plugins name the places, in the first of those where there is one."""
+        worked(len(self.catalogue.units))  # listing them takes as long: not in the slice of the search before
         self.catalogue.refresh()
         for evaluation in built.evaluations:
             evaluation.refresh()  # the search before may have been interrupted
@@ -117,7 +118,9 @@ class GroupPreemption:
             areas = [placement.mask for placement in named]
         found = GroupPlan(Hopeless(NOBODY_LOWER))
         for area in areas:
-            found = self._plan(Stager(self.cluster, self.catalogue, built, tree.priority, area))
+            stager = Stager(self.cluster, self.catalogue, built, tree.priority, area)
+            worked(len(stager.units))
+            found = self._plan(stager)
             if found.units or found.seats:
                 break
         seats = list(found.seats)
