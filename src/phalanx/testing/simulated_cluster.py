@@ -108,7 +108,7 @@ class SimulatedCluster:
 
     async def switch_gates(self, gates: Gates) -> None:
         """As a restart of the whole cluster with other gates on the same data: every part that ran starts anew."""
-        again = [name for name in ("controllers", *self.schedulers) if name in self._running]
+        again = [name for name in ("duties", "controllers", *self.schedulers) if name in self._running]
         for name in again:
             await self.kill(name)
         self.gates = self._context.gates = gates
@@ -118,7 +118,9 @@ class SimulatedCluster:
         for kind in added:
             self.registry.add(kind)
         for name in again:
-            if name == "controllers":
+            if name == "duties":
+                await self.start_duties()
+            elif name == "controllers":
                 await self.start_controllers()
             else:
                 await self.start_scheduler(name)
