@@ -346,3 +346,40 @@ def test_an_unknown_patch_language_is_refused_with_the_known_ones(world: World) 
     world.create(CONFIGS, config("c"))
     with pytest.raises(UnsupportedMediaType, match="application/strategic-merge-patch"):
         world.patch(f"{CONFIGS}/c", {}, "application/x-yaml-patch")
+
+
+def test_applied_fields_that_are_not_declared_are_refused_however_they_are_validated(world: World) -> None:
+    for validation in ("Strict", "Warn", "Ignore"):
+        with pytest.raises(BadRequest) as caught:
+            world.ask(
+                "patch",
+                f"{CONFIGS}/c",
+                conf(a="1") | {"unheard": 1},
+                "application/apply-patch+yaml",
+                fieldManager="me",
+                fieldValidation=validation,
+            )
+        where = "ns/c; v1, Kind=ConfigMap"
+        told = f"failed to create typed patch object ({where}): .unheard: field not declared in schema"
+        assert caught.value.message == told
+    with pytest.raises(BadRequest, match=r"errors:\n  \.spec\.a: field not declared in schema\n  \.b: field"):
+        wrong = deployment()
+        wrong["spec"]["a"] = wrong["b"] = 1
+        world.apply(f"{DEPLOYMENTS}/web", wrong)
+
+
+def test_repeated_keys_of_an_applied_configuration_are_told_with_their_line(world: World) -> None:
+    body = b"apiVersion: v1\nkind: ConfigMap\ndata:\n  a: one\n  a: two\n"
+    with pytest.raises(BadRequest) as caught:
+        world.ask(
+            "patch",
+            f"{CONFIGS}/c",
+            body,
+            "application/apply-patch+yaml",
+            fieldManager="me",
+            fieldValidation="Strict",
+        )
+    assert caught.value.message == (
+        "error strict decoding patch: error converting YAML to JSON: yaml: unmarshal errors:\n"
+        '  line 5: key "a" already set in map'
+    )

@@ -129,7 +129,7 @@ def test_a_long_yaml_body_is_read_beside_the_loop_and_means_the_same(world: Worl
     request = world.request("create", CONFIGS, body.encode(), YAML, fieldValidation="Warn")
     answer, ticks = with_ticks(world, api.handle(request))
     assert ticks > 10
-    assert answer.warnings == ('duplicate field "data.key-1"', 'unknown field "unheard"')
+    assert answer.warnings == ('line 12006: key "key-1" already set in map', 'unknown field "unheard"')
     stored = world.get(f"{CONFIGS}/long")
     assert stored["data"]["key-1"] == "again" and len(stored["data"]) == 12_000
 

@@ -40,7 +40,7 @@ ROWS = {
     "headers with the path": kib(LIMITS.header_bytes),
     "time for the headers, the TLS handshake": f"{LIMITS.header_seconds:g} s",
     "time for the body": f"{LIMITS.body_seconds:g} s",
-    "requests begun in one turn of the loop": str(SHARES.turn),
+    "requests begun in one turn of the loop": f"{SHARES.turn}; {SHARES.turn_all} while nobody else is there",
     "requests being answered": str(SHARES.seats),
     "requests waiting": str(SHARES.queue),
     "watches": f"{SHARES.watches:,}",

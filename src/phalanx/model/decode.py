@@ -7,6 +7,7 @@ another exception.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from phalanx.model import protobuf, yaml_body
 from phalanx.model.conform import conform
 from phalanx.model.schema import Object
 
-__all__ = ["MAX_DEPTH", "PROTOBUF", "conform", "media_type", "parse"]
+__all__ = ["MAX_DEPTH", "PROTOBUF", "conform", "in_order", "media_type", "parse"]
 
 Json = dict[str, Any]
 MAX_DEPTH = yaml_body.MAX_DEPTH
@@ -35,7 +36,9 @@ def media_type(content_type: str) -> str:
 def parse(
     body: bytes, content_type: str, schema: Object | None = None, *, duplicates: bool = False
 ) -> tuple[Json, list[str]]:
-    """The object in `body`, and with `duplicates` a text for every repeated key ('duplicate field "spec.x"').
+    """The object in `body`, and with `duplicates` a text for every repeated key.
+
+    It is 'duplicate field "spec.x"' in JSON and 'line 9: key "x" already set in map' in YAML, as in Kubernetes.
 
     `schema` is needed for protobuf only: it says what the field numbers mean.
     """
@@ -121,7 +124,7 @@ class _Twice(list[tuple[str, Any]]):
     """An object some key of which is written twice."""
 
 
-def _repeated(body: bytes) -> list[str]:
+def _repeated(body: bytes, unknown: Collection[str] = ()) -> list[str]:
     """Texts for repeated keys. The body is known to be good JSON of limited depth."""
     seen = False
 
@@ -136,22 +139,33 @@ def _repeated(body: bytes) -> list[str]:
     value = json.loads(body, object_pairs_hook=pairs)
     texts: list[str] = []
     if seen:
-        _name_repeated(value, "", texts)
+        _name_repeated(value, "", texts, unknown)
     return texts
 
 
-def _name_repeated(value: Any, path: str, texts: list[str]) -> None:
+def in_order(body: bytes, unknown: Collection[str]) -> list[str]:
+    """Texts for repeated and unknown fields of a JSON body with both, in the order in which it has them."""
+    return _repeated(body, unknown)
+
+
+def _name_repeated(value: Any, path: str, texts: list[str], unknown: Collection[str]) -> None:
     if isinstance(value, _Twice | dict):
         names: set[str] = set()
         for name, inner in value if isinstance(value, _Twice) else value.items():
             at = f"{path}.{name}" if path else name
+            nobody_knows = f'unknown field "{at}"'
+            if nobody_knows in unknown:  # told once, and nothing of what is in it
+                if name not in names:
+                    texts.append(nobody_knows)
+                names.add(name)
+                continue
             if name in names:
                 texts.append(f'duplicate field "{at}"')
             names.add(name)
-            _name_repeated(inner, at, texts)
+            _name_repeated(inner, at, texts, unknown)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            _name_repeated(inner, f"{path}[{index}]", texts)
+            _name_repeated(inner, f"{path}[{index}]", texts, unknown)
 
 
 def _kind(value: Any) -> str:

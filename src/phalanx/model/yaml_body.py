@@ -6,6 +6,7 @@ too long or too fond of aliases is refused at the event that shows it, before th
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, NamedTuple
 
@@ -110,6 +111,7 @@ class _Builder:
         self._values = 0
         self._aliases = 0
         self._found: Any = None
+        self._line = 0  # of the last scalar, counted from 0
 
     def documents(self) -> list[Any]:
         found: list[Any] = []
@@ -118,6 +120,7 @@ class _Builder:
             kind = type(event)
             if kind is yaml.ScalarEvent:
                 self._count(1)
+                self._line = event.start_mark.line
                 value = _scalar(event)
                 if event.anchor is not None:
                     self._anchors[event.anchor] = _Anchor(value, 1, 0)
@@ -197,24 +200,15 @@ class _Builder:
         if isinstance(into, list):
             into.append("<<" if value is _MERGE else value)
         elif frame.key is _NO_KEY:
-            frame.key = value if value is _MERGE else _key(value)
+            key = frame.key = value if value is _MERGE else _key(value)
+            if self._duplicates is not None and key in into:
+                self._duplicates.append(f"line {self._line + 1}: key {json.dumps(key)} already set in map")
         else:
             key, frame.key = frame.key, _NO_KEY
             if key is _MERGE:
                 frame.merged += _mappings(value)
                 return
-            if self._duplicates is not None and key in into:
-                self._duplicates.append(f'duplicate field "{self._path(key)}"')
             into[key] = "<<" if value is _MERGE else value
-
-    def _path(self, key: str) -> str:
-        path = ""
-        for frame in self._frames[:-1]:
-            if isinstance(frame.value, list):
-                path += f"[{len(frame.value)}]"
-            else:
-                path += f".{frame.key}" if path else str(frame.key)
-        return f"{path}.{key}" if path else key
 
 
 def _scalar(event: Any) -> Any:

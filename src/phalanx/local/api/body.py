@@ -13,7 +13,7 @@ from phalanx.local.api.options import WriteOptions
 from phalanx.local.api.request import Request
 from phalanx.local.api.structural import CustomObject
 from phalanx.local.api.view import api_version
-from phalanx.model.decode import PROTOBUF, as_json, conform, is_slow, media_type, parse
+from phalanx.model.decode import PROTOBUF, as_json, conform, in_order, is_slow, media_type, parse
 from phalanx.model.kinds import Json, Kind, Version
 from phalanx.model.schema import Object
 
@@ -34,7 +34,7 @@ def read_object(request: Request, options: WriteOptions) -> Body:
     duplicates = options.validation != "Ignore" and "fieldValidation" in request.query
     obj, repeated = parse_body(request, schema, duplicates=duplicates)
     check_type(request.kind, request.version, obj)
-    warnings = shape(obj, request.kind, schema, options, repeated)
+    warnings = shape(obj, request.kind, schema, options, repeated, body=request.body)
     check_place(request, obj)
     return Body(obj, warnings)
 
@@ -61,28 +61,57 @@ async def read_apart(request: Request) -> None:
 
 
 def shape(
-    obj: Json, kind: Kind, schema: Object, options: WriteOptions, repeated: list[str], *, zeros: bool = False
+    obj: Json, kind: Kind, schema: Object, options: WriteOptions, repeated: list[str], *, body: bytes = b""
 ) -> tuple[str, ...]:
     """Check types, drop unknown fields; what was dropped is a problem, a warning or nothing, as the client asked.
 
-    `zeros` keeps zero values, which are wishes in an applied configuration and noise everywhere else.
+    Of a JSON `body` repeated and unknown fields are told as they stand in it, of all else repeated ones first.
     """
-    if isinstance(schema, CustomObject):
-        unknown = schema.shape(obj)
-    else:
-        unknown = conform(obj, schema, zeros=zeros)
+    custom = isinstance(schema, CustomObject)
+    unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema)
     if not unknown and not repeated:
         return ()
     if options.validation == "Ignore":
         return ()
     texts = [*repeated, *unknown]
+    if unknown and not custom and any(text.startswith("duplicate field ") for text in repeated):
+        texts = in_order(body, set(unknown))
     if options.validation == "Strict":
         version = str(obj.get("apiVersion", "")).rpartition("/")[2]
         raise BadRequest(
             f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: '
-            f"strict decoding error: {', '.join(texts)}"
+            f"strict decoding error: {', '.join(yaml_lines_joined(texts))}"
         )
     return tuple(texts)
+
+
+def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
+    """Like `shape` for an applied configuration: nobody can own a field that is not declared, so it is always refused.
+
+    Zero values stay: they are wishes here and noise everywhere else.
+    """
+    schema = request.version.schema
+    unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema, zeros=True)
+    check_place(request, obj)
+    if unknown:
+        metadata = obj["metadata"]
+        where = f"{metadata.get('namespace', '')}/{metadata['name']}; {obj['apiVersion']}, Kind={obj['kind']}"
+        paths = [text.removeprefix('unknown field "').removesuffix('"') for text in unknown]
+        problems = [f".{path}: field not declared in schema" for path in paths]
+        told = problems[0] if len(problems) == 1 else "\n  ".join(["errors:", *problems])
+        raise BadRequest(f"failed to create typed patch object ({where}): {told}")
+    if repeated and options.validation == "Strict":
+        told = ", ".join(yaml_lines_joined(repeated))
+        raise BadRequest(f"error strict decoding patch: error converting YAML to JSON: {told}")
+    return () if options.validation == "Ignore" else tuple(repeated)
+
+
+def yaml_lines_joined(texts: list[str]) -> list[str]:
+    """Strict errors tell all repeated keys of YAML as one problem of several lines."""
+    lines = [text for text in texts if text.startswith("line ")]
+    if not lines:
+        return texts
+    return ["\n  ".join(["yaml: unmarshal errors:", *lines]), *(text for text in texts if text not in lines)]
 
 
 def check_type(kind: Kind, version: Version, obj: Json) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, UnsupportedMediaType
 from phalanx.local.api.apply import Applier
-from phalanx.local.api.body import check_place, check_type, parse_body, shape
+from phalanx.local.api.body import check_place, check_type, parse_body, shape, shape_applied
 from phalanx.local.api.change import Changes
 from phalanx.local.api.gated_fields import gated_fields
 from phalanx.local.api.options import WriteOptions, write_options
@@ -78,8 +78,7 @@ class Patches:
         if not obj.get("apiVersion") or not obj.get("kind"):
             raise BadRequest("invalid object type: apiVersion and kind must be set in an applied configuration")
         check_type(kind, request.version, obj)
-        warnings = shape(obj, kind, request.version.schema, options, repeated, zeros=True)
-        check_place(request, obj)
+        warnings = shape_applied(request, obj, options, repeated)
         now = rfc3339(changes.ctx.clock.now())
         pinned = obj["metadata"].get("resourceVersion") or ""
         uid = obj["metadata"].get("uid") or ""
