@@ -383,3 +383,26 @@ def test_repeated_keys_of_an_applied_configuration_are_told_with_their_line(worl
         "error strict decoding patch: error converting YAML to JSON: yaml: unmarshal errors:\n"
         '  line 5: key "a" already set in map'
     )
+
+
+def sorted_everywhere(fields: dict[str, Any]) -> bool:
+    return list(fields) == sorted(fields) and all(sorted_everywhere(node) for node in fields.values())
+
+
+def test_keys_of_field_sets_are_sorted_whoever_writes_and_however(world: World) -> None:
+    web = deployment()
+    web["metadata"]["labels"] = {"z": "1", "a": "2"}
+    web["spec"]["template"]["spec"]["containers"].append(
+        {"name": "a", "image": "i", "env": [{"name": "Z"}, {"name": "A"}]}
+    )
+    world.apply(f"{DEPLOYMENTS}/web", web, "me")
+    world.create(PODS, pod("p") | {"spec": {"nodeName": "n", "containers": [{"name": "b", "image": "i"}]}})
+    for _ in range(2):
+        world.patch(f"{DEPLOYMENTS}/web", {"spec": {"replicas": 3, "paused": True}, "metadata": {"labels": {"m": "1"}}})
+        world.patch(
+            f"{DEPLOYMENTS}/web", {"spec": {"minReadySeconds": 3}, "metadata": {"annotations": {"m": "1", "b": "2"}}}
+        )
+    world.apply(f"{DEPLOYMENTS}/web", web | {"spec": {**web["spec"], "minReadySeconds": 3}}, "you", force="true")
+    sets = [*owners(world.get(f"{DEPLOYMENTS}/web")).values(), *owners(world.get(f"{PODS}/p")).values()]
+    assert len(sets) == 4
+    assert all(sorted_everywhere(fields) for fields in sets), sets

@@ -155,6 +155,8 @@ def test_a_table_watch_sends_its_columns_once(server: LocalCluster, path: str) -
     assert first[1]["columnDefinitions"] and not second[1]["columnDefinitions"]
     assert [event["rows"][0]["cells"][0] for _, event in (first, second)] == ["b", "c"]
     assert first[1]["rows"][0]["object"]["metadata"]["name"] == "b"
+    for _, event in (first, second):
+        assert event["metadata"] == {"resourceVersion": event["rows"][0]["object"]["metadata"]["resourceVersion"]}
 
 
 def test_a_metadata_watch_sends_no_specs(server: LocalCluster, path: str) -> None:

@@ -15,6 +15,11 @@ Fields = dict[str, Any]
 LEAF: Fields = {}
 
 
+def in_order(fields: Fields) -> Fields:
+    """The same root or node with its own keys sorted, as they are written."""
+    return dict(sorted(fields.items())) if len(fields) > 1 else fields
+
+
 def owned(node: Fields) -> bool:
     return not node or "." in node
 
@@ -29,7 +34,7 @@ def union(left: Fields, right: Fields) -> Fields:
     for key, node in right.items():
         there = out.get(key)
         out[key] = node if there is None else _join(there, node)
-    return out
+    return out if len(out) == len(left) else in_order(out)
 
 
 def _join(left: Fields, right: Fields) -> Fields:
@@ -68,9 +73,7 @@ def _without(node: Fields, taken: Fields) -> Fields | None:
     children = {key: value for key, value in rest.items() if key != "."}
     if not children:
         return LEAF if self_kept else None
-    if self_kept:
-        children["."] = LEAF
-    return children
+    return {".": LEAF, **children} if self_kept else children
 
 
 def intersection(left: Fields, right: Fields) -> Fields:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.local.api.fieldset import LEAF, Fields, difference, union, well_formed
+from phalanx.local.api.fieldset import LEAF, Fields, difference, in_order, union, well_formed
 from phalanx.local.api.ownership import Walker, walker_of_type
 from phalanx.model.kinds import Json, Kind
 
@@ -143,7 +143,7 @@ class FieldTracker:
         changed: Fields = {}
         removed: Fields = {}
         self.walker(kind).compare(tracked(kind, old, subresource), tracked(kind, new, subresource), changed, removed)
-        return changed, removed
+        return in_order(changed), removed
 
 
 def tracked(kind: Kind, obj: Json, subresource: str) -> Json:

@@ -1,7 +1,8 @@
 """From objects to field sets: which fields a value has, and which two values of one type differ in.
 
 Compiled once per type, because every write walks its object here. Works on plain JSON; where a value does not match
-its type, or the type says "atomic", the value counts as one indivisible field.
+its type, or the type says "atomic", the value counts as one indivisible field. Sets are made with their keys sorted,
+as Kubernetes writes them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.local.api.fieldset import LEAF, Fields
+from phalanx.local.api.fieldset import LEAF, Fields, in_order
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
 _encode = msgspec.json.encode
@@ -19,6 +20,8 @@ _MISSING: Any = object()
 _TCP = {"protocol": "TCP"}  # the one defaulted list-map key of the API
 
 Key = Callable[[Any], str | None]  # list item -> its path element, None when it has none
+Plan = tuple[tuple[str, str, "Walker | None", bool], ...]  # name, path element, walker of what is no leaf, always there
+MOST_PLANS = 256  # of one type; objects of one kind have few sets of names
 
 
 def item_key(schema: ListOf) -> Key:
@@ -56,7 +59,7 @@ def item_key(schema: ListOf) -> Key:
 class Walker:
     """Knows one type. `atomic` values are leaves."""
 
-    __slots__ = ("_children", "_item", "atomic", "key", "plain", "schema")
+    __slots__ = ("_children", "_item", "_plans", "atomic", "key", "plain", "schema")
 
     def __init__(self, schema: Type, *, atomic: bool = False) -> None:
         self.schema = schema
@@ -67,6 +70,7 @@ class Walker:
         # Object: name -> (path element, walker, plain struct?); filled on first use because types are recursive.
         self._children: dict[str, tuple[str, Walker, bool]] | None = None
         self._item: Walker | None = None  # of a list or map; likewise
+        self._plans: dict[tuple[str, ...], Plan] = {}  # names as they stand in a value -> how to walk them, sorted
         self.plain = isinstance(schema, Object) and not self.atomic
 
     def children(self) -> dict[str, tuple[str, Walker, bool]]:
@@ -84,6 +88,19 @@ class Walker:
             self._item = _walker(item, atomic=False)
         return self._item
 
+    def _plan(self, names: tuple[str, ...]) -> Plan:
+        """Sorting once for all values with these names costs less than sorting their sets."""
+        table = self._children or self.children()
+        plan = []
+        for name in sorted(names):
+            known = table.get(name)
+            inner = None if known is None or known[1].atomic else known[1]
+            plan.append((name, f"f:{name}", inner, known is not None and known[2]))
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        self._plans[names] = tuple(plan)
+        return self._plans[names]
+
     def added(self, value: Any) -> Fields:
         """The node of a value that came to be as a whole: it owns itself and everything below."""
         if self.atomic or not value:
@@ -91,49 +108,42 @@ class Walker:
         if self.plain:
             if type(value) is not dict:
                 return LEAF
-            table = self._children or self.children()
+            names = tuple(value)
             out: Fields = {".": LEAF}
-            for name, item in value.items():
-                known = table.get(name)
-                if known is None:
-                    out["f:" + name] = LEAF
-                else:
-                    walker = known[1]
-                    out[known[0]] = LEAF if walker.atomic else walker.added(item)
+            for name, element, inner, _ in self._plans.get(names) or self._plan(names):
+                out[element] = LEAF if inner is None else inner.added(value[name])
             return out
         walker = self.item()
         out = {".": LEAF}
         if self.key is None:
             if type(value) is not dict:
                 return LEAF
-            for name, item in value.items():
-                out["f:" + name] = LEAF if walker.atomic else walker.added(item)
+            for name in sorted(value):
+                out["f:" + name] = LEAF if walker.atomic else walker.added(value[name])
             return out
         if type(value) is not list:
             return LEAF
         for item in value:
-            element = self.key(item)
-            if element is not None:
-                out[element] = LEAF if walker.atomic else walker.added(item)
-        return out
+            path = self.key(item)
+            if path is not None:
+                out[path] = LEAF if walker.atomic else walker.added(item)
+        return out if len(value) == 1 else in_order(out)
 
     def filled(self, value: Any) -> Fields:
         """The node of a record that was always there, empty, and got content: it does not own itself."""
         if not self.plain or type(value) is not dict:
-            inner = self.added(value)
-            if inner and self.key is not None:  # a list that is always there (spec.containers)
-                inner = {key: node for key, node in inner.items() if key != "."}
-            return inner
+            whole = self.added(value)
+            if whole and self.key is not None:  # a list that is always there (spec.containers)
+                whole = {key: node for key, node in whole.items() if key != "."}
+            return whole
         out: Fields = {}
-        table = self._children or self.children()
-        for name, item in value.items():
-            known = table.get(name)
-            if known is None:
-                out["f:" + name] = LEAF
-            elif known[2] and item:
-                out[known[0]] = known[1].filled(item)
+        names = tuple(value)
+        for name, element, inner, always in self._plans.get(names) or self._plan(names):
+            if inner is None:
+                out[element] = LEAF
             else:
-                out[known[0]] = LEAF if known[1].atomic else known[1].added(item)
+                item = value[name]
+                out[element] = inner.filled(item) if always and item else inner.added(item)
         return out
 
     def applied(self, value: Any) -> Fields:
@@ -144,25 +154,24 @@ class Walker:
         if self.plain:
             if type(value) is not dict:
                 return LEAF
-            table = self._children or self.children()
-            for name, item in value.items():
-                known = table.get(name)
-                out["f:" + name] = known[1].applied(item) if known is not None else LEAF
+            names = tuple(value)
+            for name, element, inner, _ in self._plans.get(names) or self._plan(names):
+                out[element] = LEAF if inner is None else inner.applied(value[name])
             return out
         walker = self.item()
         if self.key is None:
             if type(value) is not dict:
                 return LEAF
-            for name, item in value.items():
-                out["f:" + name] = _with_self(walker.applied(item))
+            for name in sorted(value):
+                out["f:" + name] = _with_self(walker.applied(value[name]))
             return out
         if type(value) is not list:
             return LEAF
         for item in value:
-            element = self.key(item)
-            if element is not None:
-                out[element] = _with_self(walker.applied(item))
-        return out
+            path = self.key(item)
+            if path is not None:
+                out[path] = _with_self(walker.applied(item))
+        return in_order(out)
 
     def compare(self, old: Any, new: Any, changed: Fields, removed: Fields) -> bool:
         """Collect the differences below this node. False: the value differs as one (the caller names it)."""
@@ -231,7 +240,7 @@ def _descend(walker: Walker, element: str, old: Any, new: Any, changed: Fields, 
         changed[element] = LEAF
         return
     if below:
-        changed[element] = below
+        changed[element] = in_order(below)
     if gone:
         removed[element] = gone
 

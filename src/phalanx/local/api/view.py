@@ -66,6 +66,11 @@ def metadata_of(value: bytes) -> bytes:
     return bytes(_decode_metadata(value).metadata)
 
 
+def revision_of(value: bytes) -> str:
+    """The resourceVersion of an encoded object."""
+    return str(decode(metadata_of(value)).get("resourceVersion", ""))
+
+
 def partial(value: bytes, meta_version: str = "v1") -> bytes:
     """PartialObjectMetadata."""
     head = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%s","metadata":' % meta_version.encode()

@@ -18,7 +18,7 @@ from phalanx.local.api.read import MATCH, NOT_OLDER, check_not_newer, parse_numb
 from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker, check_include
-from phalanx.local.api.view import api_version, encode, partial, same, view_of, with_revision
+from phalanx.local.api.view import api_version, encode, partial, revision_of, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
 from phalanx.local.store.watchers import PIECE_CHANGES
 from phalanx.model.fieldpath import forbidden, not_supported
@@ -284,7 +284,7 @@ class _Follow:
             return partial(value, form.meta_version)
         maker = TableMaker(request.kind, request.version, form.meta_version, self._include, self._ctx.clock.now())
         headers, self._headers_sent = not self._headers_sent, True
-        return maker.table([value], {}, headers=headers)
+        return maker.table([value], {"resourceVersion": revision_of(value)}, headers=headers)
 
     def _bookmark(self, mark: Mark) -> bytes:
         kind, version = self._request.kind, self._request.version
@@ -301,5 +301,11 @@ class _Follow:
             obj = {"kind": "PartialObjectMetadata", "apiVersion": meta, "metadata": metadata}
             if self._form.shape == "table":
                 row = {"cells": [], "object": obj}
-                obj = {"kind": "Table", "apiVersion": meta, "metadata": {}, "columnDefinitions": None, "rows": [row]}
+                obj = {
+                    "kind": "Table",
+                    "apiVersion": meta,
+                    "metadata": {"resourceVersion": str(mark.revision)},
+                    "columnDefinitions": None,
+                    "rows": [row],
+                }
         return encode(obj)
