@@ -130,6 +130,18 @@ def test_pods_of_a_replication_controller_stay_unless_somebody_says_otherwise(wo
         assert found == ["example.com/a", *(finalizers or [])]
 
 
+def test_pods_of_a_job_stay_unless_somebody_says_otherwise_and_the_client_is_told(world: World) -> None:
+    path = "/apis/batch/v1/namespaces/default/jobs"
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}
+    for verb in ("delete", "deletecollection"):
+        for told, finalizers in (({}, ["orphan"]), ({"propagationPolicy": "Background"}, [])):
+            world.create(path, {"metadata": {"name": "j", "finalizers": ["example.com/a"]}, "spec": spec})
+            answer = world.ask(verb, f"{path}/j" if verb == "delete" else path, **told)
+            assert world.get(f"{path}/j")["metadata"]["finalizers"] == ["example.com/a", *finalizers]
+            assert [text[:24] for text in answer.warnings] == ["child pods are preserved"] * bool(finalizers)
+            world.patch(f"{path}/j", {"metadata": {"finalizers": []}})
+
+
 def test_the_old_way_to_orphan(world: World) -> None:
     world.create(CONFIGS, config("c"))
     world.delete(f"{CONFIGS}/c", orphanDependents="true")

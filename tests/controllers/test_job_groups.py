@@ -50,6 +50,23 @@ def test_a_job_gets_its_objects_and_pods_are_wired_to_them() -> None:
     play(scenario)
 
 
+def test_pods_of_a_job_that_is_deleted_without_a_word_run_on_and_can_be_deleted() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("a", 2, scheduling=gang()))
+        pods = await running_pods(cluster, 2)
+        await cluster.delete("Job", "a")
+        await cluster.eventually("Job", lambda found: not found)
+        left = await cluster.eventually("Pod", lambda found: all(not p["metadata"].get("finalizers") for p in found))
+        assert {pod["metadata"]["uid"] for pod in left} == {pod["metadata"]["uid"] for pod in pods}
+        owners = [o["kind"] for pod in left for o in pod["metadata"].get("ownerReferences") or ()]
+        assert owners == ["PodGroup", "PodGroup"]
+        for pod in left:
+            await cluster.delete("Pod", pod["metadata"]["name"])
+        await cluster.eventually("Pod", lambda found: not found)
+
+    play(scenario)
+
+
 def test_any_job_gets_a_basic_group_and_a_suspended_one_before_its_pods() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 2, completions=5, suspend=True))

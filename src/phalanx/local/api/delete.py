@@ -40,7 +40,11 @@ _RETURNS_OBJECT = frozenset(
     }
 )
 # Kinds whose dependents stay unless the request says otherwise, as kubectl's always do.
-_LEAVES_DEPENDENTS = frozenset({"replicationcontrollers"})
+_LEAVES_DEPENDENTS = frozenset({"replicationcontrollers", "jobs.batch"})
+_ORPHANED_JOB = (
+    "child pods are preserved by default when jobs are deleted; "
+    "set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+)
 _TRIES = 5
 _BATCH = 256  # deletions on their way at once
 
@@ -64,9 +68,10 @@ class Deletes:
             await self._ask_webhooks(request, self._changes.latest(request), options)
         obj, entry, gone = await self.delete_object(request.kind, request.namespace, request.name, options)
         if gone and request.kind.storage_key not in _RETURNS_OBJECT:
-            return Answer(200, encode(success(request.kind, request.name, obj["metadata"].get("uid", ""))))
+            status = success(request.kind, request.name, obj["metadata"].get("uid", ""))
+            return Answer(200, encode(status), warnings=_warnings(request.kind, options))
         code = 202 if not gone and options.propagation == "Foreground" and "orphanDependents" in request.query else 200
-        return self._changes.answer(request, obj, entry, code)
+        return self._changes.answer(request, obj, entry, code, _warnings(request.kind, options))
 
     async def delete_collection(self, request: Request) -> Answer:
         options = read_options(request)
@@ -89,7 +94,7 @@ class Deletes:
             "metadata": {"resourceVersion": str(self._changes.store.revision)},
             "items": items,
         }
-        return Answer(200, encode(body))
+        return Answer(200, encode(body), warnings=_warnings(kind, options))
 
     async def _ask_webhooks(self, request: Request, entry: Entry | None, options: DeleteOptions) -> None:
         """Deletions are only ever allowed or refused."""
@@ -202,6 +207,10 @@ def _usual_propagation(kind: Kind, metadata: Json) -> str:
     """What happens to dependents when nobody says: nothing here, the collector takes them. Old kinds let them be."""
     told = {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
     return "Orphan" if kind.storage_key in _LEAVES_DEPENDENTS and not told else ""
+
+
+def _warnings(kind: Kind, options: DeleteOptions) -> tuple[str, ...]:
+    return (_ORPHANED_JOB,) if kind.storage_key == "jobs.batch" and not options.propagation else ()
 
 
 def set_finalizers(metadata: Json, propagation: str) -> None:
