@@ -76,9 +76,19 @@ def test_a_waiting_key_waits_once_and_the_earlier_time_wins() -> None:
     play(work, scenario)
 
 
-@pytest.mark.parametrize("problem", [Conflict("changed"), ValueError("a defect")])
-def test_what_fails_is_tried_again_and_does_not_hold_up_others(
-    problem: Exception, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Conflict("changed"),
+        ValueError("a defect"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        asyncio.CancelledError(),
+        BaseExceptionGroup("x", [SystemExit()]),
+    ],
+)
+def test_whatever_a_reconcile_raises_is_tried_again_holds_up_nobody_and_ends_nothing(
+    problem: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_DELAY", 0.001)
     tries: Counter[str] = Counter()
@@ -97,6 +107,7 @@ def test_what_fails_is_tried_again_and_does_not_hold_up_others(
         await finished.wait()
         assert tries == {"ill": 4, "well": 1}
         assert not queue._failures, "success forgets failures"
+        assert queue.failed == 3
 
     play(work, scenario)
 
@@ -121,33 +132,6 @@ def test_a_very_short_delay_under_uvloop_is_a_delay_like_any_other() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
     uvloop.run(main())
-
-
-@pytest.mark.parametrize(
-    "raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), BaseExceptionGroup("x", [SystemExit()])]
-)
-def test_whatever_a_reconcile_raises_is_tried_again_and_ends_nothing(
-    raised: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "FIRST_DELAY", 0.001)
-    tries: Counter[str] = Counter()
-    finished = asyncio.Event()
-
-    async def work(key: str) -> None:
-        tries[key] += 1
-        if key == "ill" and tries[key] < 3:
-            raise raised
-        if key == "ill":
-            finished.set()
-
-    async def scenario(queue: WorkQueue[str]) -> None:
-        queue.add("ill")
-        queue.add("well")
-        await finished.wait()
-        assert tries == {"ill": 3, "well": 1}
-        assert queue.failed == 2
-
-    play(work, scenario)
 
 
 def test_cancelling_the_queue_ends_it_though_work_is_under_way() -> None:
