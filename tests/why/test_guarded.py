@@ -13,6 +13,7 @@ from phalanx.engine.engine import Engine
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.model.gates import Gates
+from phalanx.serve.callers import REMEMBERED, Callers
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
 
@@ -46,7 +47,10 @@ class Authority:
 
 
 def test_the_api_server_decides_by_the_callers_own_token() -> None:
+    now = 1000.0
+
     async def play() -> None:
+        nonlocal now
         authority = Authority()
         server, url = await serving(
             {
@@ -56,7 +60,8 @@ def test_the_api_server_decides_by_the_callers_own_token() -> None:
         )
         ours = Connection(url, None, token="the scheduler's own")
         async with HttpClient(ours) as client:
-            guarded = Guarded(Diagnostics(Engine(), client, Gates(), lambda: True), ours)
+            callers = Callers(ours, monotonic=lambda: now)
+            guarded = Guarded(Diagnostics(Engine(), client, Gates(), lambda: True), callers)
             scheduler, here = await serving(dict.fromkeys(PATHS, guarded.handle))
             async with aiohttp.ClientSession() as session:
 
@@ -73,6 +78,8 @@ def test_the_api_server_decides_by_the_callers_own_token() -> None:
                 assert authority.seen[-1] == ("Bearer boss", {"path": "/phalanx/v1/why", "verb": "get"})
                 assert not any("own" in token for token, _ in authority.seen)
                 await server.cleanup()
+                assert await ask(Authorization="Bearer boss") == 404  # remembered for some seconds
+                now += REMEMBERED + 1
                 assert await ask(Authorization="Bearer boss") == 503
             await scheduler.cleanup()
 
