@@ -83,3 +83,25 @@ def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_serve
     run.step(wake - run.now)
     assert run.objects["PodGroup"]["g"].status.conditions[0].status == "True"
     assert run.engine.next_wake() is None
+
+
+def test_a_pod_to_which_nothing_happens_is_told_why_it_waits_when_the_api_server_is_well_again():
+    class Deaf(Cluster):
+        deaf = True
+
+        def perform(self, decision: d.Decision) -> None:
+            if isinstance(decision, d.SetPodCondition) and self.deaf:
+                self.engine.apply(Outcome(decision.id, TRANSIENT))
+            else:
+                super().perform(decision)
+
+    run = Deaf().see(node("n").cpu("4"), pod("a").group("to-come").cpu("1"))
+    run.step()
+    told = [each.reason for each in run.of(d.SetPodCondition, "a")]
+    assert told == ["WaitingForMembers"], "not again at once"
+    run.deaf = False
+    run.step(11)
+    assert [each.reason for each in run.of(d.SetPodCondition, "a")] == ["WaitingForMembers"] * 2
+    run.step(11)
+    assert len(run.of(d.SetPodCondition, "a")) == 2, "it has arrived"
+    run.engine.validate()

@@ -165,7 +165,7 @@ class Engine(Scheduler):
             return
         if isinstance(decision, d.SetPodCondition):
             if event.problem:
-                record.said = ""  # say it again after the next attempt
+                self.status.not_written(record, decision, event.problem)
         elif decision.id == record.bind:
             self._bind_answered(record, event)
 
@@ -187,6 +187,8 @@ class Engine(Scheduler):
             self.cluster.tidy(queue.requested())
         queue.flush(self.cluster.now)
         self.groups.settle()
+        if self.status.unwritten:
+            self.status.remind()
         if self.life.holding:
             self.binding.poll()
         searches = self.searches
@@ -245,6 +247,7 @@ class Engine(Scheduler):
             return self.cluster.now
         times = [held.deadline for held in self.life.holding.values()]
         times += self.groups.members.unwritten.values()
+        times += (due for due, _ in self.status.unwritten.values())
         due = self.queue.next_time()
         if due is not None:
             times.append(due)

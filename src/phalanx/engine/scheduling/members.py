@@ -19,6 +19,7 @@ from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.scheduling.answers import Refusal, Tree
 from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.pod_status import WRITE_AGAIN
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord
@@ -38,8 +39,6 @@ from phalanx.model.groups import (
     successor,
 )
 from phalanx.model.objects import Pod
-
-WRITE_AGAIN = 5.0  # seconds after a write of a group's condition failed
 
 
 @dataclass(slots=True)

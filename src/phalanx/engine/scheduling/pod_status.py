@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import intern
 
 from phalanx.engine import decisions as d
+from phalanx.engine.events import TRANSIENT
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.queue import Queue
@@ -13,6 +14,7 @@ from phalanx.engine.state.records import PodRecord
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
+WRITE_AGAIN = 5.0  # seconds after a write of a condition failed
 
 
 class PodStatus:
@@ -21,6 +23,22 @@ class PodStatus:
         self._queue = queue
         self._stories = stories
         self._emit = emit
+        self.unwritten: dict[str, tuple[float, d.SetPodCondition]] = {}  # pod key -> when to write it again
+
+    def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
+        """What a pod was told did not arrive. A pod to which nothing else happens is told again all the same."""
+        if record.said != _said(decision.reason, decision.message):
+            return  # it was told something else since
+        record.said = ""
+        if problem == TRANSIENT:
+            self.unwritten[record.key] = (self._cluster.now + WRITE_AGAIN, decision)
+
+    def remind(self) -> None:
+        for key in [key for key, (due, _) in self.unwritten.items() if due <= self._cluster.now]:
+            _, decision = self.unwritten.pop(key)
+            record = self._cluster.records.get(key)
+            if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
+                self.say(record, decision.reason, decision.message, event=False)
 
     def nominate(self, record: PodRecord, node: str) -> None:
         """Promise a node to a pod ("" takes it back) and have it written."""
@@ -36,7 +54,7 @@ class PodStatus:
 
     def say(self, record: PodRecord, reason: str, message: str, *, event: bool = True) -> None:
         """PodScheduled=False, with an event, unless that is what was said last."""
-        said = f"{reason}: {message}"
+        said = _said(reason, message)
         if record.said == said:
             return
         record.said = intern(said)  # its fellows are told the same
@@ -62,3 +80,7 @@ class PodStatus:
             action="Scheduling",
             message=message[: d.MAX_EVENT_MESSAGE],
         )
+
+
+def _said(reason: str, message: str) -> str:
+    return f"{reason}: {message}"

@@ -67,7 +67,7 @@ class Scheduler:
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
         self.stories = Stories(state)
-        status = PodStatus(state, queue, self.stories, emit)
+        status = self.status = PodStatus(state, queue, self.stories, emit)
         catalogue = Catalogue(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
