@@ -38,7 +38,7 @@ def test_no_promise_is_broken(seed: int, steps: int) -> None:
 
 
 def test_a_seed_replays_exactly() -> None:
-    command = [sys.executable, "-m", "phalanx.testing.simulation", "--seed", "4", "--steps", "6000", "--story"]
+    command = [sys.executable, "-m", "phalanx.testing.simulation", "--seed", "900006", "--steps", "60000", "--story"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     runs = [subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240) for _ in range(2)]
     first, second = (run.stdout.split("story ")[1].split(" ")[0] for run in runs)

@@ -83,7 +83,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     interrupted = False
-    waiting = {task for task in tasks if not task.done()}
+    waiting = [task for task in tasks if not task.done()]  # in order: a simulation replays exactly
     while waiting and loop.time() < deadline:
         for task in waiting:
             task.cancel()
@@ -91,7 +91,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE)
             await asyncio.wait(waiting, timeout=min(ASK_AGAIN, max(0.01, deadline - loop.time())))
         except asyncio.CancelledError:
             interrupted = True  # whoever waits for us asks again: so do we, and leave nobody behind
-        waiting = {task for task in waiting if not task.done()}
+        waiting = [task for task in waiting if not task.done()]
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # seen

@@ -68,7 +68,7 @@ class App:
         self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
         self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
         self.downloads: dict[str, Callable[[], Awaitable[Answer]]] = {}  # exact paths, likewise
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._streams: dict[asyncio.Task[Any], None] = {}  # in order: a simulation replays exactly
         self.health = Health()
         self.fairness = Fairness(self._limits.shares)
         self.metrics.measure_fairness(self.fairness)
@@ -303,7 +303,7 @@ class App:
             task.cancel()
 
         gone.add_done_callback(stop)
-        self._streams.add(task)
+        self._streams[task] = None
         stream = answer.stream
         assert stream is not None
         try:
@@ -319,7 +319,7 @@ class App:
         except asyncio.CancelledError:
             pass
         finally:
-            self._streams.discard(task)
+            self._streams.pop(task, None)
             gone.remove_done_callback(stop)
             await _close(stream)
         if not gone.done():

@@ -90,7 +90,7 @@ class Feed:
         self._listeners: list[Listener] = []
         self._on_kinds: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling: dict[asyncio.Task[None], None] = {}  # in order
         self._kinds_changed = asyncio.Event()
         registry.on_change.append(self._kinds_changed.set)
 
@@ -115,8 +115,8 @@ class Feed:
                 if self.synced.is_set():
                     for informer in started:
                         telling = asyncio.create_task(self._tell_when_synced(informer))
-                        self._telling.add(telling)
-                        telling.add_done_callback(self._telling.discard)
+                        self._telling[telling] = None
+                        telling.add_done_callback(self._telling.pop)
                 else:
                     for informer in started:
                         while not informer.synced.is_set():

@@ -55,7 +55,7 @@ class Front:
         self._acknowledged, self._asked = acknowledged, asked
         self.moods = GOOD
         self.wrong = 0
-        self._again: set[asyncio.Task[None]] = set()
+        self._again: dict[asyncio.Task[None], None] = {}  # in order
 
     def around(self, app: Any) -> Any:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,8 +89,8 @@ class Front:
         code = next((message["status"] for message in sent if message["type"] == "http.response.start"), 500)
         if self._chance(self.moods.twice):
             task = asyncio.create_task(self._once_more(app, dict(scope), body), name="duplicate")
-            self._again.add(task)
-            task.add_done_callback(self._again.discard)
+            self._again[task] = None
+            task.add_done_callback(self._again.pop)
         if 200 <= code < 300:
             if self._chance(self.moods.forget):
                 await _answer(send, 500, "InternalError")
