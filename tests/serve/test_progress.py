@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from phalanx.cli import progress as module
+from phalanx.cli.bench import how_far
 from phalanx.cli.progress import Progress, progress
 
 
@@ -76,3 +77,11 @@ def test_what_the_work_prints_stays_above_the_sign_of_life(
         shown.stop()
     assert capsys.readouterr().out == "SchedulingBasic 4000\n"
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_benchmark_of_the_engine_counts_its_workloads() -> None:
+    rows, done = {("SchedulingBasic", "500Nodes"), ("SchedulingBasic", "5000Nodes")}, set[tuple[str, str]]()
+    assert how_far("suite   workload   pods\n", rows, done) == (0, 2)
+    assert how_far("SchedulingBasic   500Nodes   1000 1000\n", rows, done) == (1, 2)
+    assert how_far("SchedulingBasic   500Nodes   1000 1000\n", rows, done) == (1, 2), "a workload has several rows"
+    assert how_far("\n", rows, done) == (1, 2)

@@ -19,15 +19,15 @@ def _scripts() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
 
 
-def _suites() -> list[str]:
-    """Names of the engine's own suites."""
+def _suites() -> dict[str, list[str]]:
+    """The engine's own suites: the names of their workloads."""
     import yaml
 
-    return [
-        suite["name"]
+    return {
+        suite["name"]: [workload["name"] for workload in suite["workloads"]]
         for path in sorted(Path("bench", "suites").glob("*.yaml"))
         for suite in yaml.safe_load(path.read_text())
-    ]
+    }
 
 
 @click.command(
@@ -60,14 +60,24 @@ def bench(suite: str, arguments: tuple[str, ...]) -> int:
         raise click.UsageError(f"there is no benchmark {suite!r}; see what there is with: phalanx bench list")
     command = [str(scripts[suite])] if suite in scripts else [str(scripts["engine"]), suite]
     command += arguments
-    return _watched([sys.executable, *command], suite)
+    chosen = {name: each for name, each in _suites().items() if name in {suite, *arguments}}
+    rows = {(name, workload) for name, workloads in (chosen or _suites()).items() for workload in workloads}
+    counted = suite not in scripts or (suite == "engine" and not any(word.startswith("--") for word in arguments))
+    return _watched([sys.executable, *command], suite, rows if counted else set())
 
 
-def _watched(command: list[str], suite: str) -> int:
-    """The script prints as it goes; a terminal also sees that it still runs, without the script knowing of it."""
+def how_far(line: str, rows: set[tuple[str, str]], done: set[tuple[str, str]]) -> tuple[int, int]:
+    """So many workloads of so many have a row in what was printed; notes the one of this line."""
+    row = tuple(line.split()[:2])
+    done |= {each for each in rows if each == row}
+    return len(done), len(rows)
+
+
+def _watched(command: list[str], suite: str, rows: set[tuple[str, str]]) -> int:
+    """The script prints as it goes; a terminal also sees that it runs and, where its rows are known, how far it is."""
     if not sys.stderr.isatty():
         return subprocess.run(command, check=False).returncode
-    shown = Progress(f"bench {suite}")
+    shown, done = Progress(f"bench {suite}", "workloads"), set[tuple[str, str]]()
     shown.start()
     try:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -75,6 +85,7 @@ def _watched(command: list[str], suite: str) -> int:
             assert running.stdout is not None
             for line in running.stdout:
                 shown.say(line)
+                shown.tell(*how_far(line, rows, done))
         return running.returncode
     finally:
         shown.stop()
