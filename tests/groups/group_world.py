@@ -319,7 +319,7 @@ class GroupWorld:
         """Deliver everything, forgive everything, and let the engine finish."""
         self.faults = 0.0
         quiet = 0
-        for _ in range(400):
+        for _ in range(4000):  # a search may be cut into hundreds of slices
             while self.news:
                 self.engine.apply(self.news.pop(0))
             self.now += 11.0
