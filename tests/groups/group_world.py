@@ -319,12 +319,14 @@ class GroupWorld:
         """Deliver everything, forgive everything, and let the engine finish."""
         self.faults = 0.0
         quiet = 0
-        for _ in range(4000):  # a search may be cut into hundreds of slices
+        for _ in range(400):
             while self.news:
                 self.engine.apply(self.news.pop(0))
             self.now += 11.0
             before = len(self.decisions)
             self.step()
+            while self.engine.searches.unfinished:  # a root tried again for ever, slice by slice, is at rest too
+                self.step()
             while self.late:
                 self.perform(self.late.pop(0))
             for name in [n for n, p in self.pods.items() if p.metadata.deletion_timestamp is not None]:
