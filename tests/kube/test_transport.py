@@ -344,3 +344,20 @@ def test_a_garbled_event_is_asked_for_again_and_nothing_is_missed(
     against(answer, follow)
     assert seen[:3] == ["a", "b", "c"]
     assert watches[:3] == ["5", "6", "6"]
+
+
+def test_an_empty_object_is_no_answer_to_a_write() -> None:
+    """A proxy that says `{}` has not bound a pod: nobody knows whether it was done, which is not the same as done."""
+    pod = {"metadata": {"name": "a"}}
+
+    async def writes(client: HttpClient) -> None:
+        for write in (
+            client.create(PODS, pod, "default", name="a", subresource="binding"),
+            client.update(PODS, "a", pod, "default"),
+            client.patch(PODS, "a", pod, "default"),
+            client.delete(PODS, "a", "default"),
+        ):
+            with pytest.raises(Unreachable):
+                await write
+
+    against(lambda _: http(b"{}"), writes)

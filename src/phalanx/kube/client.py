@@ -35,6 +35,23 @@ _LINE = msgspec.json.Decoder(_Line)
 _WELL_FORMED = msgspec.json.Decoder(msgspec.Raw)  # looks at every byte, builds nothing
 
 
+class _Answer(msgspec.Struct, gc=False):
+    kind: str
+
+
+_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def _of_the_server(answer: bytes) -> bytes:
+    """Every write is answered with an object or a Status. Anything else was said by something on the way, and nobody
+    knows whether the write was done."""
+    try:
+        _answer(answer)
+    except msgspec.DecodeError:
+        raise Unreachable("the answer to a write is not the API server's; is something else on the way?") from None
+    return answer
+
+
 def _encode(body: bytes | dict[str, Any] | Sequence[Any]) -> bytes:
     return body if isinstance(body, bytes) else msgspec.json.encode(body)
 
@@ -228,7 +245,7 @@ class HttpClient:
     ) -> bytes:
         query = {"fieldManager": field_manager} if field_manager else {}
         path = resource.path(namespace, quote(name, safe=""), subresource)
-        return await self.request("POST", path, query=query, body=_encode(body))
+        return _of_the_server(await self.request("POST", path, query=query, body=_encode(body)))
 
     async def update(
         self,
@@ -242,7 +259,7 @@ class HttpClient:
     ) -> bytes:
         query = {"fieldManager": field_manager} if field_manager else {}
         path = resource.path(namespace, quote(name, safe=""), subresource)
-        return await self.request("PUT", path, query=query, body=_encode(body))
+        return _of_the_server(await self.request("PUT", path, query=query, body=_encode(body)))
 
     async def patch(
         self,
@@ -260,7 +277,8 @@ class HttpClient:
         if force:
             query["force"] = "true"
         path = resource.path(namespace, quote(name, safe=""), subresource)
-        return await self.request("PATCH", path, query=query, body=_encode(body), content_type=patch_type)
+        answer = await self.request("PATCH", path, query=query, body=_encode(body), content_type=patch_type)
+        return _of_the_server(answer)
 
     async def delete(
         self,
@@ -282,7 +300,7 @@ class HttpClient:
         if preconditions:
             options["preconditions"] = preconditions
         path = resource.path(namespace, quote(name, safe=""))
-        return await self.request("DELETE", path, body=msgspec.json.encode(options))
+        return _of_the_server(await self.request("DELETE", path, body=msgspec.json.encode(options)))
 
 
 def _cancellations() -> int:
