@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from phalanx.engine import decisions as d
-from phalanx.engine.events import TRANSIENT, Outcome
+from phalanx.engine.events import NOT_FOUND, TRANSIENT, Outcome
 from phalanx.engine.groups.conditions import TARGET
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
@@ -85,13 +87,14 @@ def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_serve
     assert run.engine.next_wake() is None
 
 
-def test_a_pod_to_which_nothing_happens_is_told_why_it_waits_when_the_api_server_is_well_again():
+@pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])
+def test_a_pod_to_which_nothing_happens_is_told_why_it_waits_when_the_api_server_is_well_again(problem: str):
     class Deaf(Cluster):
         deaf = True
 
         def perform(self, decision: d.Decision) -> None:
             if isinstance(decision, d.SetPodCondition) and self.deaf:
-                self.engine.apply(Outcome(decision.id, TRANSIENT))
+                self.engine.apply(Outcome(decision.id, problem))
             else:
                 super().perform(decision)
 

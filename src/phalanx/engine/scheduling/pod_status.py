@@ -5,7 +5,7 @@ from __future__ import annotations
 from sys import intern
 
 from phalanx.engine import decisions as d
-from phalanx.engine.events import TRANSIENT
+from phalanx.engine.events import PERMANENT
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.queue import Queue
@@ -30,7 +30,7 @@ class PodStatus:
         if record.said != _said(decision.reason, decision.message):
             return  # it was told something else since
         record.said = ""
-        if problem == TRANSIENT:
+        if problem != PERMANENT:  # also a 404: it may be astray, and a pod that is gone has no record
             self.unwritten[record.key] = (self._cluster.now + WRITE_AGAIN, decision)
 
     def remind(self) -> None:
