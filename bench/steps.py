@@ -150,21 +150,22 @@ def tied(fits: bool, size: int = 80) -> Callable[[], Figures]:
     return run
 
 
-def fragmented(bench: Bench, nodes: int, rng: random.Random) -> None:
+def fragmented(nodes: int, rng: random.Random) -> Bench:
+    bench = Bench()
     for i in range(nodes):
         bench.see(node(f"n{i}").cpu("32").mem("128Gi").label("rack", f"r{i // 16}"))
         used = rng.randrange(20_000, 31_000, 250)
         filler = pod(f"f{i}").uid(f"f{i}").cpu(f"{used}m").mem(f"{rng.randrange(64, 126)}Gi").node(f"n{i}")
         bench.see(filler)
+    bench.settle()
+    return bench
 
 
 def five(small_ones: bool, size: int = 1000, nodes: int = 5000) -> Callable[[], Figures]:
     """A gang of five shapes on fragmented nodes."""
 
     def run() -> Figures:
-        bench = Bench()
-        fragmented(bench, nodes, random.Random(3))
-        bench.settle()
+        bench = fragmented(nodes, random.Random(3))
         bench.see(pod_group("hard").gang(size))
         asks = [("1", "2Gi"), ("2", "6Gi"), ("3", "4Gi"), ("5", "20Gi"), ("7", "8Gi")]
         if not small_ones:
@@ -181,9 +182,7 @@ def different(size: int, nodes: int) -> Callable[[], Figures]:
     """A gang in which no two pods are alike."""
 
     def run() -> Figures:
-        bench = Bench()
-        fragmented(bench, nodes, random.Random(5))
-        bench.settle()
+        bench = fragmented(nodes, random.Random(5))
         bench.see(pod_group("hard").gang(size))
         for i in range(size):
             bench.see(pod(f"hard-{i}").uid(f"hard-{i}").cpu(f"{1000 + 7 * i}m").mem(f"{1000 + 13 * i}Mi").group("hard"))
@@ -196,9 +195,7 @@ def singles(count: int, nodes: int) -> Callable[[], Figures]:
     """Pods of no group, no two alike, all at once."""
 
     def run() -> Figures:
-        bench = Bench()
-        fragmented(bench, nodes, random.Random(5))
-        bench.settle()
+        bench = fragmented(nodes, random.Random(5))
         for i in range(count):
             bench.see(pod(f"hard-{i}").uid(f"hard-{i}").cpu(f"{1000 + 7 * i}m").mem(f"{1000 + 13 * i}Mi"))
         return bench.decide(f"hard-{count - 1}", small)
@@ -210,9 +207,7 @@ def alike(size: int, nodes: int) -> Callable[[], Figures]:
     """A large gang of equal pods: deciding is counting, the rest is writing down."""
 
     def run() -> Figures:
-        bench = Bench()
-        fragmented(bench, nodes, random.Random(5))
-        bench.settle()
+        bench = fragmented(nodes, random.Random(5))
         bench.see(pod_group("hard").gang(size))
         for i in range(size):
             bench.see(pod(f"hard-{i}").uid(f"hard-{i}").cpu("1").mem("1Gi").group("hard"))

@@ -17,6 +17,22 @@ def log_level_option(default: str) -> Decorator:
     return click.option("--log-level", default=default, show_default=True, type=_LEVELS, help="How much to log.")
 
 
+def deciding_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Of every command that has a scheduler in it."""
+    slow = click.option(
+        "--slow-plugin",
+        type=click.IntRange(min=0),
+        default=100,
+        show_default=True,
+        metavar="MS",
+        help="Name a plugin that takes longer in one step, in the log and as a metric; 0: never.",
+    )
+    record = click.option(
+        "--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`."
+    )
+    return record(slow(command))
+
+
 _SERVER: tuple[Decorator, ...] = (
     click.option(
         "--data",

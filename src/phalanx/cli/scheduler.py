@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import connection_options, log_level_option
+from phalanx.cli.options import connection_options, deciding_options, log_level_option
 from phalanx.cli.output import encoded, for_programs, output_option
 from phalanx.cli.progress import progress
 
@@ -59,15 +59,7 @@ from phalanx.cli.progress import progress
     show_default=True,
     help="The dashboard at /dashboard/ of the health address, for tokens the API server allows.",
 )
-@click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
-@click.option(
-    "--slow-plugin",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    metavar="MS",
-    help="Name a plugin that takes longer in one step, in the log and as a metric; 0: never.",
-)
+@deciding_options
 @log_level_option("info")
 def scheduler(
     kubeconfig: str,

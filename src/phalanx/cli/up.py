@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import server_options
+from phalanx.cli.options import deciding_options, server_options
 
 
 @click.command(short_help="Start a whole local cluster.")
@@ -40,15 +40,7 @@ from phalanx.cli.options import server_options
     metavar="HOST:PORT|off",
     help="Where the dashboard listens, loopback only.  [default: 127.0.0.1:7480, or a free port if that is taken]",
 )
-@click.option("--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`.")
-@click.option(
-    "--slow-plugin",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    metavar="MS",
-    help="Name a plugin that takes longer in one step, in the log and as a metric; 0: never.",
-)
+@deciding_options
 def up(
     data: str,
     listen: str,
