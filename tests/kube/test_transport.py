@@ -230,7 +230,9 @@ def test_forty_callers_outlive_a_tls_port_that_flaps_and_hear_every_cancellation
 
 def listed(*names: str, revision: str = "5") -> bytes:
     items = [{"metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1"}} for name in names]
-    return http(json.dumps({"metadata": {"resourceVersion": revision}, "items": items}).encode())
+    return http(
+        json.dumps({"kind": "ConfigMapList", "metadata": {"resourceVersion": revision}, "items": items}).encode()
+    )
 
 
 def streamed(*events: bytes) -> bytes:
@@ -251,8 +253,8 @@ def event(type_: str, name: str, revision: int) -> bytes:
         http(b"{}"),
         http(b'{"metadata": {}, "items": []}'),
         http(b'{"kind": "Status", "status": "Success"}'),
-        http(b'{"metadata": {"resourceVersion": "9"}, "items": [{}]}'),
-        http(b'{"metadata": {"resourceVersion": "9"}, "items": 3}'),
+        http(b'{"kind": "ConfigMapList", "metadata": {"resourceVersion": "9"}, "items": [{}]}'),
+        http(b'{"kind": "ConfigMapList", "metadata": {"resourceVersion": "9"}, "items": 3}'),
         http(b"not json"),
         http(b"{}", "500 Internal Server Error"),
     ],
@@ -361,3 +363,15 @@ def test_an_empty_object_is_no_answer_to_a_write() -> None:
                 await write
 
     against(lambda _: http(b"{}"), writes)
+
+
+@pytest.mark.parametrize("stray", [b"{}", b'{"kind": "Status", "status": "Success"}', b'{"items": []}'])
+def test_what_a_proxy_says_is_no_answer_to_a_read(stray: bytes) -> None:
+    """Simulation, seed 920006: `phalanx nodes` asked which nodes there are, was told `{}` and ended."""
+
+    async def reads(client: HttpClient) -> None:
+        for read in (client.get(PODS, "a", "default"), client.list(PODS, "default")):
+            with pytest.raises(Unreachable, match="is something else on the way"):
+                await read
+
+    against(lambda _: http(stray), reads)

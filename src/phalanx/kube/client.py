@@ -39,16 +39,28 @@ class _Answer(msgspec.Struct, gc=False):
     kind: str
 
 
+class _ObjectAnswer(msgspec.Struct, gc=False):
+    kind: str
+    metadata: msgspec.Raw
+
+
+class _ListAnswer(msgspec.Struct, gc=False):
+    kind: str
+    items: msgspec.Raw
+
+
 _answer = msgspec.json.Decoder(_Answer).decode
+_object_answer = msgspec.json.Decoder(_ObjectAnswer).decode
+_list_answer = msgspec.json.Decoder(_ListAnswer).decode
 
 
-def _of_the_server(answer: bytes) -> bytes:
-    """Every write is answered with an object or a Status. Anything else was said by something on the way, and nobody
-    knows whether the write was done."""
+def _of_the_server(answer: bytes, shape: Callable[[bytes], object] = _answer) -> bytes:
+    """Every call is answered with an object, a list or a Status. Anything else was said by something on the way, and
+    nobody knows whether a write was done."""
     try:
-        _answer(answer)
+        shape(answer)
     except msgspec.DecodeError:
-        raise Unreachable("the answer to a write is not the API server's; is something else on the way?") from None
+        raise Unreachable("the answer is not one of an API server; is something else on the way?") from None
     return answer
 
 
@@ -164,7 +176,8 @@ class HttpClient:
         return answer
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
-        return await self.request("GET", resource.path(namespace, quote(name, safe=""), subresource))
+        answer = await self.request("GET", resource.path(namespace, quote(name, safe=""), subresource))
+        return _of_the_server(answer, _object_answer)
 
     async def list(
         self,
@@ -184,7 +197,8 @@ class HttpClient:
             "limit": str(limit) if limit else "",
             "continue": continue_,
         }
-        return await self.request("GET", resource.path(namespace), query={k: v for k, v in query.items() if v})
+        answer = await self.request("GET", resource.path(namespace), query={k: v for k, v in query.items() if v})
+        return _of_the_server(answer, _list_answer)
 
     async def watch(
         self,

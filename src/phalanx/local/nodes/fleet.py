@@ -151,7 +151,7 @@ async def _complete_fleet(
 async def _standing(client: Client) -> dict[str, dict[str, str]]:
     """The simulated nodes that exist, with their labels."""
     found = msgspec.json.decode(await client.list(NODES, labels=f"{SIMULATED}=true"))["items"]
-    return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in found}
+    return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in found or ()}
 
 
 def _tell_differences(there: dict[str, dict[str, str]], count: int, topology: Topology | None) -> None:
