@@ -51,7 +51,10 @@ from phalanx.cli.progress import progress
     help="TLS: /livez /readyz; /metrics and questions for tokens the API server allows.",
 )
 @click.option(
-    "--secure-tls-dir", default="", metavar="DIR", help="tls.crt and tls.key for --secure.  [default: generated]"
+    "--secure-tls-dir",
+    default="",
+    metavar="DIR",
+    help="tls.crt and tls.key for --secure, read again when they change.  [default: generated]",
 )
 @click.option(
     "--dashboard/--no-dashboard",

@@ -28,13 +28,15 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.local.api.tls import Identity
 from phalanx.serve.callers import Callers
-from phalanx.serve.health import HealthServer, Secure, certificate
+from phalanx.serve.certificate_files import CertificateFiles
+from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.settings import Listen
 from phalanx.serve.watchdog import Watchdog
 from phalanx.serve.webhook import WebhookServer
-from phalanx.serve.webhook_tls import from_directory, from_secret, publish
+from phalanx.serve.webhook_tls import from_secret, publish
 
 log = logging.getLogger(__name__)
 
@@ -135,17 +137,23 @@ class ClusterMode:
     async def _serve_webhook(self, client: Client, controllers: ClusterControllers, listen: Listen) -> None:
         settings = self._settings
         if settings.tls_dir is not None:
-            identity = from_directory(settings.tls_dir)
+            files = CertificateFiles(settings.tls_dir, "--tls-dir")
+            identity, self._tls = files.identity, files.context
+            renewals = files.follow(lambda renewed: self._trust(client, renewed))
+            self._tasks.append(asyncio.create_task(renewals, name="certificate"))
         else:
             now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
             hosts = settings.webhook_hosts
             identity = await from_secret(client, settings.secret, settings.namespace, hosts, now)
-        self.authority = identity.ca
+            self._tls = identity.context()
         self.webhook = WebhookServer(controllers.directory, controllers.ready)
-        self._tls = identity.context()
         await self.webhook.start(listen.host, listen.port, self._tls)
-        if identity.ca and settings.configuration:
-            await publish(client, settings.configuration, identity.ca)
+        await self._trust(client, identity)
+
+    async def _trust(self, client: Client, identity: Identity) -> None:
+        self.authority = identity.ca
+        if identity.ca and self._settings.configuration:
+            await publish(client, self._settings.configuration, identity.ca)
 
     async def _serve_health(self, controllers: ClusterControllers, listen: Listen, callers: Callers | None) -> None:
         registry = CollectorRegistry()
@@ -169,7 +177,7 @@ class ClusterMode:
         )
         await self.health.start(listen.host, listen.port)
         if self._settings.secure is not None and callers is not None:
-            tls = self._tls or certificate(None, self._clock.now())
+            tls = self._tls or made_at_start(self._clock.now())
             await self.health.start_secure(Secure(self._settings.secure, tls, callers))
 
     def again(self) -> ClusterMode:

@@ -14,14 +14,13 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from phalanx.base.errors import ApiProblem, ConfigProblem
-from phalanx.local.api.tls import Identity, Pair, load_identity
+from phalanx.base.errors import ApiProblem
+from phalanx.local.api.tls import load_identity
 from phalanx.serve.callers import Callers, refused
 from phalanx.serve.settings import Listen, cannot_listen
 
@@ -40,18 +39,10 @@ class Secure:
     callers: Callers
 
 
-def certificate(directory: Path | None, now: float) -> ssl.SSLContext:
-    """tls.crt and tls.key of a directory; without one a certificate made at start, which nobody can verify."""
-    if directory is None:
-        when = datetime.datetime.fromtimestamp(now, datetime.UTC)
-        return load_identity(None, (socket.gethostname(),), when).context()
-    try:
-        pair = Pair((directory / "tls.key").read_bytes(), (directory / "tls.crt").read_bytes())
-        return Identity(b"", pair).context()
-    except OSError as error:
-        raise ConfigProblem(
-            "--secure-tls-dir", f"cannot read {error.filename or directory}: {error.strerror}"
-        ) from None
+def made_at_start(now: float) -> ssl.SSLContext:
+    """With a certificate of ten years that nobody can verify."""
+    when = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    return load_identity(None, (socket.gethostname(),), when).context()
 
 
 class HealthServer:

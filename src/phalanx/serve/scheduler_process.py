@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
@@ -26,9 +27,10 @@ from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
 from phalanx.serve.callers import Callers
+from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.guarded import Guarded
-from phalanx.serve.health import HealthServer, Secure, certificate
+from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.recording import next_recording
@@ -133,7 +135,7 @@ class SchedulerProcess:
         self.health: HealthServer | None = None
         self.diagnostics: Diagnostics | None = None
         self._task: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._elector: Elector | None = None
         self._leading = asyncio.Event()
 
@@ -165,7 +167,7 @@ class SchedulerProcess:
         watchdog = Watchdog(
             lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
         )
-        self._watching = asyncio.create_task(watchdog.run(), name="watchdog")
+        self._watching.append(asyncio.create_task(watchdog.run(), name="watchdog"))
         callers = Callers(connection)
         self.health = HealthServer(
             metrics.registry,
@@ -177,8 +179,7 @@ class SchedulerProcess:
         )
         await self.health.start(settings.health_host, settings.health_port)
         if settings.secure is not None:
-            tls = certificate(settings.secure_tls_dir, self._clock.now())
-            await self.health.start_secure(Secure(settings.secure, tls, callers))
+            await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
         if self._beside is not None:
             self._showing = asyncio.create_task(kept("the dashboard", self._beside.run), name="dashboard")
@@ -188,6 +189,13 @@ class SchedulerProcess:
         if self._task.done():
             ready.cancel()
             self._task.result()
+
+    def _certificate(self) -> ssl.SSLContext:
+        if self._settings.secure_tls_dir is None:
+            return made_at_start(self._clock.now())
+        files = CertificateFiles(self._settings.secure_tls_dir, "--secure-tls-dir")
+        self._watching.append(asyncio.create_task(files.follow(), name="certificate"))
+        return files.context
 
     def _questions(self, callers: Callers, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
         diagnostics = self.diagnostics = Diagnostics(
@@ -242,7 +250,7 @@ class SchedulerProcess:
         return SchedulerProcess(settings, clock=self._clock, beside=self._make_beside, before=self._elector)
 
     async def until_failure(self) -> None:
-        tasks = [task for task in (self._task, self._watching) if task is not None]
+        tasks = [task for task in (self._task, *self._watching) if task is not None]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         raise cause_of_end(done)
 
@@ -257,8 +265,7 @@ class SchedulerProcess:
         if self._showing is not None and self._beside is not None:
             await end((self._showing,))
             await self._beside.close()
-        if self._watching is not None:
-            await end((self._watching,))
+        await end(self._watching)
         if self.health is not None:
             await self.health.stop()
         if getattr(self, "_client", None) is not None:

@@ -1,7 +1,7 @@
 """The certificate of the webhook, and telling the API server whom to trust.
 
-Replicas share one generated authority through a Secret. A certificate from elsewhere (cert-manager, an operator) is
-read from a directory instead; then nothing is written to the cluster.
+Replicas share one generated authority through a Secret, good for ten years. A certificate from elsewhere is read from
+a directory instead (`certificate_files`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import datetime
 import logging
-from pathlib import Path
 
 import msgspec
 from cryptography import x509
@@ -25,16 +24,6 @@ CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
 )
 _RENEW = datetime.timedelta(days=30)
-
-
-def from_directory(directory: Path) -> Identity:
-    """tls.crt and tls.key as in a Secret of type kubernetes.io/tls; ca.crt where there is one."""
-    try:
-        certificate, key = (directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes()
-    except OSError as error:
-        raise ConfigProblem("--tls-dir", f"cannot read {error.filename}: {error.strerror}") from error
-    authority = directory / "ca.crt"
-    return Identity(authority.read_bytes() if authority.exists() else b"", Pair(key, certificate))
 
 
 async def from_secret(

@@ -43,12 +43,16 @@ class Identity:
             context.verify_mode = ssl.CERT_OPTIONAL
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
+        self.load_into(context)
+        return context
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Show this certificate to everybody who connects from now on."""
         # The ssl module reads certificates from files only; this one is private and gone at once.
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "server.pem"
             write_private(path, self.server.key + self.server.certificate)
             context.load_cert_chain(path)
-        return context
 
 
 def load_identity(directory: Path | None, hosts: tuple[str, ...], now: datetime.datetime) -> Identity:

@@ -1,0 +1,77 @@
+"""A certificate that somebody else makes and renews (cert-manager, an operator): read from a directory, and again
+whenever the files change. Connections that stand keep what they were shown; new ones are shown the new certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from phalanx.base.errors import ConfigProblem
+from phalanx.local.api.tls import Identity, Pair
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 30.0  # seconds; renewals leave days
+
+
+class CertificateFiles:
+    """tls.crt and tls.key as in a Secret of type kubernetes.io/tls; ca.crt where there is one."""
+
+    def __init__(self, directory: Path, option: str) -> None:
+        self._directory, self._option = directory, option
+        self.identity = self._read()
+        try:
+            self.context: ssl.SSLContext = self.identity.context()
+        except ssl.SSLError as error:
+            raise self._unusable(error) from None
+        self._refused: Identity | None = None
+
+    def _read(self) -> Identity:
+        try:
+            certificate, key = ((self._directory / name).read_bytes() for name in ("tls.crt", "tls.key"))
+            authority = b""
+            with contextlib.suppress(FileNotFoundError):
+                authority = (self._directory / "ca.crt").read_bytes()
+        except OSError as error:
+            where = error.filename or self._directory
+            raise ConfigProblem(self._option, f"cannot read {where}: {error.strerror}") from None
+        return Identity(authority, Pair(key, certificate))
+
+    def _unusable(self, error: ssl.SSLError) -> ConfigProblem:
+        where = self._directory
+        return ConfigProblem(
+            self._option, f"{where}/tls.crt and tls.key are no certificate and its key in PEM: {error.reason or error}"
+        )
+
+    def refresh(self) -> bool:
+        """Whether another certificate is shown from now on. Files that cannot be used, or that are being written, leave
+        the one there is, with a line in the log."""
+        try:
+            found = self._read()
+        except ConfigProblem as problem:
+            log.warning("the certificate in use stays: %s", problem)
+            return False
+        if found in (self.identity, self._refused):
+            return False
+        try:
+            found.context()  # a trial: a chain that is loaded by half spoils the context in use
+            found.load_into(self.context)
+        except ssl.SSLError as error:
+            self._refused = found
+            log.warning("the certificate in use stays: %s", self._unusable(error))
+            return False
+        self.identity, self._refused = found, None
+        log.info("the certificate in %s was renewed", self._directory)
+        return True
+
+    async def follow(self, renewed: Callable[[Identity], Awaitable[object]] | None = None) -> None:
+        """Look for ever; `renewed` hears of every new certificate."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            if self.refresh() and renewed is not None:
+                await renewed(self.identity)
