@@ -17,6 +17,7 @@ from phalanx.engine.scheduling.group_lives import GroupState
 from phalanx.engine.scheduling.lifecycle import TRANSITIONS
 from phalanx.engine.scheduling.stories import MOST_NOTES, MOST_OBJECTS
 from phalanx.engine.state.records import PodState
+from phalanx.model.groups import GroupKey, MemberState
 from phalanx.testing.builders import node, pod, pod_group
 
 
@@ -65,7 +66,7 @@ def test_a_transition_that_is_not_in_the_table_is_found_by_validate() -> None:
         engine.validate()
 
 
-@pytest.mark.parametrize("table", ["nominations", "commits", "evictions", "homeless", "waiting", "state", "catalogue"])
+@pytest.mark.parametrize("table", ["nominations", "binds", "evictions", "homeless", "waiting", "state", "catalogue"])
 def test_validate_looks_at_every_table(table: str) -> None:
     run = Asked().see(node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"))
     run.see(pod_group("g").gang(1).priority(9), pod("g-0").cpu("1").priority(9).group("g"), pod("p").cpu("1"))
@@ -75,8 +76,8 @@ def test_validate_looks_at_every_table(table: str) -> None:
     member = engine.pods.records["default/g-0"]
     if table == "nominations":
         member.nominated = "elsewhere"
-    elif table == "commits":
-        engine.groups.commits.awaited["default/g-0"] = next(iter(engine.groups.waiting_pods))
+    elif table == "binds":
+        engine.cluster.forest.leaves(GroupKey("PodGroup", "default", "g"))[0].counts[MemberState.ASSUMED] += 1
     elif table == "evictions":
         engine.evictions.plans["podgroup/default/g"].victims["default/nobody"] = "x"
     elif table == "homeless":

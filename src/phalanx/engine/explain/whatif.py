@@ -24,7 +24,8 @@ from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refuse
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
-from phalanx.model.groups import WORKLOAD, Group, GroupKey, MemberState, PodKey, group_of, pod_key
+from phalanx.model.groups import WORKLOAD, Group, GroupKey, PodKey, group_of, pod_key
+from phalanx.model.groups.group import OURS
 from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class _Asked:
             self._existing_above(real.source.spec.parent_composite_pod_group_name, leaf.namespace)
         for key, member in real.members.items():
             self.forest.put_pod(member.pod)
-            if member.state is MemberState.ASSUMED:
+            if member.state in OURS:
                 self.forest.assume(key, member.node)
         self._pending.setdefault(leaf, {}).update(self._groups.waiting_pods.get(leaf, {}))
 

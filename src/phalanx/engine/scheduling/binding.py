@@ -136,7 +136,7 @@ class Binding:
     def _again(self, root: Root | None, record: PodRecord) -> None:
         """After a while; members with the group they are in now, which need not be the one they were placed with."""
         if self._members.claims(record):
-            self._members.pending(record)
+            self._members.pending(record, failed=True)
         else:
             if root is None or root.kind != "Pod":
                 root = Root("Pod", f"pod/{record.key}", record.priority, record.created, record.order)

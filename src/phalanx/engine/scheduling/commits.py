@@ -14,7 +14,6 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
-from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 
@@ -25,69 +24,36 @@ class Commits:
         self._forest = state.forest
         self._conditions = conditions
         self._emit = emit
-        self.awaited: dict[str, GroupKey] = {}  # pod key -> leaf, of binds that are not answered yet
-        self._open: dict[GroupKey, int] = {}  # leaf -> how many of those
         self._ours: set[GroupKey] = set()  # leaves of which we bound a member in this life
         self._released: set[str] = set()  # uids of pods we asked to go
 
     # ---- binds under way
 
-    def begin(self, records: list[PodRecord]) -> None:
-        for record in records:
-            leaf = self._forest.leaf_of_pod(record.namespace, record.name)
-            if leaf is not None and record.key not in self.awaited:
-                self.awaited[record.key] = leaf
-                self._open[leaf] = self._open.get(leaf, 0) + 1
-                self._ours.add(leaf)
-
-    def answered(self, pod: str) -> GroupKey | None:
-        """The bind of a pod ended, one way or another. Returns its leaf if it was under way."""
-        leaf = self.awaited.pop(pod, None)
-        if leaf is not None:
-            left = self._open[leaf] - 1
-            if left:
-                self._open[leaf] = left
-            else:
-                del self._open[leaf]
-        return leaf
-
-    def moved(self, pod: str, leaf: GroupKey | None) -> None:
-        """A pod changed its group while its bind was under way."""
-        if self.answered(pod) is not None and leaf is not None:
-            self.awaited[pod] = leaf
-            self._open[leaf] = self._open.get(leaf, 0) + 1
-            self._ours.add(leaf)
+    def begin(self, key: GroupKey) -> None:
+        """Members of a group are being bound."""
+        self._ours.update(leaf.key for leaf in self._forest.leaves(key) if leaf.binding)
 
     def forget(self, key: GroupKey) -> None:
         """A group is gone."""
         self._ours.discard(key)
 
     def under_way(self, root: GroupKey) -> bool:
-        return root in self._open or (
-            bool(self._open) and any(leaf.key in self._open for leaf in self._forest.leaves(root))
-        )
-
-    def validate(self) -> None:
-        counts: dict[GroupKey, int] = {}
-        for leaf in self.awaited.values():
-            counts[leaf] = counts.get(leaf, 0) + 1
-        assert counts == self._open, "binds under way, by leaf"
+        return any(leaf.binding for leaf in self._forest.leaves(root))
 
     # ---- scheduled
 
-    def enough(self, leaf: Group | None) -> bool:
+    def enough(self, leaf: Group) -> bool:
         """Whether the confirmed members of a leaf make its minimum, or no answer is outstanding."""
-        if leaf is None or leaf.spec is None:
+        if leaf.spec is None:
             return False
-        left = self._open.get(leaf.key, 0)
-        return not left or leaf.placed - left >= leaf.spec.minimum
+        return not leaf.binding or leaf.placed - leaf.binding >= leaf.spec.minimum
 
     def confirmed(self, group: Group) -> bool:
         """The minimum is met by binds that are answered. Costs the subtree."""
         if group.spec is None:
             return False
         if not group.composite:
-            return group.placed - self._open.get(group.key, 0) >= group.spec.minimum
+            return group.placed - group.binding >= group.spec.minimum
         return sum(self.confirmed(child) for child in group.children.values()) >= group.spec.minimum
 
     def tell(self, group: Group) -> bool:
@@ -137,7 +103,7 @@ class Commits:
             placed = 0
             for leaf in self._forest.leaves(group.key):
                 counts = leaf.counts
-                if counts[MemberState.ASSUMED] or leaf.completed:
+                if leaf.binding or counts[MemberState.CONFIRMED] or leaf.completed:
                     break
                 running = counts[MemberState.RUNNING]
                 if running and (self._scheduled_before(leaf) or len(self._releasable(leaf)) < running):

@@ -131,7 +131,7 @@ class GroupCycle:
             self._take_back(root, group, seats, *refused)
             return
         self._members.failures.pop(root.key, None)
-        self._commits.begin([record for record, _ in seats])
+        self._commits.begin(group.key)
         self._lives.to(root.key, GroupState.COMMITTING, f"{len(seats)} pods")
         for record, row in seats:
             status = self._binding.advance(root, record, row)

@@ -22,7 +22,7 @@ from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_status import WRITE_AGAIN
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.roots import Place, Root
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import (
     AFTER_GROUP,
     COMPLETED_IN,
@@ -38,6 +38,7 @@ from phalanx.model.groups import (
     pod_key,
     successor,
 )
+from phalanx.model.groups.group import OURS
 from phalanx.model.objects import Pod
 
 
@@ -122,13 +123,13 @@ class Members:
             self._moved(name, before, leaf)
         elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
             self._joined(key, known, pod)
-        elif pod.spec.node_name:
-            self._answered(name, failed=False)
+        elif pod.spec.node_name and old is not None and old.state is MemberState.ASSUMED and leaf is not None:
+            self._answered(forest.group(leaf))
         new = self._member(leaf, key)
         if leaf == before and old is not None and new is not None and old.pod.metadata.uid == new.pod.metadata.uid:
             if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
                 return  # a status update of a running member concerns nobody
-            if old.state is MemberState.ASSUMED and new.state is MemberState.RUNNING and self._as_expected(leaf):
+            if old.state in OURS and new.state is MemberState.RUNNING and self._as_expected(leaf):
                 return
         if new is not None and new.state is MemberState.PENDING and (old is None or old.state is new.state):
             return  # `pending` follows
@@ -178,7 +179,8 @@ class Members:
 
     def _moved(self, name: str, before: GroupKey, leaf: GroupKey | None) -> None:
         """The label that names its group changed: out of the old one."""
-        self.commits.moved(name, leaf)
+        if leaf is not None:
+            self.commits.begin(leaf)
         self._unlist(before, name)
         self._mark((before,), helps=True)
 
@@ -187,8 +189,11 @@ class Members:
         if pod.spec.node_name:
             return  # and bound, as the object says itself
         self.forest.assume(key, record.node_name)
-        if record.bind:
-            self.commits.begin([record])
+        leaf = self.forest.leaf_of(key)
+        if leaf is not None and record.state is not PodState.CONFIRMED:
+            self.commits.begin(leaf)
+        else:
+            self.forest.confirm(key)
 
     def lost(self, namespace: str, name: str) -> None:
         """A pod object is gone; after the engine has let go of its record."""
@@ -288,8 +293,8 @@ class Members:
         """Whether this pod is scheduled as part of a group (then it never queues alone)."""
         return self.forest.leaf_of_pod(record.namespace, record.name) is not None
 
-    def pending(self, record: PodRecord) -> None:
-        """A claimed pod is pending: new, changed, or come back after a failed bind. Queue its root when complete."""
+    def pending(self, record: PodRecord, *, failed: bool = False) -> None:
+        """A claimed pod is pending: new, changed, or back after its bind `failed`. Queue its root when complete."""
         key = PodKey(record.namespace, record.name)
         leaf = self.forest.leaf_of(key)
         if leaf is None:
@@ -301,7 +306,8 @@ class Members:
         if root is not None and record.key in root.records:
             root.records[record.key] = record
             back = True  # changed, not new
-        self._answered(record.key, failed=True)
+        if failed:
+            self.stumbled[leaf] = None
         self._mark((leaf,), helps=back)
 
     def placed(self, record: PodRecord) -> None:
@@ -312,13 +318,14 @@ class Members:
 
     def bound(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind."""
-        self._answered(record.key, failed=False)
+        leaf = self.forest.confirm(PodKey(record.namespace, record.name))
+        if leaf is not None:
+            self._answered(leaf)
 
     def gone(self, record: PodRecord, *, finished: bool) -> None:
         """A claimed pod was deleted, or `finished` (Succeeded, Failed: it may still satisfy its gang)."""
         leaf = self._leave(record)
         if leaf is not None:
-            self._answered(record.key, failed=False)
             self._mark((leaf,), helps=finished)
 
     def _leave(self, record: PodRecord) -> GroupKey | None:
@@ -395,17 +402,12 @@ class Members:
         if group is not None:
             self.conditions.say(group, "False", reason, message)
 
-    def _answered(self, pod: str, *, failed: bool) -> None:
-        if pod not in self.commits.awaited:
-            return
-        leaf = self.commits.answered(pod)
-        assert leaf is not None
-        if failed:
-            self.stumbled[leaf] = None
-        elif self.conditions.is_true(leaf) and not self.conditions.targets:
+    def _answered(self, leaf: Group | None) -> None:
+        """A member's bind is acknowledged, by the answer or by what the informer shows."""
+        if leaf is None or (self.conditions.is_true(leaf.key) and not self.conditions.targets):
             return  # everything was said
-        elif self.commits.enough(self.forest.group(leaf)):
-            head = self.forest.root_of(leaf)
+        if self.commits.enough(leaf):
+            head = self.forest.root_of(leaf.key)
             if head is not None:
                 self.notes.judged[head] = None
 

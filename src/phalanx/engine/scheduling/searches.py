@@ -21,6 +21,7 @@ from phalanx.engine.scheduling.group_preemption import HURRY, GroupPreemption
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.slices import Disturbed, Sliced
 from phalanx.engine.state.journal import Operation
+from phalanx.model.groups import Group
 from phalanx.model.objects import Node
 
 MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
@@ -219,5 +220,11 @@ def _same(before: Node | None, now: Node | None) -> bool:
 def _stamp(tree: Tree) -> tuple[Any, ...]:
     """What an attempt knows of its own pods and groups, as one value."""
     pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # the very records
-    groups = tuple((group.key, group.spec, tuple(group.counts)) for group in tree.forest.tree(tree.group.key))
+    groups = tuple((group.key, group.spec, _counts(group)) for group in tree.forest.tree(tree.group.key))
     return (tree.priority, pods, groups)
+
+
+def _counts(group: Group) -> tuple[int, ...]:
+    """Members by state; a bind that is answered changes nothing for the others."""
+    pending, assumed, confirmed, *others = group.counts
+    return (pending, assumed + confirmed, *others)

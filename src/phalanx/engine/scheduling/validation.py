@@ -12,7 +12,7 @@ from phalanx.engine.scheduling.group_lives import GroupState
 from phalanx.engine.scheduling.roots import Place
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
-from phalanx.model.groups import MemberState, PodKey
+from phalanx.model.groups import PLACED, Group, GroupKey, MemberState, PodKey
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
@@ -25,7 +25,6 @@ def validate(engine: Scheduler) -> None:
     _no_overcommit(engine)
     _nominations(engine)
     _forest(engine)
-    _commits(engine)
     _evictions(engine)
     _groups(engine)
     _catalogue(engine)
@@ -132,34 +131,34 @@ def _nominations(engine: Scheduler) -> None:
 def _forest(engine: Scheduler) -> None:
     """Members are in the state of their records, and pending ones in the root of their tree."""
     members, forest = engine.groups.members, engine.cluster.forest
+    seen: dict[GroupKey, Group] = {}
     for key, record in engine.pods.records.items():
         leaf = forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None:
             continue
         group = forest.named(leaf)
         assert group is not None
+        seen[leaf] = group
         member = group.members[PodKey(record.namespace, record.name)]
         if record.state is PodState.PENDING:
             assert key in members.waiting_pods.get(leaf, {}), f"{record} waits, and its group does not know"
-            assert member.state not in (MemberState.ASSUMED, MemberState.RUNNING), f"{record} is {member.state.name}"
+            assert member.state not in PLACED, f"{record} is {member.state.name}"
         elif record.assumed:
-            assert member.state is MemberState.ASSUMED, f"{record} is assumed, its member {member.state.name}"
+            confirmed = record.state is PodState.CONFIRMED
+            expected = MemberState.CONFIRMED if confirmed else MemberState.ASSUMED
+            assert member.state is expected, f"{record} is {record.state.name}, its member {member.state.name}"
             assert member.node == record.node_name, f"{record} is on {member.node} for its group"
+    for leaf, group in seen.items():
+        tally = [0] * len(MemberState)
+        for member in group.members.values():
+            tally[member.state] += 1
+        assert group.counts == tally, f"members of {leaf} by state"
     for leaf, pods in members.waiting_pods.items():
         assert pods, f"{leaf} has a list of nobody"
         for key, record in pods.items():
             assert engine.pods.records.get(key) is record, f"{key} waits in {leaf} and is gone"
             assert record.state is PodState.PENDING, f"{record} waits in {leaf} and has a node"
             assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{record} waits in {leaf}"
-
-
-def _commits(engine: Scheduler) -> None:
-    commits = engine.groups.commits
-    for key, leaf in commits.awaited.items():
-        record = engine.pods.records.get(key)
-        assert record is not None and record.node_name, f"the bind of {key} is awaited, and nobody is being bound"
-        assert engine.cluster.forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{key} left {leaf}"
-    commits.validate()
 
 
 def _evictions(engine: Scheduler) -> None:

@@ -16,6 +16,7 @@ from phalanx.model.groups.group import (
     PREEMPT_LOWER,
     Group,
     GroupSpec,
+    MemberState,
     Templates,
     read_templates,
     spec_of_object,
@@ -109,8 +110,14 @@ class GroupForest:
         leaf = self._leaf_of.get(pod)
         if leaf is None:
             return ()
-        self._roster.assumed[pod] = node
+        self._roster.assumed[pod] = (MemberState.ASSUMED, node)
         return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
+
+    def confirm(self, pod: PodKey) -> Group | None:
+        """The API server has acknowledged that placement. Answers the leaf if that is news."""
+        leaf = self._leaf_of.get(pod)
+        group = self._groups[leaf] if leaf is not None else None
+        return group if group is not None and self._roster.confirm(group, pod) else None
 
     def forget(self, pod: PodKey) -> Heads:
         """The placement was taken back."""

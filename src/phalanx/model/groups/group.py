@@ -22,19 +22,21 @@ PREEMPT_LOWER = "PreemptLowerPriority"
 
 class MemberState(enum.IntEnum):  # integers: counted with every event of every pod
     PENDING = 0
-    ASSUMED = 1  # placed by this scheduler, the write not yet confirmed
-    RUNNING = 2  # bound to a node
-    SUCCEEDED = 3  # counts only where its controller says that nothing takes its place (see `Group.complete`)
-    FAILED = 4  # does not count: somebody has to replace it
-    LEAVING = 5  # deleted before it got a node
-    FOREIGN = 6  # pending, but another scheduler's
-    ENDING = 7  # terminating on its node: dictates the domain, but is as good as gone
-    EARLIER = 8  # runs, but was bound for an earlier Workload of this name
+    ASSUMED = 1  # placed by this scheduler, the bind not yet answered
+    CONFIRMED = 2  # the bind is acknowledged, the object seen does not say so yet
+    RUNNING = 3  # bound to a node
+    SUCCEEDED = 4  # counts only where its controller says that nothing takes its place (see `Group.complete`)
+    FAILED = 5  # does not count: somebody has to replace it
+    LEAVING = 6  # deleted before it got a node
+    FOREIGN = 7  # pending, but another scheduler's
+    ENDING = 8  # terminating on its node: dictates the domain, but is as good as gone
+    EARLIER = 9  # runs, but was bound for an earlier Workload of this name
 
 
-KNOWN = frozenset({MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING})
-PLACED = frozenset({MemberState.ASSUMED, MemberState.RUNNING})
-ON_NODE = frozenset({MemberState.ASSUMED, MemberState.RUNNING, MemberState.ENDING})
+OURS = frozenset({MemberState.ASSUMED, MemberState.CONFIRMED})  # on a node by our word alone
+PLACED = OURS | {MemberState.RUNNING}
+KNOWN = PLACED | {MemberState.PENDING}
+ON_NODE = PLACED | {MemberState.ENDING}
 
 
 @dataclass(slots=True, eq=False)
@@ -170,6 +172,11 @@ class Group:
 
     def resort(self) -> None:
         self._sorted = None
+
+    @property
+    def binding(self) -> int:
+        """Members whose bind is not answered yet."""
+        return self.counts[MemberState.ASSUMED]
 
     def in_state(self, state: MemberState) -> list[Member]:
         return [m for m in self.members.values() if m.state is state]

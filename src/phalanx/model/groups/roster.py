@@ -14,7 +14,8 @@ class Roster:
     def __init__(self, ours: Callable[[str], bool]) -> None:
         self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
         self.leaf_of: dict[PodKey, GroupKey] = {}
-        self.assumed: dict[PodKey, str] = {}  # pod -> node this scheduler has placed it on
+        # Pods that this scheduler has placed, as long as their objects do not say so -> how far that is, and the node.
+        self.assumed: dict[PodKey, tuple[MemberState, str]] = {}
         self.changed: dict[GroupKey, None] = {}  # leaves whose members or rules changed since `take_changed`
 
     def take_changed(self) -> dict[GroupKey, None]:
@@ -36,6 +37,17 @@ class Roster:
         else:
             self._count(group, key, old, -1)
             self._count(group, key, member, +1)
+
+    def confirm(self, group: Group, key: PodKey) -> bool:
+        """Its bind is acknowledged: nothing that a tree counts changes. False: that was known."""
+        old = group.members[key]
+        if old.state is not MemberState.ASSUMED:
+            return False
+        self.assumed[key] = (MemberState.CONFIRMED, old.node)
+        group.members[key] = Member(old.pod, MemberState.CONFIRMED, old.node)
+        group.counts[MemberState.ASSUMED] -= 1
+        group.counts[MemberState.CONFIRMED] += 1
+        return True
 
     def remove(self, group: Group, key: PodKey) -> None:
         del self.leaf_of[key]
@@ -61,7 +73,7 @@ class Roster:
             ending = pod.metadata.deletion_timestamp is not None
             return (MemberState.ENDING if ending else MemberState.RUNNING), pod.spec.node_name
         if key in self.assumed:
-            return MemberState.ASSUMED, self.assumed[key]
+            return self.assumed[key]
         if pod.metadata.deletion_timestamp is not None:
             return MemberState.LEAVING, ""
         return (MemberState.PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
