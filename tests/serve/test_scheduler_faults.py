@@ -83,7 +83,7 @@ def used(pods: list[Json]) -> Counter[str]:
 
 def play(kubeconfig: Path, scenario: Callable[[HttpClient], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with HttpClient(load(kubeconfig), timeout=10) as client, asyncio.timeout(120):
+        async with HttpClient(load(kubeconfig), timeout=10) as client, asyncio.timeout(240):
             await scenario(client)
 
     asyncio.run(main())
@@ -112,20 +112,20 @@ def test_a_scheduler_survives_restarts_of_its_server_and_loses_no_pod(start: Cal
     async def scenario(client: HttpClient) -> None:
         for number in range(10):
             await client.create(NODES, node(f"n{number}"))
-        made = asyncio.Event()
+        made = 0
 
         async def create() -> None:
+            nonlocal made
             for number in range(150):
                 await create_surely(client, PODS, pod(f"p{number:03d}"), "default")
-            made.set()
+                made += 1
 
         creating = asyncio.create_task(create())
-        lives = 0
-        while not made.is_set() or lives < 5:
-            await asyncio.sleep(0.15)  # let some binds be under way; any moment will do
+        for life in range(1, 6):  # each dies while pods are being made and others bound
+            while made < life * 25:
+                await asyncio.sleep(0.01)
             server.kill()
             await asyncio.to_thread(server.live)
-            lives += 1
         await creating
         pods = await until_bound(client, 150)
         assert max(used(pods).values()) <= 16
