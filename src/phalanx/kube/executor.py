@@ -3,7 +3,8 @@
 Binds and evictions run concurrently. Status writes are slower lanes of their own: the latest wish per object wins,
 so a message that changes ten times while the server is busy costs one write, and no status ever delays a bind.
 A bind whose answer was lost is resolved by reading the pod or by the informer's word, never by guessing: until then it
-has no outcome, so that the engine keeps its room.
+has no outcome, so that the engine keeps its room. An eviction does not overtake the binds of its pod's gang: a gang is
+bound whole, or given back whole, before somebody else makes room in it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
@@ -35,6 +37,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.kube.status import StatusWriter
+from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.model.objects import Pod
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,15 @@ WORTH_TELLING = 4
 LEASE_RAN_OUT = "the lease was not renewed in time: somebody else may lead by now"
 Answer = tuple[str, str]  # problem, "" when it was done; message
 _POD = msgspec.json.Decoder(Pod)
+
+
+@dataclass(slots=True)
+class _GroupBinds:
+    """Binds of one group that were asked for together."""
+
+    pods: set[str] = field(default_factory=set)  # uids
+    left: int = 0
+    known: asyncio.Event = field(default_factory=asyncio.Event)  # all of them are
 
 
 class Executor:
@@ -76,6 +88,7 @@ class Executor:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._binding: dict[str, _GroupBinds] = {}  # by the group's uid, while any is under way
         self._doubtful: dict[str, tuple[d.Bind, asyncio.Future[Answer]]] = {}  # by "namespace/name"
 
     def submit(self, decisions: list[d.Decision]) -> None:
@@ -90,6 +103,10 @@ class Executor:
                 case _:
                     self._in_flight += 1
                     self._idle.clear()
+                    if isinstance(decision, d.Bind) and (group := decision.annotations.get(BOUND_IN_GROUP)):
+                        binds = self._binding.setdefault(group, _GroupBinds())
+                        binds.pods.add(decision.uid)
+                        binds.left += 1
                     self._urgent.put_nowait(decision)
 
     @property
@@ -126,7 +143,18 @@ class Executor:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+            if isinstance(decision, d.Bind):
+                self._bind_is_known(decision)
             self._report(Outcome(decision.id, problem, message))
+
+    def _bind_is_known(self, bind: d.Bind) -> None:
+        group = bind.annotations.get(BOUND_IN_GROUP, "")
+        binds = self._binding.get(group)
+        if binds is not None:
+            binds.left -= 1
+            if not binds.left:
+                binds.known.set()
+                del self._binding[group]
 
     async def _perform(self, decision: d.Decision) -> tuple[str, str]:
         try:
@@ -220,6 +248,9 @@ class Executor:
         return told.result() if told.done() else None
 
     async def _evict(self, evict: d.Evict) -> None:
+        for binds in tuple(self._binding.values()):
+            if evict.uid in binds.pods:
+                await binds.known.wait()  # they stand before it in the queue: each has a worker by now
         if not self._may_act():
             raise ServiceUnavailable(LEASE_RAN_OUT)
         condition = {
