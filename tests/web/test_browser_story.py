@@ -104,7 +104,12 @@ def sees_gangs_arrive(page: Any, up: Up) -> None:
     page.locator("#view h2", has_text="node-00003").wait_for()
     page.keyboard.press("Escape")
     bars = page.locator("#room")
-    assert bars.get_by_text("in rack-").count() == 1  # the largest gang of whole nodes in one rack
+    largest = bars.get_by_text("in rack-")
+    assert largest.count() == 1  # the largest gang of whole nodes in one rack
+    many = int(largest.inner_text().split()[0])
+    largest.click()  # and the scheduler says the same of it
+    page.locator(".outlook .card[data-fits='1']", has_text="largest").wait_for()
+    until(page, f"(c, map) => map.overlay?.marks.size === {many}", "the largest gang is not marked")
 
 
 def opens_a_gang(page: Any) -> None:
@@ -193,7 +198,10 @@ def watches_a_preemption(page: Any, up: Up) -> None:
         gated = {**pod, "schedulingGates": [{"name": "example.com/wait"}]}
         meta = {"name": f"urgent-{number}", "annotations": {"simulation.phalanx.dev/run-seconds": "3600"}}
         up.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": gated})
+    until(page, "(c) => c.queue.roots.length === 2", "the urgent gang is not in the queue")
     page.get_by_role("tab", name="Plan").click()
+    page.locator(".verdict").wait_for()
+    assert page.get_by_label("Make room for").input_value() == page.evaluate("phalanx.cluster.queue.roots[0].key")
     page.get_by_label("Make room for").select_option(label="urgent (default, priority 1000)")
     page.locator(".verdict[data-result=plan]").wait_for()
     page.locator(".card.goes").first.wait_for()
@@ -233,6 +241,8 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     for number in range(24):
         up.kube.ask("DELETE", f"/api/v1/namespaces/default/pods/urgent-{number}")
     until(page, "(c) => ![...c.groups.keys()].some((k) => k.endsWith('/urgent'))", "the urgent gang did not go")
+    up.kube.apply((EXAMPLES / "workload-v1alpha1.yaml").read_text())
+    until(page, "(c) => [...c.groups].some(([k, g]) => k.startsWith('workload/') && g.placed === 2)", "no implicit group")
     until(page, "(c) => !c.queue.roots.some((r) => r.place === 'active')", "the queue does not come to rest")
     shutil.copy(up.recording, recording)
     page.locator("#recording").set_input_files(str(recording))
@@ -242,6 +252,10 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     assert most > 10
     pods = "[...phalanx.map.cluster.nodes.values()].reduce((sum, n) => sum + n.used.at(-1), 0)"
     at_the_end = page.evaluate(pods)
+    implicit = "workload/default/workload-v1alpha1/pair/a"  # no object of its own, and its colour on the map all the same
+    held = f"[...phalanx.map.cluster.nodes.values()].reduce((sum, n) => sum + (n.shares['{implicit}']?.[0] ?? 0), 0)"
+    assert page.evaluate(held) == 2
+    page.locator("#legend").get_by_text("workload-v1alpha1/pair/a").wait_for()
     scrub.fill("0")
     page.locator(".moment").get_by_text("before anything was decided").wait_for()
     at_the_start = page.evaluate(pods)
@@ -251,6 +265,9 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     scrub.fill(str(most))
     assert page.evaluate(pods) == at_the_end  # there and back again
     scrub.fill(str(most // 2))
+    waits = page.locator(".played .card", has_text="evaluation")
+    waits.get_by_text("Needs 24 pods at once").wait_for()  # why it waited then
+    page.locator("#view").evaluate("(view) => view.scrollTo(0, 0)")
     shot(page, "time")
     accessible(page, "a recording")
     page.get_by_role("button", name="Back to live").click()

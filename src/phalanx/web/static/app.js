@@ -31,6 +31,7 @@ const views = {
   plan: planView(app), time: timeView(app), node: nodeView(app),
 };
 const guide = new Guide(app);
+room.ask = app.tryGang;
 let current = null;
 
 // ---- where we are
@@ -41,7 +42,8 @@ export function go(name, argument = "") {
   else location.hash = to;
 }
 
-const wide = () => matchMedia("(min-width: 1000px)").matches;
+const wide = () => matchMedia("(min-width: 1000px)").matches; // then the map is always there, and has no tab
+app.wide = wide;
 
 function route() {
   const [, name = "", ...rest] = location.hash.split("/");

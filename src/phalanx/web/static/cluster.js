@@ -160,13 +160,13 @@ export class Cluster extends EventTarget {
         level.domains.set(domain, (level.domains.get(domain) ?? 0) + slots);
       }
     }
-    const found = [{ name: "node", best, fits: most }];
+    const found = [{ name: "node", key: "kubernetes.io/hostname", best, fits: most }];
     for (const level of levels.reverse()) {
       let name = "", fits = -1;
       for (const [domain, slots] of level.domains) if (slots > fits) [name, fits] = [domain, slots];
-      found.push({ name: level.name, best: name, fits: Math.max(0, fits) });
+      found.push({ name: level.name, key: this.keys[level.level], best: name, fits: Math.max(0, fits) });
     }
-    found.push({ name: "cluster", best: "", fits: all });
+    found.push({ name: "cluster", key: "", best: "", fits: all });
     return found;
   }
 }

@@ -37,8 +37,10 @@ export function refresh(element, ...children) {
   const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const next = document.createElement(element.tagName);
   append(next, children);
-  if (next.innerHTML === element.innerHTML && !next.querySelector("[data-live]")) return;
-  element.replaceChildren(...next.childNodes);
+  const value = next.value; // of a select: options that move from one to the other lose which of them was chosen
+  if (next.innerHTML !== element.innerHTML || next.querySelector("[data-live]")) element.replaceChildren(...next.childNodes);
+  else if (value === element.value) return;
+  if (value !== undefined) element.value = value;
   if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 

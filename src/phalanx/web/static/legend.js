@@ -35,7 +35,7 @@ export function legend(element, map) {
     largest.slice(0, MOST).map(([key, pods]) => h("button", {
       type: "button", class: "key", "data-focus": `legend ${key}`, title: parts(key).name, "aria-label": `Show ${parts(key).name} on the map`,
       onclick: () => (location.hash = `#/group/${key.split("/").map(encodeURIComponent).join("/")}`),
-    }, h("i", { style: { background: gang(cluster.hue(key)) } }), short(parts(key).name), h("small", {}, pods))),
+    }, h("i", { style: { background: gang(cluster.hue(key)) } }), h("span", {}, short(parts(key).name)), h("small", {}, pods))),
     largest.length > MOST ? h("span", { class: "key" }, `and ${largest.length - MOST} more`) : "",
     alone ? entry(LONE(), "pods without a group") : "");
 }

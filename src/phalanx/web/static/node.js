@@ -22,7 +22,7 @@ export function nodeView(app) {
     if (!node) return show(element, h("h2", {}, name), h("p", { class: "empty" }, problem || "This node is not there."));
     const held = Object.entries(node.shares);
     show(element,
-      h("a", { class: "back", href: "#/queue" }, "‹ Queue"),
+      h("a", { class: "back", href: "#/map" }, app.wide() ? "‹ Queue" : "‹ Map"),
       h("h2", {}, name),
       h("p", { class: "muted" }, node.domains.map((domain, level) => domain || `no ${levelName(cluster.keys[level])}`).join(" › "), " · ", stateOf(node)[0]),
       h("ul", { class: "gauges" }, cluster.resources.map((resource, index) => h("li", {},

@@ -10,7 +10,7 @@ export function queueView(app) {
   const { cluster } = app;
   const picked = { namespace: "", workload: "", reason: "" };
   const answers = new Map(); // root -> {state, why}
-  let element, list, bar, asking = false;
+  let element, list, bar, asking = false, several = false; // several namespaces: then each card names its own
 
   const stateOf = (root) => `${root.place} ${root.attempts} ${root.message}`;
   const roots = () => cluster.queue.roots.filter((root) =>
@@ -19,29 +19,31 @@ export function queueView(app) {
     (!picked.reason || reason(root) === picked.reason));
 
   function choice(name, label, values) {
-    const all = [...new Set(values)].filter(Boolean).sort();
-    if (picked[name] && !all.includes(picked[name])) all.push(picked[name]);
+    const many = new Map();
+    for (const value of values) if (value) many.set(value, (many.get(value) ?? 0) + 1);
+    if (picked[name] && !many.has(picked[name])) many.set(picked[name], 0);
     return h("label", { class: "select" }, h("span", {}, label),
       h("select", { "data-focus": `filter ${name}`, onchange: (event) => ((picked[name] = event.target.value), update()) },
         h("option", { value: "" }, "all"),
-        all.map((value) => h("option", { value, selected: value === picked[name] }, value))));
+        [...many].sort().map(([value, count]) => h("option", { value, selected: value === picked[name] }, `${value} (${number(count)})`))));
   }
 
   function row(root, index) {
     const answer = answers.get(root.key)?.why;
     const helps = (answer?.relaxations ?? []).filter((relaxation) => relaxation.fits);
     const waits = answer?.queue?.waitsFor ?? [];
+    const told = gist(root.message); // the scheduler's exact words are on the card that this one opens
     return h("li", { class: "card waits", "data-root": root.key },
       h("a", { class: "card-title", href: `#/why/${root.key}`, "data-focus": root.key },
         h("span", { class: "order", "aria-label": `number ${index + 1}` }, index + 1),
-        h("b", { title: root.name }, short(root.name)), h("span", { class: "muted" }, root.namespace)),
-      gist(root.message) ? h("p", { class: "gist" }, gist(root.message)) : "",
-      h("p", { class: gist(root.message) ? "why small muted" : "why", title: root.message }, root.message || (root.place === "active" ? "waiting for its turn" : "no reason told yet")),
+        h("b", { title: root.name }, short(root.name))),
+      h("p", { class: told ? "why gist" : "why", title: root.message }, told || root.message || (root.place === "active" ? "waiting for its turn" : "no reason told yet")),
       helps.length ? h("p", { class: "help" }, "Would help: ", h("b", {}, helps[0].text), helps.length > 1 ? ` and ${helps.length - 1} more` : "") : "",
       waits.length ? h("p", { class: "muted small" }, "Tried again when ", waits.slice(0, 2).join(", or ")) : "",
       h("p", { class: "chips" },
         h("span", { class: "chip", "data-place": root.place }, PLACES[root.place] ?? root.place),
         h("span", { class: "chip" }, plural(root.pods, "pod")),
+        several ? h("span", { class: "chip" }, root.namespace) : "",
         root.priority ? h("span", { class: "chip" }, `priority ${number(root.priority)}`) : "",
         root.workload && short(root.workload) !== short(root.name) ? h("span", { class: "chip" }, short(root.workload)) : "",
         h("span", { class: "chip" }, `for ${age(cluster.now - root.asked)}`)));
@@ -49,6 +51,7 @@ export function queueView(app) {
 
   function update() {
     const all = cluster.queue.roots, found = roots();
+    several = new Set(all.map((root) => root.namespace)).size > 1;
     refresh(bar,
       choice("namespace", "Namespace", all.map((root) => root.namespace)),
       choice("workload", "Workload", all.map((root) => root.workload)),

@@ -22,9 +22,12 @@ function requests(pod) {
   return sum;
 }
 
-const groupOf = (pod) => {
-  const name = pod.spec?.schedulingGroup?.podGroupName;
-  return name ? `podgroup/${pod.metadata.namespace}/${name}` : "";
+// As the scheduler reads it: the field, else KEP-4671's reference (an implicit group, of which there is no object), else our label.
+const groupOf = ({ metadata, spec }) => {
+  const from = spec?.workloadRef;
+  const name = spec?.schedulingGroup?.podGroupName ?? (from?.name ? "" : metadata.labels?.["scheduling.phalanx.dev/pod-group"]);
+  if (name) return `podgroup/${metadata.namespace}/${name}`;
+  return from?.name ? `workload/${metadata.namespace}/${from.name}/${from.podGroup ?? ""}/${from.podGroupReplicaKey ?? ""}` : "";
 };
 
 export class Recording {
@@ -37,6 +40,7 @@ export class Recording {
     this.done = 0; // changes applied
     this.nodes = new Map();
     this.pods = new Map();
+    this.told = new Map(); // root or group -> why it waits, as it was last told
     this.placed = this.waiting = 0;
   }
 
@@ -95,6 +99,7 @@ export class Recording {
       this.swap(this.pods, key, over ? undefined : {
         node: object.spec?.nodeName || (before?.uid === object.metadata.uid ? before.node : ""), uid: object.metadata.uid, group: groupOf(object),
         needs: before?.uid === object.metadata.uid ? before.needs : requests(object), priority: object.spec?.priority ?? 0, leaving: Boolean(object.metadata.deletionTimestamp),
+        asked: object.metadata.creationTimestamp ?? "", gated: Boolean(object.spec?.schedulingGates?.length),
       }, "pod");
     } else if (event.event === "PodGroupChanged") {
       const key = `podgroup/${object.metadata.namespace}/${object.metadata.name}`;
@@ -130,6 +135,10 @@ export class Recording {
     this.changes.push({ what, key, before, after });
   }
 
+  tell(key, { status = "False", message }) {
+    this.swap(this.told, key, status === "False" ? message : undefined, "told");
+  }
+
   decision(decision, now) {
     const of = `${decision.namespace}/${decision.name}`;
     const words = {
@@ -144,8 +153,15 @@ export class Recording {
         if (pod) this.swap(this.pods, of, { ...pod, leaving: true }, "pod");
         return [`${decision.name} has to go`, decision.message];
       },
-      SetPodCondition: () => [`${decision.name}: ${decision.reason}`, decision.message],
-      SetGroupCondition: () => [`${decision.kind ?? "PodGroup"} ${decision.name}: ${decision.reason}`, decision.message],
+      SetPodCondition: () => {
+        const group = this.pods.get(of)?.group;
+        if (!group || group.startsWith("workload/")) this.tell(group || `pod/${of}`, decision);
+        return [`${decision.name}: ${decision.reason}`, decision.message];
+      },
+      SetGroupCondition: () => {
+        this.tell(`${(decision.kind ?? "PodGroup").toLowerCase()}/${of}`, decision);
+        return [`${decision.kind ?? "PodGroup"} ${decision.name}: ${decision.reason}`, decision.message];
+      },
     }[decision.decision];
     if (!words) return; // events repeat what conditions say
     const [text, why] = words();
@@ -168,6 +184,7 @@ export class Recording {
     if (!this.cluster.keys.length) this.cluster.keys = KEYS.filter((key) => domains.get(key).size).slice(-1);
     this.nodes = new Map();
     this.pods = new Map();
+    this.told = new Map();
     this.placed = this.waiting = 0;
     this.done = 0;
   }
@@ -175,7 +192,7 @@ export class Recording {
   seek(index) {
     this.at = index;
     const upto = index ? this.moments[index - 1].upto : this.moments[0] ? this.first() : 0;
-    const far = Math.abs(upto - this.done) > 200;
+    const far = Math.abs(upto - this.done) > 40;
     while (this.done < upto) this.turn(this.changes[this.done], this.changes[this.done++].after);
     while (this.done > upto) this.turn(this.changes[--this.done], this.changes[this.done].before);
     if (far) this.cluster.fresh.clear(); // a jump is no news of each node
@@ -190,10 +207,15 @@ export class Recording {
 
   turn({ what, key }, value) {
     if (what === "node") return this.setNode(key, value);
+    if (what === "told") return value === undefined ? this.told.delete(key) : this.told.set(key, value);
     if (what === "group") {
       if (value) this.cluster.groups.set(key, value);
       else this.cluster.groups.delete(key);
       return this.cluster.paint();
+    }
+    if (value?.group.startsWith("workload/") && !this.cluster.groups.has(value.group)) {
+      this.cluster.groups.set(value.group, { parent: "" });
+      this.cluster.paint();
     }
     const before = this.pods.get(key);
     if (before) this.count(before, -1);
@@ -201,6 +223,20 @@ export class Recording {
       this.pods.set(key, value);
       this.count(value, 1);
     } else this.pods.delete(key);
+  }
+
+  // Who waits at this moment: roots by priority, then by when they came; what is held at a gate comes last.
+  queue() {
+    const found = new Map();
+    for (const [name, pod] of this.pods) {
+      if (pod.node || pod.leaving) continue;
+      const key = pod.group ? this.cluster.rootOf(pod.group) : `pod/${name}`;
+      const root = found.get(key) ?? { key, pods: 0, priority: pod.priority, asked: pod.asked, gated: pod.gated, message: this.told.get(key) ?? "" };
+      root.pods++;
+      if (pod.asked < root.asked) root.asked = pod.asked;
+      found.set(key, root);
+    }
+    return [...found.values()].sort((a, b) => a.gated - b.gated || b.priority - a.priority || (a.asked < b.asked ? -1 : a.asked > b.asked ? 1 : a.key < b.key ? -1 : 1));
   }
 
   setNode(name, value) {

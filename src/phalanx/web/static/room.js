@@ -77,16 +77,39 @@ export class Room {
     });
   }
 
+  // A gang of so many pods of the shape in the fields, held together on a level.
+  manifest(key, pods) {
+    const limits = this.names.map((name, index) => [name, Number(this.inputs[index].value) || 0]).filter(([, value]) => value > 0)
+      .map(([name, value]) => `${name}: ${JSON.stringify(name === "memory" ? `${Math.round(value * 1024)}Mi` : String(value))}`);
+    return `apiVersion: batch/v1
+kind: Job
+metadata: {name: largest}
+spec:
+  parallelism: ${pods}
+  completions: ${pods}
+  scheduling:
+    schedulingPolicy: {gang: {}}
+${key ? `    schedulingConstraints: {topology: [{key: ${key}}]}\n` : ""}  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: main
+        image: example/train:1
+        resources: {limits: {${limits.join(", ")}}}
+`;
+  }
+
   update() {
     if (!this.map.cluster.nodes.size) return;
     if (this.more.open) refresh(this.table, this.rows());
     const found = this.map.cluster.room(this.shape());
     const most = Math.max(1, found.at(-1).fits);
-    refresh(this.bars, found.map(({ name, best, fits }) => h("li", {},
+    refresh(this.bars, found.map(({ name, key, best, fits }) => h("li", {},
       h("span", { class: "room-name" }, name === "cluster" ? "anywhere" : `one ${name}`),
       h("span", { class: "gauge" }, h("i", { style: { width: `${(100 * Math.sqrt(fits / most)).toFixed(1)}%` } })),
-      h("span", { class: "num" }, h("b", {}, number(fits)), best && fits ? ` in ${best}` : ""))));
-    this.bars.title = "Counted from free room on nodes that take pods; rules of pods about each other are not looked at.";
+      fits && this.ask ? h("button", { type: "button", class: "num ask", "data-focus": `room ${name}`, title: "Ask the scheduler: opens what-if with such a gang", onclick: () => this.ask(this.manifest(key, fits), `A gang of ${plural(fits, "such pod")}${key ? ` in one ${name}` : ""}`) },
+        h("b", {}, number(fits)), best ? ` in ${best}` : "") : h("span", { class: "num" }, h("b", {}, number(fits))))));
+    this.bars.title = "Counted from free room on nodes that take pods. Click a number to ask the scheduler itself.";
     this.bars.setAttribute("aria-label", `Largest gang of this shape that fits: ${found.map((f) => `${plural(f.fits, "pod")} in one ${f.name}`).join("; ")}`);
   }
 }

@@ -3,10 +3,11 @@
 import { $, h, refresh, show } from "./dom.js";
 import { plot } from "./plot.js";
 import { Recording } from "./recording.js";
-import { age, clock, number, percent, plural, resourceName } from "./words.js";
+import { age, clock, gist, number, parts, percent, plural, resourceName, short } from "./words.js";
 
 const TONES = ["a", "b", "c"];
 const LARGEST = 512 << 20;
+const QUEUED = 12; // of those who wait at a moment of a recording
 
 export function timeView(app) {
   const { cluster } = app;
@@ -94,16 +95,24 @@ export function timeView(app) {
       h("p", { class: "decision", "data-kind": moment?.kind ?? "" }, moment ? [h("span", { class: "chip" }, moment.kind), " ", moment.text] : "before anything was decided"),
       moment?.why ? h("p", { class: "muted" }, moment.why) : "",
       h("p", { class: "muted small" }, `${plural(recording.cluster.nodes.size, "node")}, ${plural(recording.placed, "pod")} placed, ${plural(recording.waiting, "pod")} waiting`));
+    const queue = recording.queue();
+    show(element.queue, h("h3", {}, queue.length ? `${plural(queue.length, "entry", "entries")} in the queue at this moment` : "Nobody waited at this moment"),
+      h("ol", { class: "cards" }, queue.slice(0, QUEUED).map((root) => h("li", { class: "card waits slim", "data-root": root.key },
+        h("p", {}, h("b", { title: parts(root.key).name }, short(parts(root.key).name)), h("span", { class: "muted" }, ` ${plural(root.pods, "pod")}${root.priority ? ` · priority ${number(root.priority)}` : ""}`)),
+        h("p", { class: "why small", title: root.message }, root.gated ? "held at a gate" : gist(root.message) || root.message || "not tried yet")))),
+      queue.length > QUEUED ? h("p", { class: "muted small" }, `and ${number(queue.length - QUEUED)} more`) : "");
   }
 
   function controls() {
     if (!player?.isConnected) return;
+    element.classList.toggle("recorded", Boolean(recording)); // it comes first then: the hour is about now
     const pick = h("label", { class: "button" }, recording ? "Open another" : "Open a recording", h("input", { type: "file", class: "sr", id: "recording", accept: ".jsonl,.json", onchange: (event) => event.target.files[0] && load(event.target.files[0]) }));
     if (!recording)
       return show(player, problem ? h("p", { class: "problem", role: "alert" }, problem) : "",
         h("p", { class: "muted" }, "Made with ", h("code", {}, "phalanx up --record run.jsonl"), ". It is read in this browser and sent nowhere."), pick);
     element.slider = h("input", { type: "range", id: "scrub", min: 0, max: recording.moments.length, value: recording.at, "aria-label": "Moment of the recording", oninput: (event) => { stop(); at(Number(event.target.value)); } });
     element.moment = h("div", { class: "moment", "aria-live": "polite" });
+    element.queue = h("div", {});
     const step = (by) => { stop(); at(Math.max(0, Math.min(recording.moments.length, recording.at + by))); };
     show(player, problem ? h("p", { class: "problem" }, problem) : "", element.slider,
       h("div", { class: "row" },
@@ -111,7 +120,7 @@ export function timeView(app) {
         h("button", { type: "button", class: "primary", id: "play", onclick: play }, playing ? "Pause" : "Play"),
         h("button", { type: "button", id: "on", "aria-label": "One decision on", onclick: () => step(1) }, "on ▸"),
         h("span", { class: "grow" }), pick),
-      element.moment);
+      element.moment, element.queue);
     told();
   }
 
@@ -119,7 +128,8 @@ export function timeView(app) {
     open(view) {
       plots = h("div", { class: "plots" });
       player = h("div", { class: "player" });
-      element = h("div", {}, h("h2", {}, "Time"), h("h3", {}, "The last hour"), plots, h("h3", {}, "A recording"), player);
+      element = h("div", { class: "times" }, h("h2", {}, "Time"), h("section", { class: "hour" }, h("h3", {}, "The last hour"), plots),
+        h("section", { class: "played" }, h("h3", {}, "A recording"), player));
       show(view, element);
       update();
       controls();

@@ -52,6 +52,18 @@ export const short = (name) =>
     .replace(/-[0-9a-f]{8,10}-[a-z0-9.-]*-pgt-(\d+)-[0-9a-f]{8,10}$/, (_, number) => (number === "0" ? "" : `-${number}`))
     .replace(/-[0-9a-f]{8,10}$/, "");
 
+// What ruled most of them out, in few words.
+function ruledOut(text) {
+  const all = [...text.matchAll(/(\d+) \w+ ruled out by ([^,;]+)/g)].sort((a, b) => b[1] - a[1]);
+  const why = all[0]?.[2] ?? "";
+  const short = /Insufficient ([\w./-]+)/.exec(why);
+  if (short) return `short of ${resourceName(short[1])}`;
+  if (/node affinity\/selector/.test(why)) return "nodes do not match its node selector";
+  if (/taint/.test(why)) return "taints it does not tolerate";
+  if (/unschedulable/.test(why)) return "nodes are cordoned";
+  return "";
+}
+
 // The heart of a message in the scheduler's exact words, as one would say it; "" where it is not of a known form.
 export function gist(message) {
   const text = message ?? "";
@@ -61,8 +73,10 @@ export function gist(message) {
   if (!room) return "";
   const [, needed, what, , level, best, fits, limit] = room;
   const where = level ? ` in one ${level}` : "";
-  const there = best ? `the best one, ${best}, has room for ${fits}` : `there is room for ${fits}`;
-  return `Needs ${needed} ${what} at once${where}; ${there}${limit ? ` (short of ${resourceName(limit)})` : ""}`;
+  const none = fits === "0";
+  const there = best && !none ? `the best one, ${best}, has room for ${fits}` : none ? "there is room for none" : `there is room for ${fits}`;
+  const because = limit ? `short of ${resourceName(limit)}` : ruledOut(text);
+  return `Needs ${needed} ${what} at once${where}; ${there}${because ? ` (${because})` : ""}`;
 }
 
 // Why a root waits, in a word or two: what the filter of the queue offers.
@@ -73,6 +87,7 @@ export function reason(root) {
   const limit = /limited by ([\w./-]+)|Insufficient ([\w./-]+)/.exec(text);
   if (limit) return `short of ${resourceName((limit[1] ?? limit[2]).replace(/[.;,)]+$/, ""))}`;
   if (/untolerated taint/.test(text)) return "taints";
+  if (/node affinity\/selector/.test(text)) return "node selector";
   if (/affinity|selector/.test(text)) return "affinity";
   if (root.place === "active" || root.place === "attempt") return "next to be tried";
   if (root.place === "backoff") return "backing off";
