@@ -235,3 +235,33 @@ def test_keys_have_names() -> None:
     assert named("\x1b[A\x1bOBj\x1b[5~\x1b\r\t/ü\x7f\x1b[200~x") == [
         "up", "down", "j", "pageup", "escape", "enter", "tab", "/", "ü", "backspace", "x",
     ]  # fmt: skip
+
+
+def test_forty_waiting_gangs_are_told_apart_on_a_small_screen() -> None:
+    roots = state(roots=4)["queue"]["roots"]
+    names = ["eval-1-5c9f7b6d8f-eval-1-pgt-0-7887bf9bd8", "eval-2-5c9f7b6d8f-eval-2-pgt-0-7887bf9bd9",
+             "pretraining-of-a-large-model-seed-11", "pretraining-of-a-large-model-seed-12"]  # fmt: skip
+    words = ["needs 9 pods in one rack; best rack rack-0 fits 0; 4 racks ruled out by Insufficient nvidia.com/gpu",
+             "needs 4 pods; room for 0; 32 nodes ruled out by node(s) didn't match Pod's node affinity/selector",
+             "needs 24 pods; room for 20 (limited by nvidia.com/gpu); 12 nodes ruled out by something else",
+             "PodGroup x has 3 of 8 pods, 5 missing"]  # fmt: skip
+    for number, root in enumerate(roots):
+        root |= {
+            "name": names[number],
+            "key": f"podgroup/team/{names[number]}",
+            "namespace": f"team-{number}",
+            "message": words[number],
+        }
+    screen = Screen("here", state(queue={"roots": roots, "total": 4, "pods": 16, "oldest": 1.0}))
+    drawn = screen.draw(80, 24).plain.split("\n")
+    assert "PRIO" not in drawn[2]  # the same in all rows
+    assert [line.split()[1] for line in drawn[3:5]] == ["eval-1", "eval-2"]
+    assert drawn[5] != drawn[6] and "seed-11" in drawn[5] and "seed-12" in drawn[6]
+    wide = screen.draw(140, 24).plain.split("\n")
+    for line, reason in zip(wide[3:7], ("no rack has room: gpu", "no room: node selector", "room for 20: gpu",
+                                        "5 of 8 pods are not there"), strict=True):  # fmt: skip
+        assert reason in line
+    screen.press("/")
+    for letter in "pgt-0":  # the whole name is searched, too
+        screen.press(letter)
+    assert "eval-1" in screen.draw(80, 24).plain and "seed" not in screen.draw(80, 24).plain

@@ -242,7 +242,9 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
         up.kube.ask("DELETE", f"/api/v1/namespaces/default/pods/urgent-{number}")
     until(page, "(c) => ![...c.groups.keys()].some((k) => k.endsWith('/urgent'))", "the urgent gang did not go")
     up.kube.apply((EXAMPLES / "workload-v1alpha1.yaml").read_text())
-    until(page, "(c) => [...c.groups].some(([k, g]) => k.startsWith('workload/') && g.placed === 2)", "no implicit group")
+    until(
+        page, "(c) => [...c.groups].some(([k, g]) => k.startsWith('workload/') && g.placed === 2)", "no implicit group"
+    )
     until(page, "(c) => !c.queue.roots.some((r) => r.place === 'active')", "the queue does not come to rest")
     shutil.copy(up.recording, recording)
     page.locator("#recording").set_input_files(str(recording))
@@ -252,7 +254,9 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     assert most > 10
     pods = "[...phalanx.map.cluster.nodes.values()].reduce((sum, n) => sum + n.used.at(-1), 0)"
     at_the_end = page.evaluate(pods)
-    implicit = "workload/default/workload-v1alpha1/pair/a"  # no object of its own, and its colour on the map all the same
+    implicit = (
+        "workload/default/workload-v1alpha1/pair/a"  # no object of its own, and its colour on the map all the same
+    )
     held = f"[...phalanx.map.cluster.nodes.values()].reduce((sum, n) => sum + (n.shares['{implicit}']?.[0] ?? 0), 0)"
     assert page.evaluate(held) == 2
     page.locator("#legend").get_by_text("workload-v1alpha1/pair/a").wait_for()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from phalanx.cli.output import table
-from phalanx.cli.words import age, amount, plural, short
+from phalanx.cli.words import age, amount, gist, plural, short, short_names
 from phalanx.serve.reading import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
 Json = dict[str, Any]
@@ -24,6 +25,7 @@ HELP = "tab view · ↑↓ move · / search · enter why · p plan · q quit"
 HELP_DETAIL = "↑↓ scroll · q back"
 MOST_REASON = 4  # lines of the chosen row's reason
 MOST_RESOURCES = 3
+LABEL = re.compile(r" +\w[\w ]{2,10}: +")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,9 @@ class Screen:
         view = self.view if view is None else view
         found = (self._queue, self._groups, self._racks)[view]()
         wanted = self.search.lower()
-        return [row for row in found if wanted in " ".join((*row.cells, row.more)).lower()] if wanted else found
+        return (
+            [row for row in found if wanted in " ".join((*row.cells, row.more, row.ask)).lower()] if wanted else found
+        )
 
     def chosen(self) -> Row | None:
         rows = self.rows()
@@ -124,18 +128,19 @@ class Screen:
     def _queue(self) -> list[Row]:
         rows = []
         roots = self.state["queue"]["roots"]
-        several = len({root["namespace"] for root in roots}) > 1
+        names = short_names({root["name"] for root in roots})
         for number, root in enumerate(roots, 1):
             place = PLACES.get(root["place"], root["place"])
             kind = "pod " if root["key"].startswith("pod/") else ""
             cells = (
                 str(number),
-                f"{kind}{root['namespace']}/{root['name']}" if several else f"{kind}{root['name']}",
+                kind + names[root["name"]],
+                root["namespace"],
                 str(root["pods"]),
                 str(root["priority"]),
                 age(self.state["now"] - root["asked"]),
                 place,
-                _gist(root["message"]),
+                gist(root["message"]),
             )
             rows.append(Row(cells, root["message"] or "not tried yet", root["key"], COLOURS.get(place, "")))
         return rows
@@ -147,20 +152,19 @@ class Screen:
             parent = group["parent"] if group["parent"] in groups else ""
             below.setdefault(parent, []).append(key)
         rows: list[Row] = []
-        several = len({key.split("/")[1] for key in groups}) > 1
+        names = short_names({key.split("/", 2)[2] for key in groups})
 
         def add(key: str, depth: int) -> None:
             group = groups[key]
-            kind, _, name = key.partition("/")
+            kind, namespace, name = key.split("/", 2)
             what = "groups" if kind == "compositepodgroup" else "pods"
             policy = f"gang {group['min']}" if group["gang"] else "basic"
             placed = f"{group['placed']} of {max(group['known'], group['min'] if group['gang'] else 0)} {what}"
             reason = group["reason"] or ("Scheduled" if group["placed"] and not group["pending"] else "")
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
             more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "nobody waits"
-            shown = name if several else name.partition("/")[2]
-            cells = ("  " * depth + shown, policy, placed, str(group["pending"]), topology, reason)
-            rows.append(Row(cells, f"{kind} {name}: {more}", key, COLOURS.get(reason, "")))
+            cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)
+            rows.append(Row(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, "")))
             for child in below.get(key, ()):
                 add(child, depth + 1)
 
@@ -192,9 +196,9 @@ class Screen:
 
     def _heads(self) -> tuple[str, ...]:
         if self.view == 0:
-            return ("#", "ROOT", "PODS", "PRIO", "WAITS", "STATE", "REASON")
+            return ("#", "ROOT", "NAMESPACE", "PODS", "PRIO", "WAITS", "STATE", "REASON")
         if self.view == 1:
-            return ("GROUP", "POLICY", "PLACED", "PENDING", "TOPOLOGY", "STATUS")
+            return ("GROUP", "NAMESPACE", "POLICY", "PLACED", "TOPOLOGY", "STATUS")
         level = " > ".join(short(key) for key in self.state.get("keys", ())) or "node"
         free = [f"{short(name).upper()} FREE" for name in self.state.get("resources", ())[:MOST_RESOURCES]]
         return (level.upper(), "NODES", "EMPTY", "USE", *free)
@@ -284,22 +288,33 @@ class Screen:
                 "there are no nodes; start some with: phalanx nodes --nodes 10")[self.view]  # fmt: skip
 
     def _widths(self, rows: list[Row], width: int) -> list[int]:
-        """As wide as what is in a column; names give way first, the last column has the rest."""
+        """As wide as what is in a column, 0 for one that says the same in all rows; namespaces give way first, then
+        reasons, then names; the reason has the rest."""
         heads = self._heads()
         widths = [max(len(heads[n]), *(len(row.cells[n]) for row in rows)) for n in range(len(heads))]
-        name = 1 if self.view == 0 else 0
+        for number, head in enumerate(heads):
+            if head in ("NAMESPACE", "PRIO", "TOPOLOGY") and len({row.cells[number] for row in rows}) == 1:
+                widths[number] = 0 if head != "TOPOLOGY" or not rows[0].cells[number] else widths[number]
         if self.view == 0:
-            widths[-1] = 20
-        over = sum(widths) + 2 * (len(widths) - 1) - width
-        widths[name] = max(12, widths[name] - max(0, over))
+            widths[-1] = min(widths[-1], 24)
+
+        def over() -> int:
+            return sum(widths) + 2 * (sum(map(bool, widths)) - 1) - width
+
+        name = heads[1 if self.view == 0 else 0]
+        for head, least in (("NAMESPACE", 12), (name, 32), ("REASON", 16), (name, 12)):
+            number = heads.index(head) if head in heads else -1
+            if number >= 0 and widths[number] > least:
+                widths[number] = max(least, widths[number] - max(0, over()))
         if self.view == 0:
-            widths[-1] = max(8, width - sum(widths[:-1]) - 2 * (len(widths) - 1))
+            widths[-1] = max(8, widths[-1] - over())
         return widths
 
     def _answer(self, width: int, room: int | None) -> list[Text]:
         wrapped: list[str] = []
         for line in self.detail or ():
-            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            label = LABEL.match(line)  # what belongs to "would help:" stays below its first word
+            indent = " " * (label.end() if label and width >= 60 else len(line) - len(line.lstrip()) + 2)
             wrapped += textwrap.wrap(line, max(20, width), subsequent_indent=indent) or [""]
         if room is None:
             return [Text(line) for line in wrapped]
@@ -313,14 +328,16 @@ class Screen:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    cut = [cell if len(cell) <= size else cell[: size - 1] + "…" for cell, size in zip(cells, widths, strict=True)]
-    return "  ".join(f"{cell:<{size}}" for cell, size in zip(cut, widths, strict=True)).rstrip()
+    cut = [_cut(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    return "  ".join(f"{cell:<{size}}" for cell, size in zip(cut, widths, strict=True) if size).rstrip()
 
 
-def _gist(message: str) -> str:
-    """Where a long sentence says what is missing: "needs 24 pods; room for 20"."""
-    at = message.find("needs ")
-    return message[at:] if at >= 0 else message
+def _cut(cell: str, size: int) -> str:
+    """A name is cut in the middle: what tells it from its like is mostly at its end."""
+    if len(cell) <= size or not size:
+        return cell
+    end = 0 if " " in cell.strip() else size // 3
+    return f"{cell[: size - 1 - end]}…{cell[len(cell) - end :]}"
 
 
 def nodes_text(found: Json) -> str:

@@ -158,11 +158,20 @@ def _level(level: Level) -> str:
 
 
 def _pods(pods: list[PodLine], summary: str, most: int | None) -> list[str]:
-    lines = []
-    for pod in pods[:most]:
+    """One line each; those that say the same of themselves share one, unless all are asked for."""
+    said: dict[str, list[str]] = {}
+    for pod in pods:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
         own = f": {pod.message}" if not summary.startswith(pod.message) else ""
-        lines.append(f"{pod.name} {pod.state if pod.state != 'foreign' else 'waits'}{where}{own}")
-    if most is not None and len(pods) > most:
-        lines.append(f"and {len(pods) - most} more; -o wide lists them")
+        said.setdefault(f"{pod.state if pod.state != 'foreign' else 'waits'}{where}{own}", []).append(pod.name)
+    lines = []
+    for what, names in said.items():
+        if most is None or len(names) < 3:
+            lines += [f"{name} {what}" for name in names]
+        else:
+            lines.append(f"{names[0]} and {len(names) - 1} others {what}")
+    if most is not None and len(lines) > most:
+        lines[most:] = [f"and {len(lines) - most} more"]
+    if most is not None and len(lines) < len(pods):
+        lines[-1] += " (-o wide lists each)"
     return lines

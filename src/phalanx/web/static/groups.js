@@ -78,12 +78,12 @@ export function groupsView(app) {
         h("span", { class: "num" }, h("b", { class: met ? "good" : "wait" }, group.placed), ` / ${group.min}`, h("span", { class: "muted" }, group.known > group.min ? ` of ${group.known}` : "", " ", what))),
       h("div", { class: "chips indent" },
         kind === "CompositePodGroup" ? h("span", { class: "chip" }, `composite of ${below.length}`) : several ? h("span", { class: "chip" }, namespace) : "",
-        h("span", { class: "chip" }, group.gang ? `gang, at least ${group.min}` : "basic"),
+        h("span", { class: "chip" }, group.gang ? (group.known > group.min ? `gang, at least ${group.min}` : "gang") : "basic"),
         group.topology ? h("span", { class: "chip" }, `one ${levelName(group.topology)}`) : "",
         group.priority ? h("span", { class: "chip" }, `priority ${group.priority}`) : "",
-        group.reason ? h("span", { class: "chip", "data-reason": group.reason }, group.reason) : "",
         group.done ? h("span", { class: "chip" }, `${group.done} finished`) : "",
-        !met && group.known ? h("a", { class: "chip link", href: `#/why/${key}` }, "why?") : ""),
+        !met && group.known ? h("a", { class: "chip link", href: `#/why/${key}`, "aria-label": `${group.reason || "waits"}: why ${name}?` }, group.reason ? `${group.reason} · ` : "", h("u", {}, "why?"))
+          : group.reason ? h("span", { class: "chip", "data-reason": group.reason }, group.reason) : ""),
       shown ? detail(key) : "");
   }
 

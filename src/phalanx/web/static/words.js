@@ -74,9 +74,9 @@ export function gist(message) {
   const [, needed, what, , level, best, fits, limit] = room;
   const where = level ? ` in one ${level}` : "";
   const none = fits === "0";
-  const there = best && !none ? `the best one, ${best}, has room for ${fits}` : none ? "there is room for none" : `there is room for ${fits}`;
+  const there = best && !none ? `the best one, ${best}, has room for ${number(Number(fits))}` : none ? "there is room for none" : `there is room for ${number(Number(fits))}`;
   const because = limit ? `short of ${resourceName(limit)}` : ruledOut(text);
-  return `Needs ${needed} ${what} at once${where}; ${there}${because ? ` (${because})` : ""}`;
+  return `Needs ${number(Number(needed))} ${what} at once${where}; ${there}${because ? ` (${because})` : ""}`;
 }
 
 // Why a root waits, in a word or two: what the filter of the queue offers.
