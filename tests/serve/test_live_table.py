@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phalanx.cli.live import picture
+from phalanx.cli.local import _guide
 from phalanx.serve.board import Row
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
@@ -36,3 +39,19 @@ def test_namespaces_are_shown_only_where_they_differ() -> None:
 
 def test_a_table_without_groups_is_drawn() -> None:
     assert "GROUP" in picture([], 80, 24).plain
+
+
+def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_still_in_sight() -> None:
+    guide = _guide(Path("/home/somebody/phalanx/data/kubeconfig")).splitlines()
+    assert all(len(line) <= 80 for line in guide if "export PATH" not in line), guide
+    running = [row(f"{name}-13a8644306") for name in ("inference-0", "inference-1", "training")]
+    waiting = row("evaluation-666f6c5df9-evaluation-pgt-0-5b5d884f64", "Unschedulable", WHY * 2)
+    table = picture([*running, waiting], 80, 24).plain.splitlines()
+    assert [line.split()[0] for line in table if "/24" in line] == [
+        "evaluation",
+        "inference-0",
+        "inference-1",
+        "training",
+    ]
+    ready, dashboard, blank, below = 1, 1, 2, 1
+    assert ready + dashboard + blank + len(guide) + len(table) + below <= 24

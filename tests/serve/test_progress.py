@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +89,41 @@ def test_a_benchmark_of_the_engine_counts_its_workloads() -> None:
     assert how_far("SchedulingBasic   500Nodes   1000 1000\n", rows, done) == (1, 2)
     assert how_far("SchedulingBasic   500Nodes   1000 1000\n", rows, done) == (1, 2), "a workload has several rows"
     assert how_far("\n", rows, done) == (1, 2)
+
+
+BACKGROUND = """
+import sys, time
+from pathlib import Path
+from phalanx.cli import progress
+from phalanx.cli.detach import detached
+
+progress.AFTER = 0.0
+here = Path(sys.argv[1])
+
+def start(tell):
+    tell(1200, 5000)
+    while not (here / "seen").exists():
+        time.sleep(0.01)
+    print("ready https://127.0.0.1:1", flush=True)
+    return 0
+
+sys.exit(detached(start, here / "log", 60.0, "Stop it."))
+"""
+
+
+def test_a_start_in_the_background_counts_its_nodes_before_the_eyes_of_who_waits(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", BACKGROUND, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    said = ""
+    try:
+        while "starting 1,200 of 5,000 nodes" not in said:
+            said += os.read(ours, 4096).decode()
+        (tmp_path / "seen").touch()
+        out, _ = process.communicate(timeout=60)
+    finally:
+        (tmp_path / "seen").touch()
+        os.close(ours)
+        process.wait(60)
+    assert process.returncode == 0 and out.startswith("ready ")

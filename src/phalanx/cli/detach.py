@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -14,20 +16,34 @@ import click
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.progress import Progress
 
+Tell = Callable[[int, int], None]
 TAIL = 15  # lines of the log that are shown when the start failed
 
 
-def detached(start: Callable[[], int], log: Path, patience: float, hint: str) -> int:
-    """Run `start` in a process of its own; the exit code of the start. Call before any thread or event loop exists."""
+_COUNT = struct.Struct("qq")  # done, total: less than a pipe writes in one piece
+
+
+def detached(start: Callable[[Tell], int], log: Path, patience: float, hint: str) -> int:
+    """Run `start` in a process of its own; the exit code of the start. Call before any thread or event loop exists.
+
+    `start` is given a function to tell (done, total), which is shown here while the start is waited for.
+    """
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)  # the ready line of an earlier life is not ours
+    counts, counted = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
+        os.close(counts)
         os.setsid()
         _to_log(log)
         code = 1
+
+        def tell(done: int, total: int) -> None:
+            with suppress(BlockingIOError, BrokenPipeError):  # nobody reads any more: it was only for the eyes
+                os.write(counted, _COUNT.pack(done, total))
+
         try:
-            code = start()
+            code = start(tell)
         except ConfigProblem as problem:
             click.echo(f"error: {problem}", err=True)
             code = 2
@@ -37,17 +53,28 @@ def detached(start: Callable[[], int], log: Path, patience: float, hint: str) ->
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    shown = Progress("starting")
+    os.close(counted)
+    shown = Progress("starting", "nodes")
     shown.start()
     try:
-        return _wait(child, log, patience, hint)
+        return _wait(child, log, patience, hint, lambda: _told(counts, shown))
     finally:
         shown.stop()
+        os.close(counts)
 
 
-def _wait(child: int, log: Path, patience: float, hint: str) -> int:
+def _told(counts: int, shown: Progress) -> None:
+    """The newest count that has come through the pipe."""
+    with suppress(BlockingIOError):
+        found = os.read(counts, _COUNT.size * 4096)
+        if found:
+            shown.tell(*_COUNT.unpack(found[-_COUNT.size :]))
+
+
+def _wait(child: int, log: Path, patience: float, hint: str, look: Callable[[], None]) -> int:
     end = time.monotonic() + patience
     while (line := _line(log, "ready ")) is None:
+        look()
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             click.echo("\n".join(log.read_text(errors="replace").splitlines()[-TAIL:]), err=True)

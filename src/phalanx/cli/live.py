@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from phalanx.cli.words import short_names
 from phalanx.serve.board import Row
 
 STYLE = {"Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}
@@ -68,7 +69,8 @@ def picture(rows: list[Row], width: int, height: int) -> Text:
     """What waits first, each with its reason on a line of its own; cut to the screen, and the cut is told."""
     rows = sorted(rows, key=lambda row: (row.status == "Scheduled", row.namespace, row.name, row.kind))
     namespaces = {row.namespace for row in rows}
-    names = [_name(row, len(namespaces) > 1) for row in rows]
+    shown = short_names({row.name for row in rows})
+    names = [_name(row, shown[row.name], len(namespaces) > 1) for row in rows]
     cells = [
         (name, f"{row.placed}/{row.pods}", row.policy, row.status, row.where)
         for name, row in zip(names, rows, strict=True)
@@ -93,9 +95,9 @@ def picture(rows: list[Row], width: int, height: int) -> Text:
     return drawn
 
 
-def _name(row: Row, several: bool) -> str:
+def _name(row: Row, name: str, several: bool) -> str:
     kind = "" if row.kind == "PodGroup" else " (tree)"
-    return f"{row.namespace}/{row.name}{kind}" if several else f"{row.name}{kind}"
+    return f"{row.namespace}/{name}{kind}" if several else f"{name}{kind}"
 
 
 def _line(cells: tuple[str, ...], widths: list[int], width: int) -> str:

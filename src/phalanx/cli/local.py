@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -22,15 +23,23 @@ from phalanx.web.dashboard import Dashboard
 
 
 def start_cluster(
-    settings: ClusterSettings, log_level: str, *, demo: bool = False, dashboard: Dashboard | None = None
+    settings: ClusterSettings,
+    log_level: str,
+    *,
+    demo: bool = False,
+    dashboard: Dashboard | None = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table."""
+    """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table.
+
+    `tell` hears how many nodes are there of how many; without it this process shows them itself.
+    """
     configure_logging(log_level)
     for note in settings.server.notes():
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
     starting = Progress("starting", "nodes")
-    parts = parts_of(settings, dashboard.follow if dashboard is not None else None, starting.tell)
+    parts = parts_of(settings, dashboard.follow if dashboard is not None else None, tell or starting.tell)
     cluster = Cluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
     home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
 

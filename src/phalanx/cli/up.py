@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -114,8 +115,8 @@ def up(
     )
     shown = None if dashboard == "off" else Dashboard(dashboard)
 
-    def start() -> int:
-        return start_cluster(settings, log_level, demo=demo, dashboard=shown)
+    def start(tell: Callable[[int, int], None] | None = None) -> int:
+        return start_cluster(settings, log_level, demo=demo, dashboard=shown, tell=tell)
 
     if not detach or home is None:
         return start()

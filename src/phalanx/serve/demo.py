@@ -26,13 +26,13 @@ RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"
 
 
-# What to type next, in the order in which it makes sense.
+# What to type next, in the order in which it makes sense; with a command each fits 80 columns.
 GUIDE = (
-    ("the gangs; evaluation waits as a whole and holds nothing", "kubectl get podgroups"),
-    ("why it waits, and what would help", "phalanx why job/evaluation"),
-    ("make room: all 24 pods start at once", "kubectl delete jobset training"),
-    ("whom an urgent gang would send away, before it happens", "phalanx whatif -f examples/urgent.yaml"),
-    ("let it come: only what it needs makes way", "kubectl apply -f examples/urgent.yaml"),
+    ("evaluation waits and holds nothing", "kubectl get podgroups"),
+    ("why, and what would help", "phalanx why job/evaluation"),
+    ("make room: all 24 pods start", "kubectl delete jobset training"),
+    ("who would have to go for this one", "phalanx whatif -f examples/urgent.yaml"),
+    ("let it come", "kubectl apply -f examples/urgent.yaml"),
 )
 
 
