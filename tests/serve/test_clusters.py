@@ -68,10 +68,23 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     assert [context["name"] for context in merged["contexts"]] == ["phalanx-a", "phalanx-b"]
     assert merged["current-context"] == "phalanx-b"
 
+    # Whatever answers, answers programs, too.
+    link = json.loads(phalanx("dashboard", "--kubeconfig", str(first["kubeconfig"]), "-o", "json"))
+    assert link["url"].startswith("http://127.0.0.1:")
+    assert json.loads(phalanx("kubeconfig", "a", "-o", "json"))["kind"] == "Config"
+    added = yaml.safe_load(phalanx("user", "add", "jane", "--name", "a", "-o", "yaml"))
+    assert added["name"] == "jane" and Path(added["kubeconfig"]).exists()
+    assert json.loads(phalanx("user", "remove", "jane", "--name", "a", "-o", "json"))["removed"] is True
+    saved = json.loads(phalanx("backup", "a.phalanx", "--kubeconfig", str(first["kubeconfig"]), "-o", "json"))
+    assert saved["objects"] > 2 and saved["bytes"] == (phalanx.home / "a.phalanx").stat().st_size
+    made = yaml.safe_load(phalanx("restore", "a.phalanx", "--data", "again", "-o", "yaml"))
+    assert made["objects"] == saved["objects"] and made["revision"] > saved["revision"]
+
     assert phalanx("down", "a").startswith("a stopped")
     assert phalanx.row("a")["state"] == "stopped"
     assert "phalanx up --name a" in phalanx("status", "a", code=1)
     assert phalanx.row("b")["state"] == "running"
+    assert json.loads(phalanx("down", "b", "-o", "json")) == {"name": "b", "ran": True, "deleted": False}
 
     phalanx("up", "--name", "a", "--detach", "--no-controllers")
     status = json.loads(phalanx("status", "a", "-o", "json"))

@@ -39,3 +39,16 @@ def test_help_has_the_exit_codes_and_is_narrow() -> None:
     )  # fmt: skip
     assert "Exit codes:" in done.stdout and all(f"  {code}" in done.stdout for code, _ in EXIT_CODES)
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+RUNNING = {"up", "apiserver", "scheduler", "controllers", "nodes"}  # until they are stopped: they print `ready`
+SCRIPTS = {"completion", "bench"}  # a shell's script; whatever a script of a checkout prints
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - RUNNING - SCRIPTS))
+def test_whatever_answers_answers_programs_too(name: str) -> None:
+    command = cli.get_command(click.Context(cli, info_name="phalanx"), name)
+    assert command is not None
+    for each in command.commands.values() if isinstance(command, click.Group) else (command,):
+        chosen = next(option for option in each.params if option.name == "output")
+        assert isinstance(chosen.type, click.Choice) and {"json", "yaml", "table", "wide"} <= set(chosen.type.choices)

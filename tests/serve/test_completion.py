@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -60,3 +62,37 @@ def test_the_other_shells_get_a_script_that_they_can_read(shell: str) -> None:
     if shutil.which(shell):
         check = [shell, "-n", "/dev/stdin"] if shell == "zsh" else [shell, "--no-execute", "/dev/stdin"]
         assert subprocess.run(check, input=done.stdout, text=True, check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh: apt-get install zsh")
+def test_zsh_goes_on_with_the_name_after_a_kind(tmp_path: Path) -> None:
+    program = tmp_path / "phalanx"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m phalanx "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / ".zshrc").write_text(
+        "PS1='> '; unsetopt PROMPT_SP; autoload -U compinit; compinit -u -D; source <(phalanx completion zsh)\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ZDOTDIR": str(tmp_path), "TERM": "dumb"}
+    shell = subprocess.Popen(["zsh", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+                             start_new_session=True)  # fmt: skip
+    os.close(theirs)
+    said = ""
+
+    def until(text: str) -> None:
+        nonlocal said
+        while text not in said:
+            assert select.select([ours], [], [], 60)[0], f"no {text!r} in {said!r}"
+            said += os.read(ours, 4096).decode(errors="replace")
+
+    try:
+        until("> ")
+        os.write(ours, b"echo phalanx why podg\x01\x0b")  # the line editor is there: it takes the line away again
+        os.write(ours, b"phalanx why podg\t")
+        until("podgroup/")
+        os.write(ours, b"mine\x01echo \r")  # what the line has become, as words
+        until("phalanx why podgroup/mine")
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)

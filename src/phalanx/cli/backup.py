@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.output import output_option, tell
 from phalanx.cli.progress import progress
 from phalanx.cli.words import size
 
@@ -22,7 +23,8 @@ PATH = "/phalanx/v1/backup"
 @click.option("--data", default="", metavar="DIR", help="Its data directory, whether it runs or not.  [default: data]")
 @click.option("--kubeconfig", default="", metavar="FILE", help="How to reach it instead, from anywhere.")
 @click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
-def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
+@output_option()
+def backup(file: str, data: str, kubeconfig: str, context: str, output: str) -> int:
     """Write a consistent snapshot of a local cluster, which goes on serving meanwhile.
 
     The file holds every object, Secrets too, and is readable by you alone. It is verified before it gets its name.
@@ -45,7 +47,7 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
         raise ConfigProblem("FILE", f"{target} exists already: choose another name")
     part = Path(f"{target}.part")
     try:
-        with progress(f"writing {target}", "objects") as tell:
+        with progress(f"writing {target}", "objects") as count:
             if kubeconfig:
                 _download(kubeconfig, context, part)
             else:
@@ -57,7 +59,7 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
                     )
                 try:
                     rows, revision = backups.read_snapshot(store)
-                    backups.write_rows(part, rows, revision, tell)
+                    backups.write_rows(part, rows, revision, count)
                 except StoreInUse:
                     _download(str(directory / "kubeconfig"), context, part)
             rows, revision = backups.read_snapshot(part)
@@ -65,8 +67,10 @@ def backup(file: str, data: str, kubeconfig: str, context: str) -> int:
     finally:
         part.unlink(missing_ok=True)
     then = f"make a cluster of it with: phalanx restore {target} --data DIR"
-    held = f"{len(rows)} objects at revision {revision} in {target} ({size(target.stat().st_size)})"
-    click.echo(f"{held}; {then}")
+    bytes_ = target.stat().st_size
+    held = f"{len(rows)} objects at revision {revision} in {target} ({size(bytes_)})"
+    found = {"file": str(target), "objects": len(rows), "revision": revision, "bytes": bytes_}
+    tell(found, f"{held}; {then}", output)
     return 0
 
 
@@ -102,7 +106,8 @@ def _download(kubeconfig: str, context: str, target: Path) -> None:
 )
 @click.option("--replace", is_flag=True, help="Move a store that is there aside (to *.before-restore).")
 @click.option("--as-is", is_flag=True, help="Without FILE: accept the store in DIR as it is, though its mark does not.")
-def restore(file: str | None, data: str, replace: bool, as_is: bool) -> int:
+@output_option()
+def restore(file: str | None, data: str, replace: bool, as_is: bool, output: str) -> int:
     """Make the store of a local cluster of a backup; start it with `phalanx up --data DIR` afterwards.
 
     Revisions go on far above those of the backup, so clients that remember later ones start over with a list. The token
@@ -121,10 +126,12 @@ def restore(file: str | None, data: str, replace: bool, as_is: bool) -> int:
         raise ConfigProblem("FILE", "say which backup, or --as-is to accept what is in --data")
     if file is None:
         with progress(f"verifying {store}"):
-            count, revision = backups.accept(store)
-        click.echo(f"accepted {store}: {count} objects at revision {revision}; start with: phalanx up --data {data}")
+            objects, revision = backups.accept(store)
+        text = f"accepted {store}: {objects} objects at revision {revision}"
     else:
-        with progress(f"restoring {file}", "objects") as tell:
-            count, revision = backups.restore(Path(file), store, replace=replace, tell=tell)
-        click.echo(f"{count} objects in {store}, at revision {revision}; start with: phalanx up --data {data}")
+        with progress(f"restoring {file}", "objects") as count:
+            objects, revision = backups.restore(Path(file), store, replace=replace, tell=count)
+        text = f"{objects} objects in {store}, at revision {revision}"
+    found = {"store": str(store), "objects": objects, "revision": revision}
+    tell(found, f"{text}; start with: phalanx up --data {data}", output)
     return 0

@@ -14,7 +14,7 @@ import click
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.completion import complete_cluster
-from phalanx.cli.output import encoded, for_programs, output_option, table
+from phalanx.cli.output import encoded, for_programs, output_option, table, tell
 from phalanx.cli.words import age
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def _look(record: Record) -> tuple[bool, dict[str, int]]:
 @click.command(short_help="Stop a local cluster, or forget it for good.")
 @which
 @click.option("--delete", is_flag=True, help="Also delete all that a cluster with a NAME keeps: data, kubeconfig, log.")
-def down(name: str, data: str, delete: bool) -> int:
+@output_option()
+def down(name: str, data: str, delete: bool, output: str) -> int:
     """Stop a cluster that runs in the background (or in another terminal). What it stored stays, unless --delete.
 
     \b
@@ -167,7 +168,8 @@ def down(name: str, data: str, delete: bool) -> int:
     if delete:
         shutil.rmtree(home.path)
     then = "" if delete else f"; start it again with: phalanx up {_address(name, data)}".rstrip()
-    click.echo(f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}{then}")
+    text = f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}{then}"
+    tell({"name": name, "ran": ran, "deleted": delete}, text, output)
     return 0
 
 
@@ -176,7 +178,8 @@ def down(name: str, data: str, delete: bool) -> int:
 @click.option(
     "--merge", is_flag=True, help="Put it into $KUBECONFIG or ~/.kube/config and make it the current context."
 )
-def kubeconfig(name: str, data: str, merge: bool) -> int:
+@output_option()
+def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
     """Print the kubeconfig of a local cluster, or merge it into your own.
 
     \b
@@ -193,13 +196,18 @@ def kubeconfig(name: str, data: str, merge: bool) -> int:
     if source is None or not source.exists():
         raise ConfigProblem(home.title, "has written no kubeconfig; start it with --kubeconfig FILE")
     if not merge:
-        click.echo(source.read_text(), nl=False)
+        import yaml
+
+        text = source.read_text()
+        tell(yaml.safe_load(text), text.rstrip("\n"), output)
         return 0
     first = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     into = Path(first) if first else Path.home() / ".kube" / "config"
     if into.absolute() == source.absolute():
         raise ConfigProblem("KUBECONFIG", f"{into} is the cluster's own kubeconfig: there is nothing to merge")
-    click.echo(f"{into}: current context is now {merge_kubeconfig(source, into)}; try: kubectl get nodes")
+    context = merge_kubeconfig(source, into)
+    text = f"{into}: current context is now {context}; try: kubectl get nodes"
+    tell({"file": str(into), "context": context}, text, output)
     return 0
 
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, ZshComplete, get_completion_class
 
 SECONDS = 1.5
 MOST = 200  # names offered
@@ -29,7 +29,7 @@ def completion(shell: str) -> int:
     """
     from phalanx.cli.main import cli
 
-    kind = _Bash if shell == "bash" else get_completion_class(shell)
+    kind = {"bash": _Bash, "zsh": _Zsh}.get(shell) or get_completion_class(shell)
     assert kind is not None
     click.echo(kind(cli, {}, "phalanx", VARIABLE).source())
     return 0
@@ -45,6 +45,20 @@ class _Bash(BashComplete):
     @staticmethod
     def _check_version() -> None:
         """Where the script is printed need not be where it is used."""
+
+
+class _Zsh(ZshComplete):
+    """The same for zsh: what ends with a slash is offered without the space that follows a whole word."""
+
+    source_template = ZshComplete.source_template.replace(
+        'if [[ "$descr" == "_" ]]; then',
+        'if [[ "$key" == */ ]]; then\n                beginnings+=("$key")\n'
+        '            elif [[ "$descr" == "_" ]]; then',
+    ).replace(
+        '    if [ -n "$completions" ]; then',
+        '    if [ -n "$beginnings" ]; then\n        compadd -S "" -U -V unsorted -a beginnings\n    fi\n\n'
+        '    if [ -n "$completions" ]; then',
+    ).replace("local -a completions\n", "local -a completions\n    local -a beginnings\n", 1)  # fmt: skip
 
 
 def complete_cluster(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -7,6 +7,7 @@ import msgspec
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.cli.asking import connection_of, run
+from phalanx.cli.output import output_option, tell
 from phalanx.kube.client import HttpClient
 from phalanx.web.dashboard import LINK
 
@@ -16,7 +17,8 @@ from phalanx.web.dashboard import LINK
     "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
 )
 @click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
-def dashboard(kubeconfig: str, context: str) -> int:
+@output_option()
+def dashboard(kubeconfig: str, context: str, output: str) -> int:
     """Print a link that opens the dashboard of a local cluster (`phalanx up`). It logs in one browser, once.
 
     A scheduler in a real cluster has its dashboard at /dashboard/ of its health address; log in there with a token.
@@ -26,10 +28,10 @@ def dashboard(kubeconfig: str, context: str) -> int:
       phalanx dashboard --kubeconfig data/kubeconfig
       xdg-open "$(phalanx dashboard)"
     """
-    return run(_link(kubeconfig, context))
+    return run(_link(kubeconfig, context, output))
 
 
-async def _link(kubeconfig: str, context: str) -> int:
+async def _link(kubeconfig: str, context: str, output: str) -> int:
     async with HttpClient(connection_of(kubeconfig, context), user_agent="phalanx-cli") as client:
         try:
             found = await client.request("GET", LINK)
@@ -38,5 +40,6 @@ async def _link(kubeconfig: str, context: str) -> int:
                 raise
             text = "this API server has no dashboard: it was started with --dashboard off, or is not `phalanx up`"
             raise ConfigProblem("dashboard", text) from None
-    click.echo(msgspec.json.decode(found)["url"])
+    url = msgspec.json.decode(found)["url"]
+    tell({"url": url}, url, output)
     return 0

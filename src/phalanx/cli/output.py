@@ -54,6 +54,11 @@ def encoded(data: Any, output: str) -> str:
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True)).rstrip("\n")
 
 
+def tell(data: Any, text: str, output: str) -> None:
+    """One answer that is known at once: plain values for programs, a line for people."""
+    click.echo(encoded(data, output) if for_programs(output) else text)
+
+
 def shown(answers: list[Answer], output: str) -> str:
     """One answer as it is; several below each other, or as a list."""
     found = [answer for answer in answers if answer.data is not None]

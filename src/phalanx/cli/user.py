@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.cli.output import encoded, for_programs, output_option, suggest, table
+from phalanx.cli.output import encoded, for_programs, output_option, suggest, table, tell
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home
@@ -44,7 +44,8 @@ def user() -> None:
     "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: beside the data]"
 )
 @_which
-def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, cluster: str, data: str) -> int:
+@output_option()
+def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, cluster: str, data: str, output: str) -> int:
     """Make a user with a kubeconfig of his own (mode 600). Who is there already gets a new token and these groups.
 
     A running cluster takes notice at once.
@@ -90,7 +91,8 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
         write_private(target, yaml.safe_dump(config, sort_keys=False).encode())
     except OSError as problem:
         raise ConfigProblem("--kubeconfig", f"cannot write {target}: {problem.strerror or problem}") from None
-    click.echo(f"user {name} added: KUBECONFIG={target.absolute()}")
+    found = {"name": name, "groups": list(groups), "kubeconfig": str(target.absolute())}
+    tell(found, f"user {name} added: KUBECONFIG={target.absolute()}", output)
     suggest(f"kubectl create rolebinding {name} --clusterrole view --user {name}    # until then it may do nothing")
     return 0
 
@@ -116,7 +118,8 @@ def list_users(cluster: str, data: str, output: str) -> int:
 @user.command(short_help="Remove a user: his token or certificate is no longer good.")
 @click.argument("name")
 @_which
-def remove(name: str, cluster: str, data: str) -> int:
+@output_option()
+def remove(name: str, cluster: str, data: str, output: str) -> int:
     """Remove a user. His token or certificate is refused from now on; roles that are bound to his name stay.
 
     \b
@@ -129,7 +132,7 @@ def remove(name: str, cluster: str, data: str) -> int:
     if not remove_user(directory / FILE, name):
         raise ConfigProblem(home.title, f"there is no user {name}; `phalanx user list` shows who is there")
     (directory / "users" / f"{name}.kubeconfig").unlink(missing_ok=True)
-    click.echo(f"user {name} removed")
+    tell({"name": name, "removed": True}, f"user {name} removed", output)
     return 0
 
 
