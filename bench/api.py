@@ -29,6 +29,8 @@ import aiohttp
 import uvloop
 import yaml
 
+from told import counted
+
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -269,5 +271,5 @@ def up(nodes: int = 5_000) -> None:
 SUITES: dict[str, Callable[[], None]] = {"creates": creates, "watch": watch, "large": large, "up": up}
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or SUITES:
+    for chosen in counted(sys.argv[1:] or SUITES):
         SUITES[chosen]()

@@ -22,6 +22,7 @@ import uvloop
 from api import PODS, cluster, pod
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
+from told import counted
 
 CALLERS = 64
 
@@ -67,13 +68,12 @@ def main() -> None:
     best: dict[tuple[str, str], Figures] = {}
     with tempfile.TemporaryDirectory() as data, cluster("apiserver", data=data):
         kubeconfig = str(Path(data) / "kubeconfig")
-        for number in range(options.rounds):
-            for loop in LOOPS:
-                with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    found = pool.apply(run, (loop, kubeconfig, f"{loop}-{number}", options.requests))
-                for what, (cpu, rate) in found.items():
-                    known = best.get((what, loop), (cpu, rate))
-                    best[what, loop] = (min(cpu, known[0]), max(rate, known[1]))
+        for number, loop in counted((number, loop) for number in range(options.rounds) for loop in LOOPS):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found = pool.apply(run, (loop, kubeconfig, f"{loop}-{number}", options.requests))
+            for what, (cpu, rate) in found.items():
+                known = best.get((what, loop), (cpu, rate))
+                best[what, loop] = (min(cpu, known[0]), max(rate, known[1]))
     for (what, loop), (cpu, rate) in sorted(best.items()):
         print(f"{what:6} on {loop:7}: {cpu:5.0f} µs of the client's process time, {rate:,.0f}/s")
 

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from api import PODS, RawClient, RawWatcher, Target, _run, cluster, connect, create, in_process
+from told import counted
 
 CLIENTS = 64
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
@@ -205,5 +206,5 @@ if __name__ == "__main__":
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=5_000)
     arguments = parser.parse_args()
-    for chosen in arguments.suites:
+    for chosen in counted(arguments.suites):
         SUITES[chosen](arguments.pods, arguments.nodes)

@@ -31,6 +31,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CHANGED_BY_KIND, Gone, NodeChanged, Outcome, PodChanged
 from phalanx.model import objects as model
+from told import counted
 
 SUITES = Path(__file__).parent / "suites"
 EPOCH = 1_700_000_000.0
@@ -267,30 +268,28 @@ def suites(names: list[str]) -> Iterator[dict[str, Any]]:
 def run_suites(names: list[str], scale: float) -> int:
     missed = 0
     print(f"{'suite':34} {'workload':30} {'pods':>7} {'bound':>7} {'pods/s cpu':>11} {'pods/s wall':>12} {'target':>7}")
-    for suite in suites(names):
-        for workload in suite["workloads"]:
-            runner = Runner(workload.get("params", {}), scale)
-            runner.run(suite["ops"])
-            target = workload.get("target", 0)
-            for figure in runner.figures:
-                print(
-                    f"{suite['name']:34} {workload['name']:30} {figure['pods']:7} {figure['bound']:7} "
-                    f"{figure['cpu']:11.0f} {figure['wall']:12.0f} {target or '':>7}"
-                )
-                missed += bool(target and scale == 1.0 and figure["cpu"] < target)
+    for suite, workload in counted((of, one) for of in suites(names) for one in of["workloads"]):
+        runner = Runner(workload.get("params", {}), scale)
+        runner.run(suite["ops"])
+        target = workload.get("target", 0)
+        for figure in runner.figures:
+            print(
+                f"{suite['name']:34} {workload['name']:30} {figure['pods']:7} {figure['bound']:7} "
+                f"{figure['cpu']:11.0f} {figure['wall']:12.0f} {target or '':>7}"
+            )
+            missed += bool(target and scale == 1.0 and figure["cpu"] < target)
     return missed
 
 
 def by_size(pods: int = 10_000, rounds: int = 3) -> None:
     """SchedulingBasic on clusters of different sizes, in turns, the best round of each."""
     best: dict[int, float] = {}
-    for _ in range(rounds):
-        for nodes in SIZES:
-            runner = Runner({})
-            runner.run([{"createNodes": {"count": nodes}}, {"createPods": {"count": 50}}])
-            room = min(pods, 30 * nodes)
-            runner.run([{"createPods": {"count": room, "measure": True}}])
-            best[nodes] = max(best.get(nodes, 0.0), runner.figures[0]["cpu"])
+    for nodes in counted(SIZES * rounds):
+        runner = Runner({})
+        runner.run([{"createNodes": {"count": nodes}}, {"createPods": {"count": 50}}])
+        room = min(pods, 30 * nodes)
+        runner.run([{"createPods": {"count": room, "measure": True}}])
+        best[nodes] = max(best.get(nodes, 0.0), runner.figures[0]["cpu"])
     for nodes, rate in best.items():
         print(f"SchedulingBasic, {nodes:6} nodes: {rate:8.0f} pods/s, {rate / best[5000]:.0%} of that of 5,000")
 
@@ -354,7 +353,7 @@ def main() -> None:
     parser.add_argument("--sizes", action="store_true")
     options = parser.parse_args()
     if options.latency:
-        for nodes in SIZES:
+        for nodes in counted(SIZES):
             median, slow = known_shape_latency(nodes)
             print(f"next pod of a known shape, {nodes:6} nodes: median {median:5.1f} us, p99 {slow:5.1f} us")
         return

@@ -8,6 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from told import counted
+
 
 def main(times: int) -> None:
     begun, spent = time.perf_counter(), time.process_time()
@@ -16,7 +18,7 @@ def main(times: int) -> None:
     print(f"import, once: {time.perf_counter() - begun:.2f} s ({time.process_time() - spent:.2f} s of CPU)")
     starts: list[tuple[float, float]] = []  # seconds of wall and of CPU
     stops: list[float] = []
-    for _ in range(times):
+    for _ in counted(range(times)):
         with tempfile.TemporaryDirectory() as directory:
             begun, spent = time.perf_counter(), time.process_time()
             cluster = _start(Path(directory), {})

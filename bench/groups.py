@@ -14,6 +14,7 @@ from typing import Any
 from engine import Runner
 from phalanx.engine import decisions as d
 from phalanx.engine.events import PodChanged
+from told import counted
 
 RACKS = {"metadata": {"labels": {"rack": "rack-{i//16}"}}}
 IN_A_RACK = {"spec": {"schedulingConstraints": {"topology": [{"key": "rack"}]}}}
@@ -72,17 +73,14 @@ def beside(sleepers: int, gangs: int = 500) -> float:
 
 
 def main() -> None:
-    for size, topology in ((10, False), (1000, False), (17, True), (1000, True)):
+    for size, topology in counted(((10, False), (1000, False), (17, True), (1000, True))):
         taken, made = failing(size, topology=topology)
         where = "in one rack" if topology else "anywhere"
         print(f"gang of {size:5} pods that fits not {where:12}: {taken:7.2f} ms to say so, {made} decisions")
-    for fit in (True, False):
-        for gangs in (1000, 10_000):
-            word = "fit" if fit else "do not fit"
-            print(
-                f"{gangs:6} pending gangs that {word:10}: {pending(gangs, fit=fit):7.0f} us per gang, objects included"
-            )
-    for sleepers in (1, 1000, 10_000):
+    for fit, gangs in counted((fit, gangs) for fit in (True, False) for gangs in (1000, 10_000)):
+        word = "fit" if fit else "do not fit"
+        print(f"{gangs:6} pending gangs that {word:10}: {pending(gangs, fit=fit):7.0f} us per gang, objects included")
+    for sleepers in counted((1, 1000, 10_000)):
         print(f"a gang is placed beside {sleepers:6} that sleep: {beside(sleepers):7.0f} us")
 
 

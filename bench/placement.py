@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from phalanx.engine.placement import Composite, Leaf, Problem, ShapeRow, Subtree, place
+from told import counted
 
 NODES = 5_000
 RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
@@ -100,10 +101,9 @@ SCENARIOS: dict[str, tuple[int, Callable[[], tuple[int, float]]]] = {
 
 def main() -> None:
     wanted = " ".join(sys.argv[1:])
-    for name, (groups, run) in SCENARIOS.items():
-        if wanted in name:
-            pods, seconds = min((run() for _ in range(3)), key=lambda result: result[1])
-            print(f"{name:44} {seconds / groups * 1e6:9.0f} us/group {pods / seconds:10.0f} pods/s")
+    for name, (groups, run) in counted(item for item in SCENARIOS.items() if wanted in item[0]):
+        pods, seconds = min((run() for _ in range(3)), key=lambda result: result[1])
+        print(f"{name:44} {seconds / groups * 1e6:9.0f} us/group {pods / seconds:10.0f} pods/s")
 
 
 if __name__ == "__main__":

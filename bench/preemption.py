@@ -20,6 +20,7 @@ from phalanx.engine.placement import Leaf, Problem, ShapeRow
 from phalanx.engine.preemption import Plan, PreemptionProblem, Units, plan
 from phalanx.model.objects import Pod
 from phalanx.testing.builders import node, pod
+from told import counted
 
 
 def units_of(group: np.ndarray, node: np.ndarray, request: np.ndarray, priority: np.ndarray) -> Units:
@@ -197,9 +198,7 @@ def main() -> None:
     wanted = " ".join(sys.argv[1:])
     if wanted in "PreemptionAsync":
         preemption_async(5_000)
-    for name, run in SCENARIOS.items():
-        if wanted not in name:
-            continue
+    for name, run in counted(item for item in SCENARIOS.items() if wanted in item[0]):
         plans = list(run())
         times = [took for took, _ in plans]
         pods = sum(made.cost.pods for _, made in plans)

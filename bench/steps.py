@@ -29,6 +29,7 @@ from phalanx.engine.events import CHANGED_BY_KIND, Gone, Outcome
 from phalanx.model import objects as model
 from phalanx.serve.scheduler import STEP
 from phalanx.testing.builders import node, pod, pod_group
+from told import counted
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "quality" / "instances" / "public"
 MOST = 20_000  # steps after which a scenario is given up
@@ -366,16 +367,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     print(f"{'':52} {'longest':>9} {'p99':>8} {'all':>9} {'steps':>7} {'beside':>7} {'bound':>6} {'evicted':>8}")
-    for name, run in SCENARIOS.items():
-        if not args.names or any(name.startswith(word) for word in args.names):
-            row(name, best(run, args.rounds))
+    wanted = [name for name in SCENARIOS if not args.names or any(name.startswith(word) for word in args.names)]
+    for name in counted(wanted):
+        row(name, best(SCENARIOS[name], args.rounds))
     if args.names and "quality" not in args.names:
         return
     files = sorted(args.quality.glob("F*.json")) if args.quality.is_dir() else []
     for family in sorted({path.name[:2] for path in files}):
         every = Figures()
         worst = (0.0, "")
-        for path in (path for path in files if path.name.startswith(family)):
+        for path in counted(path for path in files if path.name.startswith(family)):
             body = json.loads(path.read_text())
             found = best(lambda body=body: Instance(body).run(), args.rounds)  # type: ignore[misc]
             every.steps += found.steps

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli import progress as module
-from phalanx.cli.bench import how_far
 from phalanx.cli.progress import Progress, progress
 
 
@@ -83,12 +82,28 @@ def test_what_the_work_prints_stays_above_the_sign_of_life(
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_a_benchmark_of_the_engine_counts_its_workloads() -> None:
-    rows, done = {("SchedulingBasic", "500Nodes"), ("SchedulingBasic", "5000Nodes")}, set[tuple[str, str]]()
-    assert how_far("suite   workload   pods\n", rows, done) == (0, 2)
-    assert how_far("SchedulingBasic   500Nodes   1000 1000\n", rows, done) == (1, 2)
-    assert how_far("SchedulingBasic   500Nodes   1000 1000\n", rows, done) == (1, 2), "a workload has several rows"
-    assert how_far("\n", rows, done) == (1, 2)
+def test_a_benchmark_tells_how_far_it_is() -> None:
+    ours, theirs = pty.openpty()
+    program = (
+        "import sys; from phalanx.cli import bench, progress; progress.AFTER = 0.0\n"
+        "sys.exit(bench.watched([sys.executable, '-c', sys.argv[1]], 'bench made-up'))"
+    )
+    script = (
+        "import sys; sys.path.insert(0, 'bench'); from told import counted\n"
+        "for number in counted(range(3)): print('figure', number, flush=True); number != 1 or sys.stdin.readline()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=theirs, text=True, cwd=Path(__file__).parents[2])  # fmt: skip
+    os.close(theirs)
+    said = ""
+    try:
+        while "bench made-up 1 of 3 parts" not in said:
+            said += os.read(ours, 4096).decode()
+        out, _ = process.communicate("go on\n", timeout=60)
+    finally:
+        os.close(ours)
+        process.kill()
+    assert process.returncode == 0 and out.splitlines() == ["figure 0", "figure 1", "figure 2"]
 
 
 BACKGROUND = """

@@ -5,29 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
 
 from phalanx.cli.progress import Progress
 
+DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # bench/told.py writes to it how far a script is
+
+
+PARTS = ("stage", "told")  # used by the scripts, no benchmarks themselves
+
 
 def _scripts() -> dict[str, Path]:
     folder = Path("bench")
     if not folder.is_dir():
         raise click.UsageError("no bench folder here; run this in a checkout of Phalanx")
-    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+    return {path.stem: path for path in sorted(folder.glob("*.py")) if path.stem not in PARTS}
 
 
-def _suites() -> dict[str, list[str]]:
-    """The engine's own suites: the names of their workloads."""
+def _suites() -> list[str]:
+    """The engine's own suites, by name."""
     import yaml
 
-    return {
-        suite["name"]: [workload["name"] for workload in suite["workloads"]]
+    return [
+        suite["name"]
         for path in sorted(Path("bench", "suites").glob("*.yaml"))
         for suite in yaml.safe_load(path.read_text())
-    }
+    ]
 
 
 @click.command(
@@ -59,33 +65,33 @@ def bench(suite: str, arguments: tuple[str, ...]) -> int:
     if suite not in scripts and suite not in _suites():
         raise click.UsageError(f"there is no benchmark {suite!r}; see what there is with: phalanx bench list")
     command = [str(scripts[suite])] if suite in scripts else [str(scripts["engine"]), suite]
-    command += arguments
-    chosen = {name: each for name, each in _suites().items() if name in {suite, *arguments}}
-    rows = {(name, workload) for name, workloads in (chosen or _suites()).items() for workload in workloads}
-    counted = suite not in scripts or (suite == "engine" and not any(word.startswith("--") for word in arguments))
-    return _watched([sys.executable, *command], suite, rows if counted else set())
+    return watched([sys.executable, *command, *arguments], f"bench {suite}")
 
 
-def how_far(line: str, rows: set[tuple[str, str]], done: set[tuple[str, str]]) -> tuple[int, int]:
-    """So many workloads of so many have a row in what was printed; notes the one of this line."""
-    row = tuple(line.split()[:2])
-    done |= {each for each in rows if each == row}
-    return len(done), len(rows)
-
-
-def _watched(command: list[str], suite: str, rows: set[tuple[str, str]]) -> int:
-    """The script prints as it goes; a terminal also sees that it runs and, where its rows are known, how far it is."""
+def watched(command: list[str], title: str) -> int:
+    """The script prints as it goes; a terminal also sees that it runs, and how far, where it tells (bench/told.py)."""
     if not sys.stderr.isatty():
         return subprocess.run(command, check=False).returncode
-    shown, done = Progress(f"bench {suite}", "workloads"), set[tuple[str, str]]()
+    shown = Progress(title, "parts")
+    ours, theirs = os.pipe()
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", DESCRIPTOR: str(theirs)}
     shown.start()
     try:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, pass_fds=(theirs,))
+        os.close(theirs)
+        told = threading.Thread(target=_listen, args=(ours, shown), daemon=True, name="bench-progress")
+        told.start()
+        with running:
             assert running.stdout is not None
             for line in running.stdout:
                 shown.say(line)
-                shown.tell(*how_far(line, rows, done))
         return running.returncode
     finally:
         shown.stop()
+
+
+def _listen(descriptor: int, shown: Progress) -> None:
+    with os.fdopen(descriptor) as lines:
+        for line in lines:
+            done, _, total = line.partition(" ")
+            shown.tell(int(done), int(total))
