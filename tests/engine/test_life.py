@@ -12,9 +12,9 @@ from asked_engine import Asked
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.events import PERMANENT, NodeChanged, Outcome, PodChanged
-from phalanx.engine.scheduling.group_lives import GroupState
+from phalanx.engine.events import PERMANENT, Gone, NodeChanged, Outcome, PodChanged
 from phalanx.engine.scheduling.lifecycle import TRANSITIONS
+from phalanx.engine.scheduling.roots import RootState
 from phalanx.engine.scheduling.stories import MOST_NOTES, MOST_OBJECTS
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import GroupKey, MemberState
@@ -79,7 +79,7 @@ def test_validate_looks_at_every_table(table: str) -> None:
     elif table == "binds":
         engine.cluster.forest.leaves(GroupKey("PodGroup", "default", "g"))[0].counts[MemberState.ASSUMED] += 1
     elif table == "evictions":
-        engine.evictions.plans["podgroup/default/g"].victims["default/nobody"] = "x"
+        engine.queue.roots["podgroup/default/g"].plan.victims["default/nobody"] = "x"
     elif table == "homeless":
         engine.life.homeless["n"] = {"default/low": engine.pods.records["default/low"]}
     elif table == "waiting":
@@ -94,17 +94,17 @@ def test_validate_looks_at_every_table(table: str) -> None:
 
 def test_a_group_goes_through_its_states_and_why_tells_the_story() -> None:
     run = Asked().see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
-    lives = run.engine.groups.lives
+    lives = run.engine.lives
     group, first, second = (
         pod_group("g").gang(2).priority(9),
         *(pod(f"g-{i}").cpu("1").priority(9).group("g") for i in range(2)),
     )
     run.see(group, first).step()
-    assert lives.of("podgroup/default/g") is GroupState.HELD
+    assert lives.of("podgroup/default/g") is RootState.HELD
     run.see(second).step()
-    assert lives.of("podgroup/default/g") is GroupState.EVICTING
+    assert lives.of("podgroup/default/g") is RootState.EVICTING
     run.gone("Pod", "low").step(1.0)
-    assert lives.of("podgroup/default/g") is GroupState.SCHEDULED
+    assert lives.of("podgroup/default/g") is RootState.SCHEDULED
     story = [(line.what, line.detail) for line in run.why("PodGroup", "g").story]
     assert [what for what, _ in story] == ["held", "queued", "evicting", "refused", "queued", "committing", "scheduled"]
     assert ("evicting", "1 pods have to go") in story and ("committing", "2 pods") in story
@@ -136,3 +136,41 @@ def test_a_changed_pod_does_not_get_back_a_nomination_that_was_given_up() -> Non
     engine.apply(PodChanged(pod("big").cpu("2").nominated("n").label("app", "x").build()))
     assert engine.pods.records["default/big"].nominated == ""
     engine.validate()
+
+
+def test_a_pod_whose_bind_failed_is_promised_the_room_that_is_still_being_made_for_it() -> None:
+    """It had got a node elsewhere meanwhile. Waiting for its victims without a promise, others would have the room."""
+    engine = Engine()
+    engine.apply(NodeChanged(node("a").cpu("1").build()))
+    engine.apply(PodChanged(pod("low").cpu("1").priority(1).node("a").build()))
+    engine.apply(PodChanged(pod("high").cpu("1").priority(9).build()))
+    (evict,) = (each for each in engine.step(1.0) if isinstance(each, d.Evict))
+    engine.apply(Outcome(evict.id))
+    engine.apply(PodChanged(pod("low").cpu("1").priority(1).node("a").deleting().build()))
+    engine.apply(NodeChanged(node("b").cpu("1").build()))
+    (bind,) = binds(engine.step(2.0))
+    assert bind.node == "b" and engine.lives.of("pod/default/high") is RootState.NONE
+    engine.apply(Outcome(bind.id, PERMANENT, "forbidden"))
+    engine.apply(Gone("Node", "b"))
+    made = engine.step(60.0)
+    assert [each.node for each in made if isinstance(each, d.Nominate)] == ["a"]
+    assert not any(isinstance(each, d.Evict) for each in made), "one eviction is enough"
+    assert engine.lives.of("pod/default/high") is RootState.EVICTING
+    engine.validate()
+    engine.apply(Gone("Pod", "low", "default"))
+    (bind,) = binds(engine.step(61.0))
+    assert bind.node == "a"
+    engine.validate()
+
+
+def test_a_held_root_makes_no_room_and_a_root_in_two_states_is_found_by_validate() -> None:
+    run = Asked().see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
+    run.see(pod_group("g").gang(2).priority(9), *(pod(f"g-{i}").cpu("1").priority(9).group("g") for i in range(2)))
+    run.step()
+    root = run.engine.queue.roots["podgroup/default/g"]
+    assert root.state is RootState.EVICTING and root.plan is not None and list(root.plan.victims) == ["default/low"]
+    run.gone("Pod", "g-1").step(1.0)
+    assert root.state is RootState.HELD and root.plan is None and not run.engine.lives.is_victim("default/low")
+    run.engine.queue.activate(root)  # past the life: what validate is for
+    with pytest.raises(AssertionError, match="held"):
+        run.engine.validate()

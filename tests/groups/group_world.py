@@ -399,9 +399,9 @@ class GroupWorld:
                 continue
             if root.bucket is None or not root.bucket.asleep:
                 continue  # one of its twins is being tried
-            if self.engine.evictions.of(root.key) is not None:
+            if self.engine.evictions.stands(root.plan):
                 continue  # it waits for the last of those who make room
-            group = groups.forest.group(groups.members.group_of[root.key])
+            group = groups.members.group_of(root)
             assert group is not None
             try:
                 built = build(self.engine.cluster, group, groups.waiting_pods, 5000, root.priority)

@@ -365,7 +365,7 @@ class _Asked:
         return ", ".join(parts) or "room for a pod"
 
     def _preempting(self, root: str) -> Preempting | None:
-        plan = self._engine.evictions.plans.get(root)
+        plan = self._engine.evictions.plan_of(root)
         if plan is None:
             return None
         return Preempting(sorted(plan.victims), plan.size, sorted(plan.nodes), plan.text)

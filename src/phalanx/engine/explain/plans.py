@@ -42,7 +42,7 @@ def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
 
 
 def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
-    found = engine.evictions.plans.get(root)
+    found = engine.evictions.plan_of(root)
     if found is None:
         return None
     victims = [

@@ -8,12 +8,11 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.groups import words
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.words import WAITING
-from phalanx.engine.scheduling.group_lives import GroupLives, GroupState
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.pods import GATED_MESSAGE, Pods
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.scheduling.root_lives import RootLives
+from phalanx.engine.scheduling.roots import Place, Root, RootState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
 
@@ -33,10 +32,9 @@ Newcomers = dict[str, PodRecord]
 
 
 class Admission:
-    def __init__(self, members: Members, queue: Queue, pods: Pods, status: PodStatus, lives: GroupLives) -> None:
+    def __init__(self, members: Members, pods: Pods, status: PodStatus, lives: RootLives) -> None:
         self._members = members
         self._forest = members.forest
-        self._queue = queue
         self._pods = pods
         self._status = status
         self._lives = lives
@@ -74,7 +72,6 @@ class Admission:
         root.asked = min(root.asked, self._repair_since(group, root.asked))
         place = root.place
         if place is Place.BACKOFF and not root.gate[0]:
-            self._queued(root)
             return True  # it failed a moment ago
         if place is Place.WAITING and not helps and self._like_the_others(root, newcomers):
             return True
@@ -82,15 +79,7 @@ class Admission:
             self._pods.admit(root, newcomers.values())
         else:
             self._pods.admit(root)
-        if root.place is Place.GATED:
-            self._lives.to(root.key, GroupState.HELD, root.gate[1])
-        else:
-            self._queued(root)
         return True
-
-    def _queued(self, root: Root) -> None:
-        if self._lives.of(root.key) not in (GroupState.EVICTING, GroupState.COMMITTING):
-            self._lives.to(root.key, GroupState.QUEUED)
 
     def _in_order(self, root: Root, group: Group, newcomers: Newcomers | None) -> bool:
         hold = hold_of(self._forest, group.key)
@@ -104,7 +93,7 @@ class Admission:
 
     def _like_the_others(self, root: Root, newcomers: Newcomers | None) -> bool:
         """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""
-        refusal = self._members.failures.get(root.key)
+        refusal = root.refusal
         if refusal is None or root.kind == "CompositePodGroup" or len(refusal.texts) != 1:
             return False
         shape, text = next(iter(refusal.texts.items()))
@@ -129,7 +118,7 @@ class Admission:
     def _below_quorum(self, root: Root, newcomers: Newcomers | None, key: GroupKey) -> None:
         # The pods' text carries no count: it would change for every pod whenever one more arrives.
         leaves: set[GroupKey] | None = None
-        if root.place is Place.GATED and newcomers is not None:
+        if root.state is RootState.HELD and newcomers is not None:
             of = self._forest.leaf_of
             leaves = {leaf for r in newcomers.values() if (leaf := of(PodKey(r.namespace, r.name))) is not None}
         text = self.short_of_members(key, leaves).message.partition(":")[0]
@@ -177,13 +166,11 @@ class Admission:
         for key in groups:
             self._members.say(key, group_reason, message)
         records: Iterable[PodRecord] = root.records.values()
-        if root.place is Place.GATED and root.gate == (GANG, message) and newcomers is not None:
+        if root.state is RootState.HELD and root.gate == (GANG, message) and newcomers is not None:
             records = newcomers.values()  # the others know
         else:
-            self._queue.gate(root, GANG, message)
-        self._lives.to(root.key, GroupState.HELD, message)
+            self._lives.hold(root, GANG, message)
         quiet = pod_reason in (WAITING, GATED)
-        self._members.no_plan(root)
         for record in records:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):
                 # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod

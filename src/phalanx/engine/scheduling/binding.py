@@ -10,8 +10,8 @@ from phalanx.engine.scheduling.lifecycle import Lifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.pods import Pods
-from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.reservations import ask, reserve
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
 
@@ -20,16 +20,16 @@ class Binding:
     def __init__(
         self,
         state: ClusterState,
-        queue: Queue,
         life: Lifecycle,
+        lives: RootLives,
         members: Members,
         pods: Pods,
         status: PodStatus,
         emit: Emit,
     ) -> None:
         self._cluster = state
-        self._queue = queue
         self._life = life
+        self._lives = lives
         self._members = members
         self._pods = pods
         self._status = status
@@ -141,5 +141,5 @@ class Binding:
             if root is None or root.kind != "Pod":
                 root = Root("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
             root.records[record.key] = record
-            self._queue.back_off(root, self._cluster.now)
+            self._lives.back_off(root)
         self._pods.back(record)

@@ -1,36 +1,25 @@
-"""Plans under way: who has been sent away for whom, and what happens as the victims go.
+"""Evictions under way: who has been sent away, and what their going means for the roots that wait for it.
 
-While a plan is under way its root is not given a second one. When the last victim is gone the root is tried at once.
-A plan is void when its preemptor is gone, when one of its nodes is, or when an eviction was refused for good. A pod in
-the way of several roots is sent away once; if that is refused, none of their plans can come true.
+While a plan stands its root is not given a second one. When the last victim is gone the root is tried at once. A plan
+is void when its preemptor is gone, when one of its nodes is, or when an eviction was refused for good. A pod in the way
+of several roots is sent away once; if that is refused, none of their plans can come true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.scheduling.root_lives import RootLives
+from phalanx.engine.scheduling.roots import Root, UnderWay
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
 GONE_LONG = 600.0  # seconds; a victim that refuses to die must not block its preemptor for ever
-
-
-@dataclass(slots=True)
-class UnderWay:
-    root: str  # key
-    members: tuple[str, ...]  # keys of the pods that were promised a node
-    nodes: frozenset[str]
-    victims: dict[str, str]  # pod key -> uid, of those still there
-    since: float
-    size: int  # victims at the start
-    text: str = ""  # the plan, for people
 
 
 class Sent(NamedTuple):
@@ -42,33 +31,32 @@ class Sent(NamedTuple):
 
 
 class Evictions:
-    def __init__(self, state: ClusterState, queue: Queue, emit: Emit) -> None:
+    def __init__(self, state: ClusterState, queue: Queue, lives: RootLives, emit: Emit) -> None:
         self._cluster = state
         self._queue = queue
+        self._lives = lives
         self._emit = emit
-        self.plans: dict[str, UnderWay] = {}  # by root key
-        self._by_victim: dict[str, dict[str, None]] = {}  # pod key -> roots
         self._sent: dict[str, Sent] = {}  # pod key -> the eviction it got, while it is there
         self._by_decision: dict[int, str] = {}  # Evict not answered yet -> pod key
 
-    def standing(self, root: str) -> UnderWay | None:
-        """The plan that makes it pointless to look for another one, if there is one."""
-        plan = self.plans.get(root)
-        if plan is None or not plan.victims or self._cluster.now - plan.since > GONE_LONG:
-            return None
-        return plan if all(node in self._cluster.columns.row_of for node in plan.nodes) else None
+    def plan_of(self, key: str) -> UnderWay | None:
+        """Whom a root, by its key, waits for to go."""
+        return self._lives.plan_of(key)
 
-    def of(self, root: str) -> UnderWay | None:
-        """The same; a plan that came to nothing is forgotten."""
-        plan = self.standing(root)
-        if plan is None:
-            self.void(root)
-        return plan
+    def stands(self, plan: UnderWay | None) -> bool:
+        """Whether a plan makes it pointless to look for another one."""
+        if plan is None or self._cluster.now - plan.since > GONE_LONG:
+            return False
+        return all(node in self._cluster.columns.row_of for node in plan.nodes)
+
+    def look_again(self, root: Root) -> None:
+        """Before an attempt: a plan that came to nothing is no reason to wait."""
+        if root.plan is not None and not self.stands(root.plan):
+            self._lives.give_up(root)
 
     def begin(
         self,
-        root: str,
-        members: Iterable[PodRecord],
+        root: Root,
         nodes: Iterable[str],
         victims: Sequence[PodRecord],
         leaving: Iterable[PodRecord] = (),
@@ -80,23 +68,12 @@ class Evictions:
     ) -> set[str]:
         """Send the victims away and remember for whom; answers who had not been sent away before. `leaving` are
         terminating already and only waited for."""
-        self.void(root)
         everybody = {record.key: record.uid for record in (*victims, *leaving)}
         if not everybody:
+            self._lives.give_up(root)
             return set()  # nobody to wait for
-        plan = UnderWay(
-            root,
-            tuple(record.key for record in members),
-            frozenset(nodes),
-            everybody,
-            self._cluster.now,
-            len(victims),
-            text,
-        )
-        self.plans[root] = plan
-        for key in everybody:
-            self._by_victim.setdefault(key, {})[root] = None
         now = self._cluster.now
+        self._lives.evict(root, UnderWay(frozenset(nodes), everybody, now, len(victims), text))
         fresh = [record for record in victims if not self._is_sent(record, now)]
         for record in fresh:
             number = self._emit(
@@ -106,7 +83,7 @@ class Evictions:
                 uid=record.uid,
                 message=f"{record.scheduler_name}: preempting to accommodate a higher priority {kind}",
                 event_message=f"Preempted by {kind} {uid} on node {node}",
-                preemptor=root,
+                preemptor=root.key,
             )
             before = self._sent.get(record.key)
             if before is not None:
@@ -120,21 +97,9 @@ class Evictions:
         sent = self._sent.get(record.key)
         return sent is not None and sent.uid == record.uid and now - sent.at <= GONE_LONG
 
-    def void(self, root: str) -> None:
-        """Forget a plan. What was sent stays sent."""
-        plan = self.plans.pop(root, None)
-        if plan is None:
-            return
-        for key in plan.victims:
-            roots = self._by_victim.get(key)
-            if roots is not None:
-                roots.pop(root, None)
-                if not roots:
-                    del self._by_victim[key]
-
     def leaving(self, pod: str) -> bool:
         """Whether a pod has been sent away for somebody."""
-        return pod in self._by_victim
+        return self._lives.is_victim(pod)
 
     # ---- what happens meanwhile
 
@@ -143,14 +108,7 @@ class Evictions:
         sent = self._sent.pop(record.key, None)
         if sent is not None:
             self._by_decision.pop(sent.decision, None)
-        roots = self._by_victim.pop(record.key, None)
-        for root in roots or ():
-            plan = self.plans[root]
-            plan.victims.pop(record.key, None)
-            if not plan.victims:
-                self._finish(root)
-        for root in [key for key in (f"pod/{record.key}",) if key in self.plans]:
-            self.void(root)
+        self._lives.victim_gone(record.key)
 
     def answered(self, decision: int, problem: str) -> None:
         """The outcome of an Evict. Refused for good: plans that wait for the pod cannot come true as they are."""
@@ -158,22 +116,9 @@ class Evictions:
         if pod is None or not problem:
             return
         del self._sent[pod]
-        for root in list(self._by_victim.get(pod, ())):
-            self._finish(root)
-
-    def _finish(self, root: str) -> None:
-        """Nothing left to wait for: try again now."""
-        self.void(root)
-        waiting = self._queue.roots.get(root)
-        if waiting is not None and waiting.place in (Place.WAITING, Place.BACKOFF):
-            self._queue.activate(waiting)
+        self._lives.victim_stays(pod)
 
     def validate(self) -> None:
-        expected: dict[str, set[str]] = {}
-        for root, plan in self.plans.items():
-            for victim in plan.victims:
-                expected.setdefault(victim, set()).add(root)
-        assert {victim: set(roots) for victim, roots in self._by_victim.items()} == expected, "victims, by pod"
         for number, pod in self._by_decision.items():
             assert self._sent[pod].decision == number, f"eviction {number} of {pod}"
         for pod, sent in self._sent.items():
@@ -213,7 +158,7 @@ class Evictions:
 
     def expected(self, root: str, change: ClusterChange) -> bool:
         """Whether a change is only a step of the root's own plan: not worth an attempt before the last step."""
-        plan = self.plans.get(root)
+        plan = self.plan_of(root)
         if plan is None or change.row < 0 or change.kind & Wake.NODE:
             return False
-        return bool(plan.victims) and self._cluster.columns.names[change.row] in plan.nodes
+        return self._cluster.columns.names[change.row] in plan.nodes

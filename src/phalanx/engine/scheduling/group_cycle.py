@@ -16,13 +16,13 @@ from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refusa
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.group_lives import GroupLives, GroupState
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.lifecycle import Lifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue import Bucket, Queue
 from phalanx.engine.scheduling.reservations import ask_everybody
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.searches import Searches
 from phalanx.engine.scheduling.waiting import Interest, Waiting
@@ -47,7 +47,7 @@ class GroupCycle:
         queue: Queue,
         members: Members,
         life: Lifecycle,
-        lives: GroupLives,
+        lives: RootLives,
         binding: Binding,
         attempts: Attempts,
         searches: Searches,
@@ -88,25 +88,22 @@ class GroupCycle:
         if scout is not None and scout is not root:
             self._queue.stand_by(root, scout, key)
             return
-        if self._evictions.of(root.key) is None and self._lives.of(root.key) is GroupState.EVICTING:
-            self._lives.to(root.key, GroupState.QUEUED)  # one that came to nothing is no reason to wait
+        self._evictions.look_again(root)
         answer = self._searches.answer(root, tree, key)
         if answer is None:
             self._queue.put_aside(root, scout_of)
-            self._lives.tell(root.key, "searching", "others are served before the search for a place goes on")
+            self._lives.tell(root, "searching", "others are served before the search for a place goes on")
             return
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._commit(root, group, answer)
         elif isinstance(answer, PlacedAfter):
-            self._preemption.carry_out(tree, answer)
-            if self._evictions.standing(root.key) is not None:
-                self._lives.to(root.key, GroupState.EVICTING, f"{len(answer.victims)} pods have to go")
+            self._preemption.carry_out(root, tree, answer)
             self._refuse(root, group, answer.refused)
         elif answer.cause is Cause.WHOLE or answer.again:
             # Room for the whole may come from anywhere: no event tells it, so it is tried again.
             self._tell(root, group, Refusal(answer.text, None, {}))
-            self._queue.back_off(root, self._cluster.now)
+            self._lives.back_off(root)
         elif answer.built is None:
             if answer.cause is Cause.TORN:
                 self._commits.release(group, root.key)  # a gang that was never complete must not stay in the way
@@ -124,15 +121,15 @@ class GroupCycle:
     def _commit(self, root: Root, group: Group, placed: Placed) -> None:
         """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
         seats = placed.seats
+        self._lives.commit(root, len(seats))
         for record, row in seats:
             self._life.assume(root, record, row)
         refused = ask_everybody(self._cluster, seats)
         if refused is not None:
             self._take_back(root, group, seats, *refused)
             return
-        self._members.failures.pop(root.key, None)
+        root.refusal = None
         self._commits.begin(group.key)
-        self._lives.to(root.key, GroupState.COMMITTING, f"{len(seats)} pods")
         for record, row in seats:
             status = self._binding.advance(root, record, row)
             if status is not None:
@@ -141,18 +138,19 @@ class GroupCycle:
         self._rest(root, placed.built, {group.key for group in placed.satisfied})
 
     def _take_back(self, root: Root, group: Group, seats: Assignment, refused: PodRecord, status: Status) -> None:
-        self._members.adopt(root, group.key)
+        if self._lives.waiting(root.key) is None:
+            self._lives.appear(root)
         for record, _ in reversed(seats):
             self._life.roll_back(record, status.message)
             root.records[record.key] = record
             self._members.pending(record)
         text = words.refused_pod(refused.key, status.message)
-        self._lives.tell(root.key, "taken back", text)
+        self._lives.tell(root, "taken back", text)
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
         for record in root.records.values():
             self._status.say(record, reason, text)
         self._conditions(group, reason, text)
-        self._queue.back_off(root, self._cluster.now)
+        self._lives.back_off(root)
 
     def _rest(self, root: Root, built: Built, satisfied: set[GroupKey]) -> None:
         """Pods that did not get a place although their root did: try them on their own at once (bind first, preempt
@@ -164,7 +162,7 @@ class GroupCycle:
             if short and member.key not in satisfied:
                 text = f"{words.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
                 self._say(member, UNSCHEDULABLE, text)
-        self._queue.activate(root)
+        self._lives.admit(root)
 
     # ---- failure
 
@@ -177,14 +175,14 @@ class GroupCycle:
         refusal = Refusal(message, refused.outcome, texts)
         self._tell(root, group, refusal)
         if refused.releases:
-            self._queue.back_off(root, self._cluster.now)  # an eviction may be refused: look again
+            self._lives.back_off(root)  # an eviction may be refused: look again
         else:
             assert refused.built is not None
             self._sleep(root, group, refused.built, refusal)
 
     def _tell(self, root: Root, group: Group, refusal: Refusal) -> None:
-        self._members.failures[root.key] = refusal
-        self._lives.tell(root.key, "refused", refusal.message)
+        root.refusal = refusal
+        self._lives.tell(root, "refused", refusal.message)
         for record in root.records.values():
             self._status.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
         self._conditions(group, UNSCHEDULABLE, refusal.message)
@@ -213,11 +211,11 @@ class GroupCycle:
         self._said.say(group, "False", reason, message)
 
     def _error(self, root: Root, group: Group, message: str) -> None:
-        self._lives.tell(root.key, "error", message)
+        self._lives.tell(root, "error", message)
         for record in root.records.values():
             self._status.say(record, SCHEDULER_ERROR, message)
         self._conditions(group, SCHEDULER_ERROR, message)
-        self._queue.back_off(root, self._cluster.now)
+        self._lives.back_off(root)
 
     # ---- waiting
 
@@ -260,7 +258,7 @@ class GroupCycle:
         self._waiting.be_patient(bucket, root.priority)
         untold, bucket.untold = bucket.untold, []
         for twin in untold:
-            if twin.bucket is bucket and (its := self._members.forest.group(self._members.group_of[twin.key])):
+            if twin.bucket is bucket and (its := self._members.group_of(twin)):
                 self._tell(twin, its, refusal)
         if self._searches.missed != []:
             self._queue.missed(bucket, self._searches.missed)

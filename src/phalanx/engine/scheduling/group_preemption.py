@@ -28,6 +28,7 @@ from phalanx.engine.scheduling.answers import PlacedAfter, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
 from phalanx.engine.scheduling.pod_status import PodStatus
+from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
@@ -73,7 +74,7 @@ class GroupPreemption:
         """The plan, or why there is none, in words."""
         if tree.forest.preemption_policy(tree.group.key) == "Never":
             return GroupPlan(Hopeless(NEVER), note=NEVER)
-        if self.evictions.standing(tree.key) is not None:
+        if self.evictions.stands(self.evictions.plan_of(tree.key)):
             return GroupPlan(Hopeless(ONGOING), note=ONGOING)
         known = self._futile.get(tree.key)
         if known is not None and known[0] == self._state(tree):
@@ -330,7 +331,7 @@ class GroupPreemption:
 
     # ---- doing
 
-    def carry_out(self, tree: Tree, answer: PlacedAfter) -> None:
+    def carry_out(self, root: Root, tree: Tree, answer: PlacedAfter) -> None:
         """Evict, promise the nodes, and wait."""
         columns, nominations = self.cluster.columns, self.cluster.nominations
         rows = {row for _, row in answer.seats}
@@ -346,8 +347,7 @@ class GroupPreemption:
                     self._status.nominate(other, "")
         kind, spec = _kind(tree.group), tree.group.spec
         fresh = self.evictions.begin(
-            tree.key,
-            [record for record, _ in answer.seats],
+            root,
             nodes,
             victims,
             leaving,

@@ -7,14 +7,12 @@ from phalanx.engine.scheduling.admission import GANG, INVALID, Admission
 from phalanx.engine.scheduling.answers import Refusal, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.group_cycle import GroupCycle
-from phalanx.engine.scheduling.group_lives import GroupLives, GroupState
 from phalanx.engine.scheduling.members import Members, root_key
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.scheduling.root_lives import RootLives
+from phalanx.engine.scheduling.roots import Place, Root, RootState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, MemberState
-
-WAITS = (GroupState.HELD, GroupState.QUEUED, GroupState.EVICTING)
 
 
 class Groups:
@@ -26,7 +24,7 @@ class Groups:
         queue: Queue,
         members: Members,
         evictions: Evictions,
-        lives: GroupLives,
+        lives: RootLives,
         admission: Admission,
         cycle: GroupCycle,
     ) -> None:
@@ -55,7 +53,8 @@ class Groups:
 
     def failure(self, root: str) -> Refusal | None:
         """Why the last attempt of a root failed, by its key."""
-        return self.members.failures.get(root)
+        found = self.lives.waiting(root)
+        return found.refusal if found is not None else None
 
     def under_way(self, root: GroupKey) -> bool:
         """Binds of its members are not all answered yet."""
@@ -72,15 +71,15 @@ class Groups:
         """One attempt of a popped root; leaves it in a place of the queue, or out of it."""
         came_from = root.bucket
         root.bucket = None
-        group = self.forest.group(self.members.group_of[root.key])
+        group = self.members.group_of(root)
         if group is None or not root.records:
-            self.members.drop(root)
+            self.lives.leave(root)
         else:
             self._cycle.run(root, group, came_from)
             if root.place is Place.SEARCH:
                 return  # those who wait for what becomes of it go on waiting
             if not root.records and root.place is Place.ATTEMPT:
-                self.members.drop(root)
+                self.lives.leave(root)
         self._queue.attempted(root, came_from)
 
     # ---- settling
@@ -108,19 +107,21 @@ class Groups:
             key = root_key(head)
             roots[key] = True
         for key, helps in roots.items():
-            root = members.roots.get(key)
+            root = self.lives.waiting(key)
             if root is None or not root.records:
                 if root is not None:
-                    members.drop(root)
-                if self.lives.of(key) in WAITS:
-                    self.lives.forget(key)
+                    self.lives.leave(root)
                 continue
-            held = root.place is Place.GATED
+            held = root.state is RootState.HELD
             # Without newcomers everybody knows already what there is to know.
             if not self._admit(root, newcomers.get(key, {}), helps=helps) and (helps or not held):
-                touched[members.group_of[key]] = None
+                assert root.group is not None
+                touched[root.group] = None
         for head in {**touched, **judged}:
             self._look(head)
+        for leaf_key in dirty:
+            if leaf_key not in members.waiting_pods and (top := self.forest.root_of(leaf_key)) is not None:
+                members.settle(top)
 
     def _rehome(
         self,
@@ -139,34 +140,35 @@ class Groups:
         target = self.forest.root_of(leaf)
         key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
         if old != key:
-            before = members.roots.get(old) if old is not None else None
+            before = self.lives.waiting(old) if old is not None else None
             if before is not None:
                 for name in pods:
                     before.records.pop(name, None)
             members.home[leaf] = key
             arrived = pods
-        root = members.roots.get(key)
+        root = self.lives.waiting(key)
         if root is None:
             first = min(pods.values(), key=lambda record: (record.created, record.order))
             kind = target.kind if target is not None else leaf.kind
-            root = members.roots[key] = Root(kind, key, 0, first.created, first.order)
+            root = Root(kind, key, 0, first.created, first.order)
+            self.lives.appear(root)
             root.errors = self._errors.get(key, 0)
             arrived = pods
-        members.group_of[key] = target if target is not None else leaf
+        root.group = target if target is not None else leaf
         root.records.update(arrived)
         known = newcomers.setdefault(key, {})
         if known is not None:
             known.update(arrived)
         if leaf in members.stumbled:
             del members.stumbled[leaf]
-            self._queue.back_off(root, self.cluster.now)
+            self.lives.back_off(root)
             self._errors[key] = root.errors
         return key
 
     def _admit(self, root: Root, newcomers: dict[str, PodRecord] | None, *, helps: bool) -> bool:
         """False: held. Then what a failed commit left behind cannot be completed now."""
-        key = self.members.group_of[root.key]
-        group = self.forest.group(key)
+        key, group = root.group, self.members.group_of(root)
+        assert key is not None
         if root.key.startswith("waiting/") or group is None:
             self._admission.wait_for_objects(root, key, newcomers)
             return True
@@ -175,20 +177,8 @@ class Groups:
     def admit(self, root: Root) -> None:
         """Judge a held root again (a backoff at the gate is over, a gatekeeper changed its mind)."""
         if not self._admit(root, None, helps=True):
-            self.members.notes.judged[self.members.group_of[root.key]] = None
-
-    def _live(self, group: Group) -> None:
-        """What binds and evictions that were answered, and pods that went, mean for the life of a tree."""
-        key = root_key(group.key)
-        root = self.members.roots.get(key)
-        if root is not None and root.records:
-            if self.lives.of(key) is GroupState.COMMITTING and not self.commits.under_way(group.key):
-                self.lives.to(key, GroupState.HELD if root.place is Place.GATED else GroupState.QUEUED, root.gate[1])
-        elif not self.commits.under_way(group.key):
-            if self.conditions.is_true(group.key) or self.commits.confirmed(group):
-                self.lives.to(key, GroupState.SCHEDULED)
-            else:
-                self.lives.forget(key)  # nobody waits, and too few are there
+            assert root.group is not None
+            self.members.notes.judged[root.group] = None
 
     def _look(self, head: GroupKey) -> None:
         """What has to be said or done about a tree whether or not pods of it wait."""
@@ -198,8 +188,8 @@ class Groups:
                 self.members.say(key, INVALID, invalid.message)
         group = self.forest.group(head)
         if group is None or group.spec is None or group.spec.parent is not None:
-            if root_key(head) not in self.members.roots:
-                self.lives.forget(root_key(head))
+            if self.lives.waiting(root_key(head)) is None:
+                self.lives.settle(root_key(head), RootState.NONE)
             if group is not None and group.spec is not None and invalid is None:
                 self._admission.without_parent(head)
             return
@@ -209,9 +199,9 @@ class Groups:
             self.commits.tell(group)
             if self.conditions.is_true(head):
                 self._errors.pop(root_key(head), None)
-            self._live(group)
-        root = self.members.roots.get(root_key(head))
-        if invalid is None and (root is None or (root.place is Place.GATED and root.gate[0] == GANG)):
+            self.members.settle(head)
+        root = self.lives.waiting(root_key(head))
+        if invalid is None and (root is None or (root.state is RootState.HELD and root.gate[0] == GANG)):
             self.commits.release(group, root_key(head))
             if root is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
                 self._admission.short_of_members(head)

@@ -15,6 +15,7 @@ from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.reservations import unreserve
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.stories import Stories
 from phalanx.engine.scheduling.waiting import Waiting
@@ -56,6 +57,7 @@ class Lifecycle:
         waiting: Waiting,
         members: Members,
         stories: Stories,
+        lives: RootLives,
         evictions: Evictions,
     ) -> None:
         self._cluster = state
@@ -63,6 +65,7 @@ class Lifecycle:
         self._queue = queue
         self._waiting = waiting
         self._members = members
+        self._lives = lives
         self._evictions = evictions
         self._note, self._told = stories.note, stories.told  # most pods are bound at once and need no story
         self.records = state.records
@@ -125,7 +128,7 @@ class Lifecycle:
         self.root_of[record.key] = root
         root.records.pop(record.key, None)
         if not root.records:
-            self._queue.remove(root)
+            self._lives.leave(root)
         self._members.placed(record)
 
     def hold(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> None:
@@ -223,7 +226,7 @@ class Lifecycle:
     def unqueue(self, record: PodRecord) -> None:
         root = self._queue.roots.get(f"pod/{record.key}")
         if root is not None:
-            self._queue.remove(root)
+            self._lives.leave(root)
 
     def remove(self, record: PodRecord, *, finished: bool) -> None:
         """A pod is gone, or has `finished` (Succeeded, Failed)."""

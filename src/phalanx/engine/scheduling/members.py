@@ -16,11 +16,11 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.workload_status import WorkloadStatuses
-from phalanx.engine.scheduling.answers import Refusal, Tree
+from phalanx.engine.scheduling.answers import Tree
 from phalanx.engine.scheduling.commits import Commits
-from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_status import WRITE_AGAIN
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import (
@@ -57,24 +57,20 @@ class Members:
         self,
         state: ClusterState,
         queue: Queue,
-        evictions: Evictions,
+        lives: RootLives,
         conditions: GroupConditions,
         workloads: WorkloadStatuses,
         commits: Commits,
     ) -> None:
         self._cluster = state
         self._queue = queue
-        self._evictions = evictions
+        self._lives = lives
         self.forest = state.forest
         self.conditions = conditions
         self.workloads = workloads
         self.commits = commits
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
-        self.roots: dict[str, Root] = {}
-        # Root key -> root group; the leaf itself where no root is known yet (key "waiting/…").
-        self.group_of: dict[str, GroupKey] = {}
-        self.failures: dict[str, Refusal] = {}  # root key -> the last failure, for `why`
         self.stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
         self.unwritten: dict[GroupKey, float] = {}  # groups whose condition could not be written -> when to look again
         self.notes = Notes({}, {}, {}, {})
@@ -302,7 +298,7 @@ class Members:
         back = bool(self.forest.forget(key))
         self.waiting_pods.setdefault(leaf, {})[record.key] = record
         self.notes.arrived.setdefault(leaf, {})[record.key] = record
-        root = self.roots.get(self.home.get(leaf, ""))
+        root = self._lives.waiting(self.home.get(leaf, ""))
         if root is not None and record.key in root.records:
             root.records[record.key] = record
             back = True  # changed, not new
@@ -340,28 +336,11 @@ class Members:
             pods = table.get(leaf)
             if pods is not None and pods.pop(name, None) is not None and not pods:
                 del table[leaf]
-        root = self.roots.get(self.home.get(leaf, ""))
+        root = self._lives.waiting(self.home.get(leaf, ""))
         if root is not None:
             root.records.pop(name, None)
             if not root.records and root.place is not Place.ATTEMPT:
-                self.drop(root)
-
-    def drop(self, root: Root) -> None:
-        if root.place is not Place.NOWHERE:
-            self._queue.remove(root)
-        self.roots.pop(root.key, None)
-        self.group_of.pop(root.key, None)
-        self.failures.pop(root.key, None)
-        self.no_plan(root)
-
-    def no_plan(self, root: Root) -> None:
-        """Room is no longer being made for this root; whom it sent away stays sent."""
-        self._evictions.void(root.key)
-
-    def adopt(self, root: Root, group: GroupKey) -> None:
-        """A root whose pods were all assumed has some again."""
-        self.roots[root.key] = root
-        self.group_of[root.key] = group
+                self._lives.leave(root)
 
     def place_of(self, record: PodRecord) -> Place:
         """For validation: where a claimed pending pod is; NOWHERE means lost."""
@@ -370,27 +349,28 @@ class Members:
             return Place.NOWHERE
         if leaf in self.notes.dirty:
             return Place.GATED  # arrived since the last step
-        root = self.roots.get(self.home.get(leaf, ""))
+        root = self._lives.waiting(self.home.get(leaf, ""))
         return root.place if root is not None and record.key in root.records else Place.NOWHERE
+
+    def settle(self, head: GroupKey) -> None:
+        """What is known of a tree of which nobody waits."""
+        key, group = root_key(head), self.forest.group(head)
+        if group is not None and self._lives.waiting(key) is None:
+            self._lives.settle(key, self.commits.state_of(group))
 
     # ---- questions
 
     def root_of(self, key: GroupKey) -> Root | None:
         """The root in which the pending pods of a group, or of those below it, are."""
         target = self.forest.root_of(key)
-        return self.roots.get(root_key(target) if target is not None else f"waiting/{root_key(key)}")
+        return self._lives.waiting(root_key(target) if target is not None else f"waiting/{root_key(key)}")
+
+    def group_of(self, root: Root) -> Group | None:
+        return self.forest.group(root.group) if root.group is not None else None
 
     def tree(self, root: Root, group: Group) -> Tree:
         """A root as an attempt sees it."""
         return Tree(root.key, group, self.forest, self.waiting_pods, root.priority, list(root.records.values()))
-
-    def failure(self, root: str) -> Refusal | None:
-        """Why the last attempt of a root failed, by its key."""
-        return self.failures.get(root)
-
-    def under_way(self, root: GroupKey) -> bool:
-        """Binds of its members are not all answered yet."""
-        return self.commits.under_way(root)
 
     @property
     def busy(self) -> bool:
@@ -404,12 +384,16 @@ class Members:
 
     def _answered(self, leaf: Group | None) -> None:
         """A member's bind is acknowledged, by the answer or by what the informer shows."""
-        if leaf is None or (self.conditions.is_true(leaf.key) and not self.conditions.targets):
-            return  # everything was said
-        if self.commits.enough(leaf):
-            head = self.forest.root_of(leaf.key)
-            if head is not None:
+        if leaf is None:
+            return
+        head = self.forest.root_of(leaf.key)
+        if head is None:
+            return
+        if not self.conditions.is_true(leaf.key) or self.conditions.targets:
+            if self.commits.enough(leaf):
                 self.notes.judged[head] = None
+        elif not leaf.binding:
+            self.settle(head)  # there is nothing more to say
 
 
 def _same(old: Any, new: Any) -> bool:

@@ -11,6 +11,7 @@ from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.waiting import Waiting, twins_of
 from phalanx.engine.state.records import PodRecord
@@ -21,6 +22,7 @@ class PodCycle:
         self,
         state: ClusterState,
         queue: Queue,
+        lives: RootLives,
         attempts: Attempts,
         binding: Binding,
         preemption: PodPreemption,
@@ -31,6 +33,7 @@ class PodCycle:
     ) -> None:
         self._cluster = state
         self._queue = queue
+        self._lives = lives
         self._attempts = attempts
         self._binding = binding
         self._preemption = preemption
@@ -54,20 +57,19 @@ class PodCycle:
             self._queue.join(root, bucket)
             self._status.say(record, UNSCHEDULABLE, bucket.message)
             return
-        if root.key in self._evictions.plans:
-            self._evictions.of(root.key)  # one that came to nothing is no reason to wait
+        self._evictions.look_again(root)
         answer = self._attempts.pod(record)
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._binding.commit(root, record, answer.seats[0][1])
         elif isinstance(answer, PlacedAfter):
-            self._preemption.carry_out(record, answer)
+            self._preemption.carry_out(root, answer)
             self._unschedulable(root, record, answer.refused, victims_go=True)
         elif answer.diagnosis is None:
             self._fail(root, record, answer.message)
         else:
             if answer.leaving:
-                self._preemption.await_leaving(record, answer.leaving)
+                self._preemption.await_leaving(root, answer.leaving)
             self._unschedulable(root, record, answer, victims_go=answer.victims_go)
 
     # ---- failure
@@ -75,7 +77,7 @@ class PodCycle:
     def _fail(self, root: Root, record: PodRecord, message: str) -> None:
         """An error, not a verdict: try again after a while."""
         self._status.say(record, SCHEDULER_ERROR, message)
-        self._queue.back_off(root, self._cluster.now)
+        self._lives.back_off(root)
 
     def _unschedulable(self, root: Root, record: PodRecord, refused: Refused, *, victims_go: bool) -> None:
         """`victims_go`: room is being made for it."""

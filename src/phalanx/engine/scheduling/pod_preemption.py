@@ -21,6 +21,7 @@ from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.scheduling.answers import PlacedAfter
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_status import PodStatus
+from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import WORKLOAD, GroupKey
@@ -102,7 +103,7 @@ class PodPreemption:
         if record.preemption_policy == "Never":
             return Look(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
         leaving = self._leaving(record, diagnosis)
-        if leaving or self._evictions.standing(f"pod/{record.key}"):
+        if leaving or self._ongoing(record):
             return Look(f"preemption: {WAITING}", waits=True, leaving=leaving)
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
             return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
@@ -123,7 +124,7 @@ class PodPreemption:
 
     def _leaving(self, record: PodRecord, diagnosis: Diagnosis) -> Sequence[PodRecord]:
         """Nominated by an earlier process, or by us before a plan ended: wait while lower priorities are leaving."""
-        if self._evictions.standing(f"pod/{record.key}"):
+        if self._ongoing(record):
             return ()
         row = self._cluster.columns.row_of.get(record.nominated, -1) if record.nominated else -1
         if row < 0 or not len(diagnosis.resolvable) or not diagnosis.resolvable[row]:
@@ -131,6 +132,9 @@ class PodPreemption:
         self.catalogue.refresh()
         leaving = self.catalogue.leaving.get(row, {})
         return list(leaving.values()) if any(pod.priority < record.priority for pod in leaving.values()) else ()
+
+    def _ongoing(self, record: PodRecord) -> bool:
+        return self._evictions.stands(self._evictions.plan_of(f"pod/{record.key}"))
 
     def _why_not(self, record: PodRecord, diagnosis: Diagnosis) -> str:
         columns, catalogue = self._cluster.columns, self.catalogue
@@ -153,24 +157,22 @@ class PodPreemption:
 
     # ---- doing
 
-    def carry_out(self, record: PodRecord, answer: PlacedAfter) -> None:
+    def carry_out(self, root: Root, answer: PlacedAfter) -> None:
         """Evict, and wait; the promise is the caller's."""
-        (_, row), *_ = answer.seats
+        (record, row), *_ = answer.seats
         node = self._cluster.columns.names[row]
         for other in list(self._cluster.nominations.on(node)):
             if other.priority < record.priority and other.key != record.key:
                 self._status.nominate(other, "")  # its promise no longer holds
         leaving = list(self.catalogue.leaving.get(row, {}).values())
         text = _found(node, answer.units)
-        fresh = self._evictions.begin(
-            f"pod/{record.key}", [record], [node], answer.victims, leaving, text=text, uid=record.uid, node=node
-        )
+        fresh = self._evictions.begin(root, [node], answer.victims, leaving, text=text, uid=record.uid, node=node)
         announce(self._cluster, self._emit, answer.units, "pod", fresh)
 
-    def await_leaving(self, record: PodRecord, leaving: Sequence[PodRecord]) -> None:
+    def await_leaving(self, root: Root, leaving: Sequence[PodRecord]) -> None:
         """Nobody is sent away: those are on their way out."""
         text = "waiting for pods to leave"
-        self._evictions.begin(f"pod/{record.key}", [record], [record.nominated], (), leaving, text=text)
+        self._evictions.begin(root, [root.record.nominated], (), leaving, text=text)
 
 
 def _found(node: str, units: Iterable[Unit]) -> str:

@@ -17,6 +17,7 @@ from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, PodStatus
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.reservations import gate_of
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Pod
@@ -31,6 +32,7 @@ class Pods:
         state: ClusterState,
         queue: Queue,
         life: Lifecycle,
+        lives: RootLives,
         members: Members,
         status: PodStatus,
         catalogue: Catalogue,
@@ -38,6 +40,7 @@ class Pods:
         self._cluster = state
         self._queue = queue
         self._life = life
+        self._lives = lives
         self._members = members
         self._status = status
         self._catalogue = catalogue
@@ -120,7 +123,8 @@ class Pods:
             old.pod = pod
             record = old
         else:
-            self._life.unqueue(old)
+            if self._members.claims(old):
+                self._life.unqueue(old)
             promised = self._cluster.nominations.clear(old)
             record = self._record(pod, old)
             record.said = old.said
@@ -149,6 +153,7 @@ class Pods:
         root = self._queue.roots.get(key)
         if root is None:
             root = Root("Pod", key, record.priority, record.created, record.order)
+        root.attempts = root.errors = 0
         root.priority = record.priority
         root.records = {record.key: record}
         self.admit(root)
@@ -161,16 +166,16 @@ class Pods:
             record, status, plugin = held
             if status.code is Code.ERROR:
                 self._status.say(record, SCHEDULER_ERROR, status.message)
-                self._queue.back_off(root, self._cluster.now)
+                self._lives.back_off(root)
                 root.gate = (plugin, status.message)
                 return
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # kube-apiserver writes this itself; where it is there already nothing is sent.
                 self._status.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
-            self._queue.gate(root, plugin, status.message)
+            self._lives.hold(root, plugin, status.message)
             return
         if newcomers is None:
-            self._queue.activate(root)
+            self._lives.admit(root)
 
     def _same(self, old: PodRecord, pod: Pod) -> bool:
         """Whether everything placement looks at is as it was. Status and annotations change all the time."""

@@ -97,7 +97,7 @@ class Queue:
         self.initial_backoff = initial_backoff
         self.max_backoff = max_backoff
         self.flush_after = flush_after
-        self.roots: dict[str, Root] = {}  # every root that has a place
+        self.roots: dict[str, Root] = {}  # every root that has pending pods
         self._active: list[tuple[tuple[Any, ...], int, Root]] = []
         self._backoff: list[tuple[float, int, Root]] = []
         self._searching: dict[str, Root] = {}  # the one that goes on next first

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phalanx.engine.state.records import PodRecord
 
 if TYPE_CHECKING:
+    from phalanx.engine.scheduling.answers import Refusal
     from phalanx.engine.scheduling.queue import Bucket
+    from phalanx.model.groups import GroupKey
+
+
+class RootState(enum.StrEnum):
+    """Where a root is in its life. `scheduling.root_lives` has the table of transitions and makes them all."""
+
+    NONE = "nothing"  # not known yet, or not any more
+    HELD = "held"  # objects or members are missing, or gates are closed
+    QUEUED = "queued"  # may be tried; where it is in the queue is the queue's business
+    EVICTING = "evicting"  # tried, and room is being made
+    COMMITTING = "committing"  # of groups: all its pods have nodes by our decision, not all binds are answered
+    SCHEDULED = "scheduled"  # of groups: the binds that make its minimum are confirmed
 
 
 class Place(enum.Enum):
-    """Where a root is. Every root with pending pods is in exactly one place."""
+    """Where the queue has a root. Every root with pending pods is in exactly one place."""
 
     NOWHERE = "nowhere"
     ACTIVE = "active"
@@ -21,6 +35,17 @@ class Place(enum.Enum):
     GATED = "gated"  # a PreEnqueue plugin said no, or a group's objects or members are missing
     SEARCH = "search"  # its attempt takes longer than a slice and goes on when others were served
     ATTEMPT = "attempt"  # being worked on right now
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """Whom a root has had evicted, and for what; it goes with the state EVICTING."""
+
+    nodes: frozenset[str]
+    victims: dict[str, str]  # pod key -> uid, of those still there
+    since: float  # seconds
+    size: int  # victims at the start
+    text: str = ""  # for people
 
 
 class Root:
@@ -32,13 +57,16 @@ class Root:
         "errors",
         "expiry",
         "gate",
+        "group",
         "key",
         "kind",
         "order",
         "place",
+        "plan",
         "priority",
         "records",
-        "tree",
+        "refusal",
+        "state",
     )
 
     def __init__(self, kind: str, key: str, priority: int, asked: float, order: int) -> None:
@@ -48,7 +76,10 @@ class Root:
         self.asked = asked  # when it first asked; a failed attempt does not lose its place
         self.order = order  # arrival number
         self.records: dict[str, PodRecord] = {}  # pending pods by key
-        self.tree: Any = None  # of group roots: whatever the group cycle keeps
+        self.group: GroupKey | None = None  # of group roots; the leaf itself where no root is known yet ("waiting/…")
+        self.state = RootState.NONE
+        self.plan: UnderWay | None = None  # while evicting
+        self.refusal: Refusal | None = None  # of group roots: why the last attempt failed
         self.place = Place.NOWHERE
         self.entry: Any = None  # the valid heap entry, if in a heap
         self.bucket: Bucket | None = None  # where it waits, or from where it was woken

@@ -23,7 +23,6 @@ from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.group_cycle import GroupCycle
-from phalanx.engine.scheduling.group_lives import GroupLives
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.group_roots import Groups
 from phalanx.engine.scheduling.lifecycle import Lifecycle
@@ -33,6 +32,7 @@ from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue, by_priority
+from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.searches import Searches
 from phalanx.engine.scheduling.stories import Stories
@@ -71,21 +71,21 @@ class Scheduler:
         catalogue = Catalogue(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
-        self.evictions = Evictions(state, queue, emit)
+        lives = self.lives = RootLives(state, queue, self.stories)
+        self.evictions = Evictions(state, queue, lives, emit)
         self.preemption = PodPreemption(state, catalogue, self.evictions, status, emit)
         self.group_preemption = GroupPreemption(state, catalogue, self.evictions, status, emit)
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
         self.searches = Searches(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, self.preemption)
-        members = Members(state, queue, self.evictions, conditions, WorkloadStatuses(state.forest, emit), commits)
-        self.life = Lifecycle(state, queue, waiting, members, self.stories, self.evictions)
-        self.pods = Pods(state, queue, self.life, members, status, catalogue)
-        self.binding = Binding(state, queue, self.life, members, self.pods, status, emit)
+        members = Members(state, queue, lives, conditions, WorkloadStatuses(state.forest, emit), commits)
+        self.life = Lifecycle(state, queue, waiting, members, self.stories, lives, self.evictions)
+        self.pods = Pods(state, queue, self.life, lives, members, status, catalogue)
+        self.binding = Binding(state, self.life, lives, members, self.pods, status, emit)
         self.pod_cycle = PodCycle(
-            state, queue, self.attempts, self.binding, self.preemption, self.evictions, waiting, status, emit
+            state, queue, lives, self.attempts, self.binding, self.preemption, self.evictions, waiting, status, emit
         )
-        lives = GroupLives(self.stories)
         group_cycle = GroupCycle(
             state,
             queue,
@@ -101,7 +101,7 @@ class Scheduler:
             status,
             emit,
         )
-        admission = Admission(members, queue, self.pods, status, lives)
+        admission = Admission(members, self.pods, status, lives)
         self.groups = Groups(state, queue, members, self.evictions, lives, admission, group_cycle)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.engine.preemption.catalogue import Catalogue
-from phalanx.engine.scheduling.admission import GANG
-from phalanx.engine.scheduling.group_lives import GroupState
+from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.scheduling.roots import Place
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
@@ -162,8 +161,8 @@ def _forest(engine: Scheduler) -> None:
 
 
 def _evictions(engine: Scheduler) -> None:
-    for key, plan in engine.evictions.plans.items():
-        assert plan.root == key
+    plans = {key: root.plan for key, root in engine.queue.roots.items() if root.plan is not None}
+    for key, plan in plans.items():
         assert plan.victims, f"the plan of {key} waits for nobody"
         for victim, uid in plan.victims.items():
             record = engine.pods.records.get(victim)
@@ -172,24 +171,18 @@ def _evictions(engine: Scheduler) -> None:
 
 
 def _groups(engine: Scheduler) -> None:
-    groups, members = engine.groups, engine.groups.members
-    assert not groups.lives.impossible, f"transitions that do not exist: {list(groups.lives.impossible)}"
+    groups = engine.groups
+    engine.lives.validate()
     if groups.busy:
         return  # what happened was not worked through yet
-    for key, root in members.roots.items():
+    for root in engine.queue.roots.values():
         assert root.records, f"{root} has nobody"
-        state = groups.lives.of(key)
-        if root.place is Place.GATED and root.gate[0] == GANG:
-            assert state is GroupState.HELD, f"{root} is held, and {state}"
-        elif root.place in (Place.ACTIVE, Place.WAITING, Place.SEARCH):
-            assert state is not GroupState.HELD, f"{root} is {state}"
-        if state is GroupState.EVICTING:
-            assert root.place is not Place.GATED, f"{root} is held, and has others evicted"
-    for key, state in groups.lives.states.items():
-        if state in (GroupState.HELD, GroupState.QUEUED, GroupState.EVICTING):
-            assert key in members.roots, f"{key} is {state.value}, and nobody of it waits"
-        elif state is GroupState.SCHEDULED:
-            assert key not in members.roots, f"{key} is scheduled, and pods of it wait"
+    forest = engine.cluster.forest
+    for head in forest.roots():
+        group, key = forest.group(head), root_key(head)
+        if group is not None and engine.lives.waiting(key) is None and forest.invalid(head) is None:
+            state, found = engine.lives.of(key), groups.commits.state_of(group)
+            assert state is found, f"{head} is {state.value}, and yet {found.value}"
 
 
 def _catalogue(engine: Scheduler) -> None:
