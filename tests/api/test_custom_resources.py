@@ -443,3 +443,47 @@ def test_a_put_of_what_is_not_there_is_not_found(world: World) -> None:
     body = {"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "none"}, "spec": {}}
     with pytest.raises(NotFound):
         world.update(f"{CRONS}/none", body)
+
+
+def test_a_value_that_is_wrong_may_stay_but_not_become_another_wrong_one(world: World) -> None:
+    body = definition()
+    properties = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    item = {"type": "object", "properties": {"name": {"type": "string"}, "text": {"type": "string"}}}
+    keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    properties |= {
+        "zone": {"type": "string"},
+        "owner": {"type": "string"},
+        "parts": {"type": "array", "items": item, **keyed},
+    }
+    item["required"] = ["name"]
+    world.create(DEFINITIONS, body)
+    parts = [{"name": "one", "text": "wordy"}, {"name": "two", "text": "wordy"}]
+    world.create(CRONS, {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *", "zone": "long", "parts": parts}})
+    at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties"
+    shorter = [
+        {"op": "add", "path": f"{at}/zone/maxLength", "value": 3},
+        {"op": "add", "path": f"{at}/parts/items/properties/text/maxLength", "value": 3},
+        {"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/required", "value": ["owner"]},
+    ]
+    world.patch(f"{DEFINITIONS}/crontabs.stable.example.com", shorter, JSON_PATCH)
+    assert world.patch(f"{CRONS}/a", {"metadata": {"labels": {"x": "y"}}}, MERGE)["spec"]["zone"] == "long"
+    with pytest.raises(Invalid, match=r"spec.owner: Required value"):  # the object that lacks it changed
+        world.patch(f"{CRONS}/a", {"spec": {"replicas": 2}}, MERGE)
+    with pytest.raises(Invalid, match=r"spec.zone: Too long: may not be more than 3 bytes"):
+        world.patch(f"{CRONS}/a", {"spec": {"zone": "longer", "owner": "i"}}, MERGE)
+    turned = world.patch(f"{CRONS}/a", {"spec": {"owner": "i", "parts": parts[::-1]}}, MERGE)
+    assert [part["name"] for part in turned["spec"]["parts"]] == ["two", "one"]  # items are told apart by name
+    with pytest.raises(Invalid, match=r"spec.parts\[0\].text: Too long"):
+        world.patch(f"{CRONS}/a", {"spec": {"parts": [{"name": "one", "text": "wordier"}]}}, MERGE)
+
+
+def test_defaults_that_came_later_are_nobodys_change(world: World) -> None:
+    world.create(DEFINITIONS, definition())
+    world.create(CRONS, {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *"}})
+    at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/zone"
+    patch = [{"op": "add", "path": at, "value": {"type": "string", "default": "UTC"}}]
+    world.patch(f"{DEFINITIONS}/crontabs.stable.example.com", patch, JSON_PATCH)
+    labelled = world.patch(f"{CRONS}/a", {"metadata": {"labels": {"x": "y"}}}, MERGE)
+    assert labelled["spec"]["zone"] == "UTC" and labelled["metadata"]["generation"] == 1
+    owned = [found["fieldsV1"] for found in labelled["metadata"]["managedFields"]]
+    assert not any("f:zone" in str(fields) for fields in owned)

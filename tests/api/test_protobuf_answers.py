@@ -51,3 +51,32 @@ def test_a_watch_comes_in_frames(server: LocalCluster, namespace: str) -> None:
 def test_custom_resources_have_no_protobuf(server: LocalCluster) -> None:
     reply = server.ask("GET", "/apis/jobset.x-k8s.io/v1alpha2/jobsets", accept=PROTOBUF)
     assert reply.code == 406
+
+
+def test_metadata_comes_in_protobuf_to_those_who_like_it_best(server: LocalCluster, namespace: str) -> None:
+    """As client-go's metadata client asks; also of custom resources, whose metadata is like any other."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    uid = server.create(path, pod("a"))["metadata"]["uid"]
+    form = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+    accept = f"{PROTOBUF};{form},application/json;{form},application/json"
+    schema = tables.record("meta/v1.PartialObjectMetadata")
+    one = server.ask("GET", f"{path}/a", accept=accept)
+    assert one.headers["content-type"] == PROTOBUF and protobuf.envelope(one.body).kind == "PartialObjectMetadata"
+    assert protobuf.decode(one.body, schema)["metadata"]["uid"] == uid
+    several = protobuf.envelope(server.ask("GET", path, accept=accept).body)
+    assert (several.api_version, several.kind) == ("meta.k8s.io/v1", "PartialObjectMetadataList")
+    assert [number for number, _ in fields(several.raw)] == [1, 2]
+    patched = server.ask(
+        "PATCH",
+        f"{path}/a",
+        {"metadata": {"labels": {"x": "y"}}},
+        accept=accept,
+        content_type="application/merge-patch+json",
+    )
+    assert protobuf.decode(patched.body, schema)["metadata"]["labels"] == {"x": "y"}
+    watched = server.ask("GET", path, accept=accept, watch="true", resourceVersion="0", timeoutSeconds=1)
+    event = dict(fields(watched.body[4 : 4 + int.from_bytes(watched.body[:4], "big")]))
+    (_, inner), *_ = fields(event[2])
+    assert protobuf.decode(bytes(inner), schema)["metadata"]["labels"] == {"x": "y"}
+    custom = server.ask("GET", "/apis/jobset.x-k8s.io/v1alpha2/jobsets", accept=accept)
+    assert custom.code == 200 and protobuf.envelope(custom.body).kind == "PartialObjectMetadataList"

@@ -54,6 +54,27 @@ def test_a_list_has_every_object_once_in_order_of_names(server: LocalCluster, po
     )
 
 
+def test_items_of_built_in_lists_do_not_repeat_their_kind(server: LocalCluster, namespace: str, pods: str) -> None:
+    """As Go writes its types; clients compare what they listed with what they made. Custom resources repeat it."""
+    listed = server.get(pods)["items"]
+    assert all(not {"apiVersion", "kind"} & found.keys() and found["spec"] for found in listed)
+    assert server.get(f"{pods}/p0")["kind"] == "Pod"
+    deleted = server.ask("DELETE", pods).json["items"]
+    assert len(deleted) == len(listed) and not any("kind" in found for found in deleted)
+    container = {"name": "c", "image": "i"}
+    job = {"parallelism": 1, "completions": 1, "template": {"spec": {"containers": [container]}}}
+    child = {"name": "j", "template": {"spec": job}}
+    body = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "s"},
+        "spec": {"replicatedJobs": [child]},
+    }
+    sets = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{namespace}/jobsets"
+    server.create(sets, body)
+    assert server.get(sets)["items"][0]["kind"] == "JobSet"
+
+
 def test_an_empty_list_is_a_list(server: LocalCluster, namespace: str) -> None:
     assert server.get(f"/api/v1/namespaces/{namespace}/pods")["items"] == []
 
@@ -254,7 +275,7 @@ def test_a_workload_reads_in_every_version_it_is_served_in(server: LocalCluster,
         seen = server.get(f"{root}/{version}/namespaces/{namespace}/workloads/w")
         assert seen["apiVersion"] == f"scheduling.k8s.io/{version}" and seen["kind"] == "Workload"
     listed = server.get(f"{root}/v1alpha1/namespaces/{namespace}/workloads")
-    assert listed["items"][0]["spec"]["podGroups"][0]["name"] == "g"
+    assert listed["items"][0]["spec"]["podGroups"][0]["name"] == "g" and "kind" not in listed["items"][0]
 
 
 def test_the_scale_of_a_deployment(server: LocalCluster, namespace: str) -> None:

@@ -210,7 +210,7 @@ class Changes:
         self, request: Request, options: WriteOptions, new: Json, entry: Entry, *, applied: bool
     ) -> tuple[Json, Entry | None]:
         kind, status = request.kind, request.subresource in ("status", "approval")
-        old: Json = decode(entry.value)
+        old = self._stored(kind, entry)
         self.check_preconditions(kind, request.name, metadata_of(new), old["metadata"])
         new = self.to_storage(kind, request.version, new)
         if kind.default is not None:
@@ -391,6 +391,12 @@ class Changes:
         # In place: rules may have left a note on the object itself (see model.rules.contract.Viewed).
         obj["apiVersion"], obj["kind"] = api_version(home.group, home.storage_version), home.kind
         return obj
+
+    def _stored(self, kind: Kind, entry: Entry) -> Json:
+        """As it is stored; a custom resource with the defaults its schema has by now, so that nobody changed them."""
+        complete = None if kind.stored_as else kind.version(kind.storage_version).from_storage
+        obj: Json = decode(entry.value)
+        return obj if complete is None else complete(obj)
 
     def fill_zeros(self, kind: Kind, obj: Json) -> None:
         home = self.ctx.registry.by_storage_key(kind.stored_as) if kind.stored_as else kind

@@ -119,26 +119,30 @@ class _Rules:
         ]
 
 
-def _as_it_was(path: str, new: Any, old: Any, schema: Json) -> bool:
-    """Whether what stands at a path did not change. Items of a list without keys are what they are as a whole list."""
+def _as_it_was(path: str, new: Any, old: Any, schema: Any) -> bool:
+    """Whether what a complaint is about did not change: the value at its path, or what lacks it."""
     for field, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        known = schema if isinstance(schema, dict) else {}
         if field:
             if not (isinstance(new, dict) and isinstance(old, dict) and field in new and field in old):
-                return True  # one of the two lacks it: the words are the same, so it is the same complaint
+                break  # a required field is a matter of the object that lacks it
             new, old = new[field], old[field]
-            schema = (schema.get("properties") or {}).get(field) or schema.get("additionalProperties") or {}
+            schema = (known.get("properties") or {}).get(field) or known.get("additionalProperties")
         else:
-            if schema.get("x-kubernetes-list-type") != "map":
-                return bool(new == old)
-            new, old = _item(new, int(index)), _item(old, int(index))
-            schema = schema.get("items") or {}
-        if not isinstance(schema, dict):
-            return True
-    return True
+            if known.get("x-kubernetes-list-type") != "map":
+                break  # items of a list without keys are what they are as a whole list
+            new, old = _twins(new, old, int(index), known.get("x-kubernetes-list-map-keys") or [])
+            schema = known.get("items")
+    return bool(new == old)
 
 
-def _item(found: Any, index: int) -> Any:
-    return found[index] if isinstance(found, list) and index < len(found) else None
+def _twins(new: Any, old: Any, index: int, keys: list[str]) -> tuple[Any, Any]:
+    """An item of a list with keys, and the item that had the same keys before."""
+    item = new[index] if isinstance(new, list) and index < len(new) else None
+    if not isinstance(item, dict) or not isinstance(old, list):
+        return item, None
+    wanted = [item.get(key) for key in keys]
+    return item, next((o for o in old if isinstance(o, dict) and [o.get(key) for key in keys] == wanted), None)
 
 
 def has_defaults(schema: Any) -> bool:

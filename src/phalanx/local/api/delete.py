@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.base.errors import BadRequest, Conflict, NotFound
 from phalanx.local.api.change import Changes
@@ -16,7 +18,7 @@ from phalanx.local.api.options import invalid_options, write_options
 from phalanx.local.api.problems import conflict, modified, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.selection import Selection
-from phalanx.local.api.view import api_version, decode, encode, object_in
+from phalanx.local.api.view import api_version, decode, encode, item_of
 from phalanx.local.api.webhooks import Admitted
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.builtin import body_schema
@@ -77,7 +79,8 @@ class Deletes:
         options = read_options(request)
         kind = request.kind
         selection = Selection.of(kind, request.query)
-        items: list[Json] = []
+        items: list[msgspec.Raw] = []
+        item = item_of(kind, request.version)
         listed = self._changes.store.list(kind.storage_key, request.namespace)
         chosen = [entry for entry in listed if selection.matches(entry)]
         for start in range(0, len(chosen), _BATCH):
@@ -87,7 +90,7 @@ class Deletes:
                     one = replace(request, verb="delete", namespace=entry.key[1], name=entry.key[2])
                     await self._ask_webhooks(one, entry, options)
             gone = await asyncio.gather(*(self._delete_chosen(kind, entry, options) for entry in batch))
-            items += [object_in(kind, request.version, value) for value in gone if value]
+            items += [msgspec.Raw(item(value)) for value in gone if value]
         body = {
             "kind": f"{kind.kind}List",
             "apiVersion": api_version(kind.group, request.version.name),

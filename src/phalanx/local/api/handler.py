@@ -48,7 +48,7 @@ class Api:
         verb = request.verb
         form = negotiate(request.accept, request.kind.stored)
         if form.protobuf:
-            protobuf_answers.check(request)
+            protobuf_answers.check(request, form.shape)
         if verb == "watch":
             return await self._watch.handle(request)
         if verb in ("get", "list"):
@@ -62,10 +62,10 @@ class Api:
             answer.warnings += request.warnings
         if request.kind.warning and verb != "delete":
             answer.warnings += (request.kind.warning,)
-        if form.protobuf:
-            return await protobuf_answers.converted(request, answer)
         if form.shape == "metadata" and not answer.body.startswith(b'{"kind":"Status"'):
             answer.body = partial(answer.body, form.meta_version)
+        if form.protobuf:
+            return await protobuf_answers.converted(request, answer)
         if form.yaml:
             answer.body, answer.content_type = await to_yaml(answer.body), form.content_type
         return answer

@@ -55,10 +55,14 @@ def _is_plain_protobuf(clause: str) -> bool:
 def _form(clause: str) -> Form | None:
     media, *params = (part.strip() for part in clause.split(";"))
     options = dict(param.split("=", 1) for param in params if "=" in param)
+    wanted = options.get("as", "")
+    if media == PROTOBUF:
+        # The metadata client likes this best, and items of its lists then say no kind, as it expects.
+        metadata = wanted.startswith("PartialObjectMetadata") and options.get("g") == "meta.k8s.io"
+        return Form("metadata", protobuf=True) if metadata and options.get("v") == "v1" else None
     if media not in ("application/json", "application/yaml", "*/*", "application/*"):
         return None
     yaml = media == "application/yaml"
-    wanted = options.get("as", "")
     if not wanted:
         return Form(yaml=yaml)
     group, version = options.get("g", ""), options.get("v", "")

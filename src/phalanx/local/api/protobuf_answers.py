@@ -1,6 +1,8 @@
-"""Answers as Kubernetes protobuf, made from the JSON that is stored, for clients that accept nothing else.
+"""Answers as Kubernetes protobuf, made from the JSON that is stored, for clients that accept nothing else
+(metadata alone: for those that like it best).
 
-Custom resources have no protobuf form, here as elsewhere. Problems stay JSON, which clients see by the content type.
+Custom resources have no protobuf form but of their metadata, here as elsewhere. Problems stay JSON, which clients see
+by the content type.
 """
 
 from __future__ import annotations
@@ -10,20 +12,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from phalanx.base.errors import NotAcceptable
-from phalanx.local.api.negotiate import PROTOBUF
+from phalanx.local.api.negotiate import PROTOBUF, Shape
 from phalanx.local.api.request import Answer, Request
-from phalanx.local.api.view import Json, decode
+from phalanx.local.api.view import Json, decode, in_protobuf
 from phalanx.model import tables
 from phalanx.model.builtin import body_schema
 from phalanx.model.protobuf_writer import message, watch_frame, write, write_list
 from phalanx.model.schema import Object
 
+METADATA = tables.record("meta/v1.PartialObjectMetadata")
 BATCH = 64  # objects between two turns of the loop
 
 
-def check(request: Request) -> None:
-    """Told before anything is done."""
-    if not request.version.schema.fields.get("metadata") or not request.version.schema.fields["metadata"].number:
+def check(request: Request, shape: Shape) -> None:
+    """Told before anything is done. Everything has metadata."""
+    if shape == "object" and not in_protobuf(request.version):
         raise NotAcceptable("only the following media types are accepted: application/json, application/yaml")
 
 
@@ -34,10 +37,11 @@ async def converted(request: Request, answer: Answer) -> Answer:
     answer.chunks, answer.content_type = None, PROTOBUF
     if request.verb in ("list", "deletecollection") and isinstance(obj.get("items"), list):
         items: list[bytes] = []
+        schema = METADATA if obj["kind"] == "PartialObjectMetadataList" else request.version.schema
         for at, item in enumerate(obj["items"]):
             if at % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
-            items.append(message(item, request.version.schema))
+            items.append(message(item, schema))
         answer.body = write_list(obj["apiVersion"], obj["kind"], obj.get("metadata") or {}, items)
     else:
         answer.body = write(obj, _schema(request, obj))
@@ -62,6 +66,8 @@ def _schema(request: Request, obj: Json) -> Object:
         return request.version.schema
     if obj.get("kind") == "Status":
         return tables.record("meta/v1.Status")
+    if obj.get("kind") == "PartialObjectMetadata":
+        return METADATA
     group, _, version = str(obj.get("apiVersion") or "").rpartition("/")
     found = body_schema(group, version, str(obj.get("kind")))
     if found is None:

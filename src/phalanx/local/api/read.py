@@ -23,7 +23,7 @@ from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker
-from phalanx.local.api.view import View, api_version, encode, object_in, partial, to_yaml, view_of
+from phalanx.local.api.view import View, api_version, encode, item_of, object_in, partial, to_yaml, view_of
 from phalanx.local.store.contract import Compacted, Entry
 from phalanx.model.fieldpath import forbidden, not_supported
 from phalanx.model.kinds import FieldError
@@ -168,7 +168,7 @@ class Reader:
             view: View = lambda value: partial(value, form.meta_version)  # noqa: E731
         else:
             group_version, list_kind = api_version(kind.group, version.name), f"{kind.kind}List"
-            view = view_of(kind, version)
+            view = item_of(kind, version)
         head = b'{"kind":"%s","apiVersion":"%s","metadata":%s,"items":[' % (
             list_kind.encode(),
             group_version.encode(),

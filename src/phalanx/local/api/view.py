@@ -48,6 +48,27 @@ def view_of(kind: Kind, version: Version) -> View:
     return convert
 
 
+def item_of(kind: Kind, version: Version) -> View:
+    """An item of a list. Go's types do not repeat what the list says already; custom resources do."""
+    view = view_of(kind, version)
+    if not in_protobuf(version):
+        return view
+    head = encode({"apiVersion": api_version(kind.group, version.name), "kind": kind.kind})[:-1] + b","
+    start = len(head)
+
+    def shorter(value: bytes) -> bytes:
+        value = view(value)
+        return b"{" + value[start:] if value.startswith(head) else value
+
+    return shorter
+
+
+def in_protobuf(version: Version) -> bool:
+    """Whether a kind is one of Go's types, which have a protobuf form. Custom resources have none."""
+    metadata = version.schema.fields.get("metadata")
+    return metadata is not None and bool(metadata.number)
+
+
 def object_in(kind: Kind, version: Version, value: bytes) -> Json:
     """The decoded object in a version."""
     obj: Json = decode(value)

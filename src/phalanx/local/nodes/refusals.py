@@ -29,5 +29,6 @@ def no_room(ledger: Ledger, requests: Amounts, ports: tuple[HostPort, ...]) -> t
     if shortage := ledger.shortage(requests):
         return shortage.reason, shortage.message
     if ports and ledger.ports_taken(ports):
-        return "NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports"
+        why = "node(s) didn't have free ports for the requested pod ports"
+        return "NodePorts", f"Pod was rejected: Predicate NodePorts failed: {why}"
     return None

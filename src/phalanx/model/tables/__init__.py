@@ -25,8 +25,11 @@ _records: dict[str, Object] = {}
 _loaded: set[str] = set()
 
 _API_VERSION = Field(
-    "apiVersion", _SCALARS["string"], doc="Group and version of the shape this object is written in, such as apps/v1."
+    "apiVersion",
+    _SCALARS["string"],
+    doc="APIVersion defines in which group and version this object is written, such as apps/v1.",
 )
+_METADATA = "Standard object's metadata."
 _KIND = Field("kind", _SCALARS["string"], doc="The kind of object this is, in CamelCase.")
 
 
@@ -79,7 +82,8 @@ def _load(group_version: str) -> None:
             # A place holder keeps the order of fields until the embedded record is complete.
             current.fields["*" + type_text] = current.embedded[-1]
         else:
-            current.fields[name] = _field(name, type_text, int(number), flags, doc.strip(), prefix)
+            words = doc.strip() or (_METADATA if name == "metadata" else "")
+            current.fields[name] = _field(name, type_text, int(number), flags, words, prefix)
     done: set[str] = set()
     for each in embedding:
         _flatten(each, done)
