@@ -29,12 +29,14 @@ from phalanx.testing.simulation import PROMISES, minimise, simulate
 FOUND_WITHIN = 100_000  # steps
 
 
-# Seeds that broke a promise, with the steps they took to do so. Not all of it was ours: in 60002 a user deleted a
-# member while its gang was being bound.
-ONCE_BROKEN = {60002: 22_300, 910000: 50_000, 910031: 50_000, 920006: 46_581, 920025: 86_334}
+# Seeds that broke a promise. What they found has tests of its own, named after the seed: the same seed tells another
+# story once the simulated user or the product does one thing differently.
+ONCE_BROKEN = (60002, 910000, 910031, 920006, 920025)
 
 
-@pytest.mark.parametrize(("seed", "steps"), [*((seed, 12_000) for seed in (1, 2, 5, 8)), *ONCE_BROKEN.items()])
+@pytest.mark.parametrize(
+    ("seed", "steps"), [*((seed, 12_000) for seed in (1, 2, 5, 8)), *((seed, 20_000) for seed in ONCE_BROKEN)]
+)
 def test_no_promise_is_broken(seed: int, steps: int) -> None:
     result = simulate(seed, steps)
     assert result.violation is None, "\n".join((*result.story[-40:], str(result.violation)))

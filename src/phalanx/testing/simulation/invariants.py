@@ -17,6 +17,7 @@ Json = dict[str, Any]
 
 LEASES = "leases.coordination.k8s.io"
 PODS, NODES, GROUPS = "pods", "nodes", "podgroups.scheduling.k8s.io"
+COMPOSITES = "compositepodgroups.scheduling.k8s.io"
 RESTLESS = frozenset({LEASES, "events", "events.events.k8s.io"})  # written by the clock, not because something happened
 
 
@@ -52,6 +53,25 @@ class Gang:
     living: set[Key] = field(default_factory=set)  # bound or not
     whole_once: bool = False
     partial_since: float | None = None
+    parent: str = ""
+
+    @property
+    def whole(self) -> bool:
+        return len(self.members) >= self.minimum
+
+
+@dataclass(slots=True)
+class Tree:
+    """Of one composite above its groups: enough of them are whole, or nothing of any of them is bound."""
+
+    minimum: int
+    groups: dict[str, Gang] = field(default_factory=dict)
+    whole_once: bool = False
+    partial_since: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        return sum(gang.whole for gang in self.groups.values()) >= self.minimum
 
 
 @dataclass(slots=True)
@@ -75,6 +95,7 @@ class Ledger:
         self.pods: dict[Key, Pod] = {}
         self.room: dict[str, dict[str, int]] = {}
         self.gangs: dict[str, Gang] = {}
+        self.trees: dict[str, Tree] = {}
         self.used: dict[str, dict[str, int]] = {}
         self.holder = ""
         self.newest: dict[Key, int] = {}  # revision of every object that is there
@@ -103,6 +124,8 @@ class Ledger:
                 self._node(key[2], None if change.deleted else json.loads(change.entry.value))
             elif resource == GROUPS:
                 self._group(key, None if change.deleted else json.loads(change.entry.value))
+            elif resource == COMPOSITES:
+                self._composite(key, None if change.deleted else json.loads(change.entry.value))
             elif resource == LEASES and key[2] == "phalanx-scheduler":
                 self.holder = (json.loads(change.entry.value).get("spec") or {}).get("holderIdentity") or ""
 
@@ -115,11 +138,26 @@ class Ledger:
     def _group(self, key: Key, group: Json | None) -> None:
         name = f"{key[1]}/{key[2]}"
         if group is None:
-            self.gangs.pop(name, None)
+            gone = self.gangs.pop(name, None)
+            if gone is not None and gone.parent in self.trees:
+                self.trees[gone.parent].groups.pop(name, None)
             return
-        gang = (group["spec"].get("schedulingPolicy") or {}).get("gang")
-        if gang is not None:
-            self.gangs.setdefault(name, Gang(0)).minimum = gang["minCount"]
+        policy = (group["spec"].get("schedulingPolicy") or {}).get("gang")
+        if policy is None:
+            return
+        gang = self.gangs.setdefault(name, Gang(0))
+        gang.minimum = policy["minCount"]
+        if parent := group["spec"].get("parentCompositePodGroupName"):
+            gang.parent = f"{key[1]}/{parent}"
+            if gang.parent in self.trees:
+                self.trees[gang.parent].groups[name] = gang
+
+    def _composite(self, key: Key, composite: Json | None) -> None:
+        name = f"{key[1]}/{key[2]}"
+        if composite is None:
+            self.trees.pop(name, None)
+        elif gang := (composite["spec"].get("schedulingPolicy") or {}).get("gang"):
+            self.trees.setdefault(name, Tree(0)).minimum = gang["minGroupCount"]
 
     def _pod(self, key: Key, body: Json | None) -> None:
         old = self.pods.pop(key, None)
@@ -158,9 +196,13 @@ class Ledger:
 
     def _check_gang(self, gang: Gang) -> None:
         bound = len(gang.members)
-        gang.whole_once = gang.whole_once or bound >= gang.minimum
+        gang.whole_once = gang.whole_once or gang.whole
         partial = 0 < bound < gang.minimum and not gang.whole_once
         gang.partial_since = (gang.partial_since or self._now()) if partial else None
+        if (tree := self.trees.get(gang.parent)) is not None:
+            tree.whole_once = tree.whole_once or tree.whole
+            partial = not tree.whole_once and any(group.members for group in tree.groups.values())
+            tree.partial_since = (tree.partial_since or self._now()) if partial else None
 
     # -- asked by the world
 
@@ -184,20 +226,33 @@ class Ledger:
         it must be given back like any other.
         """
         now = self._now()
-        return [
-            name
+
+        def overdue(since: float | None) -> bool:
+            return since is not None and now - max(since, calm_since) > longer
+
+        def started(*gangs: Gang) -> bool:
+            return any(self.pods[key].started for gang in gangs for key in gang.members)
+
+        found = [
+            f"{name}: {len(gang.members)} of {gang.minimum} are bound, {len(gang.living)} are there"
             for name, gang in self.gangs.items()
-            if gang.partial_since is not None
-            and now - max(gang.partial_since, calm_since) > longer
-            and (len(gang.living) >= gang.minimum or not any(self.pods[key].started for key in gang.members))
+            if overdue(gang.partial_since) and (len(gang.living) >= gang.minimum or not started(gang))
         ]
+        for name, tree in self.trees.items():
+            groups = tree.groups.values()
+            possible = sum(len(gang.living) >= gang.minimum for gang in groups) >= tree.minimum
+            if overdue(tree.partial_since) and (possible or not started(*groups)):
+                bound = ", ".join(f"{len(gang.members)} of {gang.minimum}" for gang in groups)
+                found.append(f"the tree {name} of {tree.minimum} groups: {bound} are bound")
+        return found
 
     def check_eviction(self, key: Key) -> None:
         victim = self.pods.get(key)
         if victim is None or victim.leaving or victim.over:
             return
         gang = self.gangs.get(victim.group)
-        if gang is not None and len(gang.members) < gang.minimum:
+        tree = self.trees.get(gang.parent) if gang is not None else None
+        if gang is not None and (not gang.whole or (tree is not None and not tree.whole)):
             return  # undoing half a gang
         if not any(pod.priority > victim.priority and not pod.node for pod in self.pods.values()):
             raise Violation("planned-evictions", f"{key[2]} is sent away, and nothing more important waits")

@@ -1,136 +1,198 @@
-"""Somebody at kubectl: makes gangs, Jobs and urgent gangs, deletes some, and tries again after a bad answer."""
+"""Somebody at kubectl: makes workloads of every kind, scales and deletes some, takes pods, groups and nodes away, and
+tries again after a bad answer."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.kube.client import HttpClient
+from phalanx.testing.simulation import workloads as w
 
 Json = dict[str, Any]
-PODS = Resource("", "v1", "pods", "Pod")
-GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
-JOBS = Resource("batch", "v1", "jobs", "Job")
-JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 TRIES = 5
+URGENT = "urgent"
+
+
+@dataclass(slots=True)
+class Made:
+    """What one action made: deleting it deletes its parts, the last first."""
+
+    parts: list[tuple[Resource, str]]
+    pods: list[str] = field(default_factory=list)  # made by hand
+
+    @property
+    def resource(self) -> Resource:
+        return self.parts[0][0]
+
+    @property
+    def name(self) -> str:
+        return self.parts[0][1]
 
 
 class User:
-    def __init__(self, client: HttpClient, rng: random.Random) -> None:
+    def __init__(self, client: HttpClient, rng: random.Random, nodes: int) -> None:
         self._client, self._rng = client, rng
+        self._nodes = [f"node-{number:05d}" for number in range(nodes)]
+        self._cordoned = ""
         self._number = 0
-        self._made: list[tuple[Resource, str, list[str]]] = []
+        self._made: list[Made] = []
+        self._actions: dict[Callable[[], Awaitable[str]], int] = {
+            self._gang: 24,
+            self._urgent_gang: 11,
+            self._job: 15,
+            self._job_set: 8,
+            self._set: 6,
+            self._leader_worker_set: 6,
+            self._tree: 5,
+            self._lose_a_pod: 6,
+            self._lose_a_group: 2,
+            self._scale: 5,
+            self._cordon: 2,
+            self._remove: 20,
+        }
 
     async def prepare(self) -> None:
-        body = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": "urgent"},
-            "value": 1000,
-        }
-        await self._create(CLASSES, body, "")
+        version = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        await self._create(CLASSES, {**version, "metadata": {"name": URGENT}, "value": 1000}, "")
 
     async def act(self) -> str:
         """One action; what it was."""
-        choice = self._rng.random()
         self._number += 1
-        name = f"w{self._number}"
-        if choice < 0.30 or not self._made:
-            return await self._gang(name, "")
-        if choice < 0.42:
-            return await self._gang(name, "urgent")
-        if choice < 0.62:
-            return await self._job(name)
-        if choice < 0.72:
-            return await self._job_set(name)
-        if choice < 0.8:
-            return await self._lose_a_pod()
-        return await self._remove()
+        if not self._made:
+            return await self._gang()
+        chosen = self._rng.choices(tuple(self._actions), tuple(self._actions.values()))[0]
+        return await chosen()
 
     async def clean(self) -> None:
         """Everything it made goes, so that rounds do not pile up."""
+        if self._cordoned:
+            await self._cordon()
         while self._made:
             await self._remove()
 
-    async def _gang(self, name: str, priority: str) -> str:
-        size = self._rng.randrange(2, 7)
-        cpu = self._rng.choice(("1", "2", "3"))
-        group = {
-            "apiVersion": "scheduling.k8s.io/v1beta1",
-            "kind": "PodGroup",
-            "metadata": {"name": name},
-            "spec": {"schedulingPolicy": {"gang": {"minCount": size}}},
-        }
-        if priority:
-            group["spec"]["priorityClassName"] = priority  # type: ignore[index]
-        await self._create(GROUPS, group)
-        pods = [f"{name}-{n}" for n in range(size)]
-        for pod in pods:
-            spec: Json = {**_spec(cpu), "schedulingGroup": {"podGroupName": name}}
-            if priority:
-                spec["priorityClassName"] = priority
-            await self._create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}, "spec": spec})
-        self._made.append((GROUPS, name, pods))
+    # -- making
+
+    @property
+    def _name(self) -> str:
+        return f"w{self._number}"
+
+    async def _urgent_gang(self) -> str:
+        return await self._gang(URGENT)
+
+    async def _gang(self, priority: str = "") -> str:
+        size, cpu, name = self._rng.randrange(2, 7), self._rng.choice(("1", "2", "3")), self._name
+        await self._create(w.GROUPS, w.group(name, size, self._rng, priority=priority))
+        pods = await self._members(name, size, cpu, priority)
+        self._made.append(Made([(w.GROUPS, name)], pods))
         return f"makes the{' urgent' if priority else ''} gang {name} of {size} x {cpu} cpu"
 
-    async def _job(self, name: str) -> str:
+    async def _members(self, group: str, size: int, cpu: str, priority: str = "") -> list[str]:
+        pods = [f"{group}-{number}" for number in range(size)]
+        for pod in pods:
+            await self._create(w.PODS, w.member(pod, group, cpu, priority))
+        return pods
+
+    async def _tree(self) -> str:
+        name, cpu = self._name, self._rng.choice(("1", "2"))
+        made = Made([(w.COMPOSITES, name)])
+        await self._create(w.COMPOSITES, w.composite(name, 2))
+        for half in "ab":
+            group = f"{name}-{half}"
+            await self._create(w.GROUPS, w.group(group, 2, self._rng, parent=name))
+            made.parts.append((w.GROUPS, group))
+            made.pods += await self._members(group, 2, cpu)
+        self._made.append(made)
+        return f"makes the tree {name} of 2 x 2 x {cpu} cpu"
+
+    async def _job(self) -> str:
         size = self._rng.randrange(2, 5)
-        body = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": name},
-            "spec": {
-                "parallelism": size,
-                "completions": size,
-                "completionMode": "Indexed",
-                "scheduling": {"schedulingPolicy": {"gang": {}}},
-                "template": self._template(),
-            },
-        }
-        await self._create(JOBS, body)
-        self._made.append((JOBS, name, []))
-        return f"makes the Job {name} of {size}"
+        return await self._workload(w.JOBS, w.job(self._name, size, self._rng), f" of {size}")
 
-    async def _job_set(self, name: str) -> str:
-        job = {"parallelism": 2, "completions": 2, "template": self._template()}
-        body = {
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": {"name": name},
-            "spec": {
-                "scheduling": {"schedulingPolicy": {"gang": {}}},
-                "replicatedJobs": [{"name": "a", "replicas": 2, "template": {"spec": job}}],
-            },
-        }
-        await self._create(JOB_SETS, body)
-        self._made.append((JOB_SETS, name, []))
-        return f"makes the JobSet {name}"
+    async def _job_set(self) -> str:
+        return await self._workload(w.JOB_SETS, w.job_set(self._name, self._rng))
 
-    def _template(self) -> Json:
-        seconds = self._rng.choice(("5", "20", "600"))
-        annotations = {"simulation.phalanx.dev/run-seconds": seconds}
-        spec = {**_spec(self._rng.choice(("1", "2"))), "restartPolicy": "Never"}
-        return {"metadata": {"annotations": annotations}, "spec": spec}
+    async def _set(self) -> str:
+        size = self._rng.randrange(2, 5)
+        return await self._workload(
+            w.SETS, w.stateful_set(self._name, size, self._rng.choice(("1", "2"))), f" of {size}"
+        )
+
+    async def _leader_worker_set(self) -> str:
+        replicas, startup = self._rng.randrange(1, 3), self._rng.choice(("LeaderCreated", "LeaderReady"))
+        made = w.leader_worker_set(self._name, replicas, startup)
+        return await self._workload(w.LEADER_WORKER_SETS, made, f" of {replicas}, {startup}")
+
+    async def _workload(self, resource: Resource, body: Json, more: str = "") -> str:
+        await self._create(resource, body)
+        self._made.append(Made([(resource, self._name)]))
+        return f"makes the {resource.kind} {self._name}{more}"
+
+    # -- changing and deleting
+
+    def _one(self, *resources: Resource) -> Made | None:
+        found = [made for made in self._made if made.resource in resources]
+        return self._rng.choice(found) if found else None
 
     async def _lose_a_pod(self) -> str:
-        gangs = [pods for resource, _, pods in self._made if resource is GROUPS and pods]
-        if not gangs:
+        made = self._one(w.GROUPS, w.COMPOSITES)
+        if made is None or not made.pods:
             return "looks on"
-        pods = self._rng.choice(gangs)
-        name = pods.pop(self._rng.randrange(len(pods)))
-        await self._delete(PODS, name)
+        name = made.pods.pop(self._rng.randrange(len(made.pods)))
+        await self._delete(w.PODS, name)
         return f"deletes the pod {name}"
 
+    async def _lose_a_group(self) -> str:
+        """Of a workload whose controller must make it again."""
+        made = self._one(w.JOBS, w.JOB_SETS, w.SETS, w.LEADER_WORKER_SETS)
+        found = await self._groups_of(made) if made is not None else []
+        if not found:
+            return "looks on"
+        name = self._rng.choice(found)
+        await self._delete(w.GROUPS, name)
+        return f"deletes the group {name}"
+
+    async def _groups_of(self, made: Made) -> list[str]:
+        try:
+            listed = msgspec.json.decode(await self._client.list(w.GROUPS, "default"))["items"]
+        except ApiProblem:
+            return []
+        names = [item["metadata"]["name"] for item in listed]
+        return sorted(name for name in names if name.startswith(f"{made.name}-"))
+
+    async def _scale(self) -> str:
+        made = self._one(w.SETS, w.LEADER_WORKER_SETS)
+        if made is None:
+            return "looks on"
+        replicas = self._rng.randrange(0, 5 if made.resource is w.SETS else 3)
+        await self._patch(made.resource, made.name, {"spec": {"replicas": replicas}})
+        return f"scales {made.resource.kind} {made.name} to {replicas}"
+
+    async def _cordon(self) -> str:
+        """One node, or the one that is cordoned is given back."""
+        name, closed = self._cordoned or self._rng.choice(self._nodes), not self._cordoned
+        await self._patch(NODES, name, {"spec": {"unschedulable": closed}}, "")
+        self._cordoned = name if closed else ""
+        return f"{'cordons' if closed else 'gives back'} {name}"
+
     async def _remove(self) -> str:
-        resource, name, pods = self._made.pop(self._rng.randrange(len(self._made)))
-        for pod in pods:
-            await self._delete(PODS, pod)
-        await self._delete(resource, name)
-        return f"deletes {resource.kind} {name}"
+        made = self._made.pop(self._rng.randrange(len(self._made)))
+        for pod in made.pods:
+            await self._delete(w.PODS, pod)
+        for resource, name in reversed(made.parts):
+            await self._delete(resource, name)
+        return f"deletes {made.resource.kind} {made.name}"
+
+    # -- over a bad line
 
     async def _create(self, resource: Resource, body: Json, namespace: str = "default") -> None:
         for attempt in range(TRIES):
@@ -138,6 +200,16 @@ class User:
                 await self._client.create(resource, body, namespace)
                 return
             except AlreadyExists:
+                return
+            except ApiProblem:
+                await asyncio.sleep(0.5 * (attempt + 1))
+
+    async def _patch(self, resource: Resource, name: str, patch: Json, namespace: str = "default") -> None:
+        for attempt in range(TRIES * 4):
+            try:
+                await self._client.patch(resource, name, patch, namespace)
+                return
+            except NotFound:
                 return
             except ApiProblem:
                 await asyncio.sleep(0.5 * (attempt + 1))
@@ -151,7 +223,3 @@ class User:
                 return
             except ApiProblem:
                 await asyncio.sleep(0.5 * (attempt + 1))
-
-
-def _spec(cpu: str) -> Json:
-    return {"containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu}}}]}

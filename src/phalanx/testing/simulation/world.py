@@ -112,7 +112,7 @@ class World:
                 async with HttpClient(
                     connection, user_agent="kubectl", timeout=10, connector=self.network.connector(host)
                 ) as client:
-                    user = User(client, self._rng["user"])
+                    user = User(client, self._rng["user"], self.scale.nodes)
                     await self._calm("everything starts")
                     await user.prepare()
                     while True:
@@ -317,13 +317,9 @@ class World:
             if self.loop.time() - began > REST:
                 raise Violation("converges", f"{REST:.0f} s after the last fault: {self._unrest()}")
             await asyncio.sleep(1.0)
-            for name in self.ledger.partial_gangs(PARTIAL, began):
-                raise Violation("no-partial-gang", f"{self._partial(name)} for {PARTIAL:.0f} s without a fault")
+            for what in self.ledger.partial_gangs(PARTIAL, began):
+                raise Violation("no-partial-gang", f"{what}, for {PARTIAL:.0f} s without a fault")
         self._check_rest()
-
-    def _partial(self, name: str) -> str:
-        gang = self.ledger.gangs[name]
-        return f"{name}: {len(gang.members)} of {gang.minimum} are bound, {len(gang.living)} are there,"
 
     def _healthy(self) -> bool:
         leader = self._leader()
@@ -342,8 +338,8 @@ class World:
 
     def _check_rest(self) -> None:
         ledger = self.ledger
-        for name in ledger.partial_gangs(0.0):
-            raise Violation("no-partial-gang", f"{self._partial(name)} at rest")
+        for what in ledger.partial_gangs(0.0):
+            raise Violation("no-partial-gang", f"{what}, at rest")
         leader = self._leader()
         assert leader is not None and leader.service is not None
         _validated(leader.service.engine)
