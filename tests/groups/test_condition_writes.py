@@ -8,19 +8,20 @@ from phalanx.engine import decisions as d
 from phalanx.engine.events import NOT_FOUND, TRANSIENT, Outcome
 from phalanx.engine.groups.conditions import TARGET
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import node, pod, pod_group, workload
 
 
 class Refusing(Cluster):
     """An API server that fails some writes of conditions, at once or when told to."""
 
     failing: tuple[str, str] = ("", "")  # type and status
+    problem = TRANSIENT
     answers_late = False
 
     def perform(self, decision: d.Decision) -> None:
         if isinstance(decision, d.SetGroupCondition) and (decision.type, decision.status) == self.failing:
             if not self.answers_late:
-                self.engine.apply(Outcome(decision.id, TRANSIENT))
+                self.engine.apply(Outcome(decision.id, self.problem))
             return
         super().perform(decision)
 
@@ -74,8 +75,10 @@ def test_a_disruption_that_could_not_be_taken_back_is_taken_back_later():
     assert statuses(run, "batch", TARGET)[before:] == ["False"]
 
 
-def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_server_is_well_again():
+@pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])
+def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_server_is_well_again(problem: str):
     run = Refusing().see(node("n").cpu("4"), pod_group("g").gang(2), *(pod(p).group("g").cpu("1") for p in "ab"))
+    run.problem = problem
     run.failing = ("PodGroupInitiallyScheduled", "True")
     run.step()
     assert run.bound.keys() == {"a", "b"} and len(statuses(run, "g", "PodGroupInitiallyScheduled")) == 1, "not at once"
@@ -108,3 +111,18 @@ def test_a_pod_to_which_nothing_happens_is_told_why_it_waits_when_the_api_server
     run.step(11)
     assert len(run.of(d.SetPodCondition, "a")) == 2, "it has arrived"
     run.engine.validate()
+
+
+def test_a_workload_to_which_nothing_happens_has_its_status_when_the_api_server_is_well_again():
+    run = Refusing().see(node("n").cpu("4"), workload("w").template("g", {"gang": {"minCount": 1}}))
+    run.see(pod("a").workload("w", "g").cpu("1"))
+    run.failing = ("Scheduled", "True")
+    run.step()
+    assert run.bound.keys() == {"a"}
+    before = len(statuses(run, "w", "Scheduled"))
+    run.failing = ("", "")
+    wake = run.engine.next_wake()
+    assert wake is not None, "somebody has to call"
+    run.step(wake - run.now)
+    assert statuses(run, "w", "Scheduled")[before:] == ["True"]
+    assert run.engine.next_wake() is None

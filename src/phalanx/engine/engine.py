@@ -186,9 +186,8 @@ class Engine(Scheduler):
         if self.cluster.outgrown():
             self.cluster.tidy(queue.requested())
         queue.flush(self.cluster.now)
+        self._say_again()
         self.groups.settle()
-        if self.status.unwritten:
-            self.status.remind()
         if self.life.holding:
             self.binding.poll()
         searches = self.searches
@@ -206,6 +205,13 @@ class Engine(Scheduler):
         self.groups.members.workloads.tell()
         out, self._out = self._out, []
         return out
+
+    def _say_again(self) -> None:
+        for decision in self.reminders.take():
+            if isinstance(decision, d.SetPodCondition):
+                self.status.again(decision)
+            else:
+                self.groups.members.again(decision)
 
     def _attempt(self, root: Root) -> None:
         for record in root.records.values():
@@ -246,11 +252,7 @@ class Engine(Scheduler):
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.life.holding.values()]
-        times += self.groups.members.unwritten.values()
-        times += (due for due, _ in self.status.unwritten.values())
-        due = self.queue.next_time()
-        if due is not None:
-            times.append(due)
+        times += [due for due in (self.queue.next_time(), self.reminders.next_time()) if due is not None]
         return min(times) if times else None
 
     def validate(self) -> None:

@@ -39,11 +39,15 @@ class WorkloadStatuses:
             written = {c.type: (c.status, c.reason, c.message) for c in workload.status.conditions or ()}
             self._said[place] = (uid, written)
 
-    def unsaid(self, place: WorkloadKey) -> None:
-        """A write failed: say it again when there is reason to."""
-        known = self._said.get(place)
-        if known is not None:
-            known[1].clear()
+    def unsaid(self, write: d.SetGroupCondition) -> None:
+        """A write failed: say it again when there is reason to. What was said since stands."""
+        _, said = self._said.get((write.namespace, write.name), ("", {}))
+        if said.get(write.type) == (write.status, write.reason, write.message):
+            del said[write.type]
+
+    def again(self, place: WorkloadKey) -> None:
+        """There is reason to."""
+        self._touched[place] = None
 
     def tell(self) -> None:
         """Once per step: whatever happened in it is one change."""

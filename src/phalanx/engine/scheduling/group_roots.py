@@ -86,8 +86,6 @@ class Groups:
 
     def settle(self) -> None:
         """Before roots are popped: act on what was noted since the last time."""
-        if self.members.unwritten:
-            self.members.remind()
         if not self.busy:
             return
         members, notes = self.members, self.members.take()

@@ -18,8 +18,8 @@ from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.scheduling.answers import Tree
 from phalanx.engine.scheduling.commits import Commits
-from phalanx.engine.scheduling.pod_status import WRITE_AGAIN
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.reminders import Reminders
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.state.records import PodRecord, PodState
@@ -61,6 +61,7 @@ class Members:
         conditions: GroupConditions,
         workloads: WorkloadStatuses,
         commits: Commits,
+        reminders: Reminders,
     ) -> None:
         self._cluster = state
         self._queue = queue
@@ -69,10 +70,10 @@ class Members:
         self.conditions = conditions
         self.workloads = workloads
         self.commits = commits
+        self._reminders = reminders
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
         self.stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
-        self.unwritten: dict[GroupKey, float] = {}  # groups whose condition could not be written -> when to look again
         self.notes = Notes({}, {}, {}, {})
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
 
@@ -81,13 +82,14 @@ class Members:
         taken, self.notes = self.notes, Notes({}, {}, {}, {})
         return taken
 
-    def remind(self) -> None:
-        """Trees of groups whose condition could not be written are judged again: nothing else may ever happen there."""
-        for key in [key for key, due in self.unwritten.items() if due <= self._cluster.now]:
-            del self.unwritten[key]
-            head = self.forest.root_of(key)
-            if head is not None:
-                self.notes.judged[head] = None
+    def again(self, decision: d.SetGroupCondition) -> None:
+        """A condition could not be written: its tree is judged again, nothing else may ever happen there."""
+        if decision.kind == WORKLOAD:
+            self.workloads.again((decision.namespace, decision.name))
+            return
+        head = self.forest.root_of(GroupKey(decision.kind, decision.namespace, decision.name))
+        if head is not None:
+            self.notes.judged[head] = None
 
     # ---- what happened
 
@@ -265,18 +267,18 @@ class Members:
 
     def failed(self, decision: d.Decision, event: e.Outcome) -> None:
         """A write about a group, or an eviction, was not done."""
-        if isinstance(decision, d.SetGroupCondition) and decision.kind == WORKLOAD:
-            if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
-                self.workloads.unsaid((decision.namespace, decision.name))
-        elif isinstance(decision, d.SetGroupCondition):
-            if event.problem != e.NOT_FOUND:
-                key = GroupKey(decision.kind, decision.namespace, decision.name)
-                group = self.forest.group(key)
-                self.conditions.unsaid(key, decision, group.source if group is not None else None)
-                if event.problem == e.TRANSIENT:
-                    self.unwritten[key] = self._cluster.now + WRITE_AGAIN
-        elif isinstance(decision, d.Evict):
+        if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
+        elif isinstance(decision, d.SetGroupCondition) and decision.kind == WORKLOAD:
+            if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
+                self.workloads.unsaid(decision)
+                self._reminders.add(decision)
+        elif isinstance(decision, d.SetGroupCondition):
+            key = GroupKey(decision.kind, decision.namespace, decision.name)
+            group = self.forest.group(key)
+            self.conditions.unsaid(key, decision, group.source if group is not None else None)
+            if event.problem != e.PERMANENT:  # also a 404: it may be astray, and a group that is gone is in no tree
+                self._reminders.add(decision)
 
     def _mark(self, leaves: Iterable[GroupKey | None], *, helps: bool) -> None:
         for leaf in leaves:

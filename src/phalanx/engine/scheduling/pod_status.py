@@ -9,21 +9,21 @@ from phalanx.engine.events import PERMANENT
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.reminders import Reminders
 from phalanx.engine.scheduling.stories import Stories
 from phalanx.engine.state.records import PodRecord
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
-WRITE_AGAIN = 5.0  # seconds after a write of a condition failed
 
 
 class PodStatus:
-    def __init__(self, state: ClusterState, queue: Queue, stories: Stories, emit: Emit) -> None:
+    def __init__(self, state: ClusterState, queue: Queue, stories: Stories, reminders: Reminders, emit: Emit) -> None:
         self._cluster = state
         self._queue = queue
         self._stories = stories
+        self._reminders = reminders
         self._emit = emit
-        self.unwritten: dict[str, tuple[float, d.SetPodCondition]] = {}  # pod key -> when to write it again
 
     def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
         """What a pod was told did not arrive. A pod to which nothing else happens is told again all the same."""
@@ -31,14 +31,13 @@ class PodStatus:
             return  # it was told something else since
         record.said = ""
         if problem != PERMANENT:  # also a 404: it may be astray, and a pod that is gone has no record
-            self.unwritten[record.key] = (self._cluster.now + WRITE_AGAIN, decision)
+            self._reminders.add(decision)
 
-    def remind(self) -> None:
-        for key in [key for key, (due, _) in self.unwritten.items() if due <= self._cluster.now]:
-            _, decision = self.unwritten.pop(key)
-            record = self._cluster.records.get(key)
-            if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
-                self.say(record, decision.reason, decision.message, event=False)
+    def again(self, decision: d.SetPodCondition) -> None:
+        """Unless it was told something else since, or is no longer pending."""
+        record = self._cluster.records.get(f"{decision.namespace}/{decision.name}")
+        if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
+            self.say(record, decision.reason, decision.message, event=False)
 
     def nominate(self, record: PodRecord, node: str) -> None:
         """Promise a node to a pod ("" takes it back) and have it written."""

@@ -32,6 +32,7 @@ from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue, by_priority
+from phalanx.engine.scheduling.reminders import Reminders
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.searches import Searches
@@ -67,7 +68,8 @@ class Scheduler:
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
         self.stories = Stories(state)
-        status = self.status = PodStatus(state, queue, self.stories, emit)
+        reminders = self.reminders = Reminders(state)
+        status = self.status = PodStatus(state, queue, self.stories, reminders, emit)
         catalogue = Catalogue(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
@@ -79,7 +81,7 @@ class Scheduler:
         self.searches = Searches(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, self.preemption)
-        members = Members(state, queue, lives, conditions, WorkloadStatuses(state.forest, emit), commits)
+        members = Members(state, queue, lives, conditions, WorkloadStatuses(state.forest, emit), commits, reminders)
         self.life = Lifecycle(state, queue, waiting, members, self.stories, lives, self.evictions)
         self.pods = Pods(state, queue, self.life, lives, members, status, catalogue)
         self.binding = Binding(state, self.life, lives, members, self.pods, status, emit)
