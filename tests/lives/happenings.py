@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from crashing import Crash
-from life import BY_HAND, NODE_CPU, QUIET, Json, Life, Uids
+from life import BY_HAND, MADE_BY_HAND, NODE_CPU, QUIET, Json, Life, Uids
 from manifests import template
 
 from phalanx.base.errors import ApiProblem
@@ -169,6 +169,17 @@ class Happenings(Life):
     async def delete(self) -> None:
         how = self.rng.choice(["Background", "Foreground"])
         await self.cluster.delete(self.kind, self.name, propagation=how)
+
+    async def leave(self) -> None:
+        """The workload is gone; its user takes along what he made beside it."""
+        await self.relieve()
+        for kind in MADE_BY_HAND:
+            for name in BY_HAND:
+                if self.cluster.served(kind) and self.cluster.get(kind, name) is not None:
+                    await self.cluster.delete(kind, name)
+        await self.cluster.delete("PriorityClass", CLASS)
+        await self.cluster.settle(QUIET)
+        self.nothing_left(stays=False)
 
     async def group_deleted(self) -> Uids | None:
         groups = self.cluster.all("PodGroup") if self.grouped else []

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.testing.simulated_cluster import SimulatedCluster
 
 Json = dict[str, Any]
 Uids = set[str]
 NODES, NODE_CPU = 3, 4  # often not enough
+RUN_SECONDS = 300  # of the pods of a CronJob; others run until they are told to end
 QUIET = 90.0  # seconds without a write after which nothing more is to come; longer than the backoff of a few failures
 MADE_FOR_OTHERS = ("PodGroup", "CompositePodGroup", "Workload")
+MADE_BY_HAND = ("PodGroup", "Workload", "ClusterTrainingRuntime")
 LEFT_BEHIND = (*MADE_FOR_OTHERS, "Pod", "Job", "JobSet", "ReplicaSet", "StatefulSet", "ControllerRevision", "Service")
-BY_HAND = frozenset({"by-hand", "kubernetes"})
+BY_HAND = frozenset({"by-hand"})
 GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
 ADOPTED = "scheduling.phalanx.dev/adopted"
 
@@ -65,7 +68,10 @@ class Life:
     cpu: int = 1
     priority: str = ""
     ttl: int | None = None  # seconds the object stays when it is over
-    by_hand: bool = False  # there is a Workload that its author made
+    began: str = ""  # when; earlier events are about others of the same name
+
+    def __post_init__(self) -> None:
+        self.began = rfc3339(self.cluster.clock.now())
 
     @property
     def kind(self) -> str:
@@ -150,10 +156,15 @@ class Life:
     def nothing_replaced(self, event: str, before: dict[str, Json], replaced: Uids | None) -> None:
         if replaced is None:
             return
-        now = {pod["metadata"]["uid"] for pod in self.running()}
-        lost = [before[uid]["metadata"]["name"] for uid in before if uid not in now and uid not in replaced]
+        now = {pod["metadata"]["uid"] for pod in self.running()} | replaced
+        lost = [pod["metadata"]["name"] for uid, pod in before.items() if uid not in now and not self._over(pod)]
         if lost:
             raise Broken(f"{event} ended {', '.join(lost)}, which ran")
+
+    def _over(self, pod: Json) -> bool:
+        """A run of a CronJob ends by itself."""
+        began = parse_rfc3339(pod["status"]["startTime"])
+        return self.kind == "CronJob" and began + RUN_SECONDS <= self.cluster.clock.now()
 
     def whole_or_nobody_new(self, before: Uids) -> None:
         for name, minimum, members in self.gangs():
@@ -210,7 +221,7 @@ class Life:
 
     def refused(self) -> bool:
         """What its user asked for cannot be: a Workload that does not fit, pods of another priority than their gang."""
-        said = [str(event["reason"]) for event in self.cluster.all("Event") if event["type"] == "Warning"]
+        said = [str(event["reason"]) for event in self.events() if event["type"] == "Warning"]
         told = [c.get("message") or "" for pod in self.live() for c in pod["status"].get("conditions") or ()]
         return "WorkloadDoesNotFit" in said or any("same priority" in message for message in told)
 
@@ -218,19 +229,25 @@ class Life:
         """What the user's object says, or the events about it and about what it made."""
         conditions = (self.object.get("status") or {}).get("conditions") or ()
         said = [f"{c['type']} {c.get('message', '')}" for c in conditions if c["status"] != "True" and c.get("message")]
-        for event in self.cluster.all("Event"):
+        for event in self.events():
             about = event.get("regarding") or event.get("involvedObject") or {}
             if event["type"] == "Warning" and str(about.get("name", "")).startswith(self.name):
                 said.append(event.get("note") or event.get("message") or "")
         return said
 
-    def nothing_left(self) -> None:
+    def events(self) -> list[Json]:
+        """What was told since this story began."""
+        return [event for event in self.cluster.all("Event") if event["metadata"]["creationTimestamp"] >= self.began]
+
+    def nothing_left(self, *, stays: bool = True) -> None:
+        """stays: what was made by hand, and other people's pods."""
         left = [
             f"{kind} {obj['metadata']['name']}"
             for kind in LEFT_BEHIND
             if self.cluster.served(kind)
             for obj in self.cluster.all(kind)
-            if not self._stays(obj) and not obj["metadata"]["name"].startswith("filler")
+            if not (stays and (self._stays(obj) or obj["metadata"]["name"].startswith("filler")))
+            and obj["metadata"]["name"] != "kubernetes"
         ]
         if left:
             raise Broken(f"the {self.kind} is gone, and there are still {', '.join(left)}")

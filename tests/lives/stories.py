@@ -1,23 +1,26 @@
 """A model of lives: a workload of some kind, drawn by a seed, and what happens to it, one event after the other.
 
-Every story has a cluster of its own on virtual time. A story that fails is made as short as it can be.
+Stories are told on a cluster on virtual time, many of them one after the other on the same one and under the same
+names, so that whatever one of them leaves behind is met by the next. A story that fails is made as short as it can be.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-import manifests
 import yaml
 from beside_cluster import BesideCluster
 from crashing import Crash
 from happenings import CLASS, Happenings, priority_class
-from life import NODE_CPU, NODES, QUIET, Broken, Json, Life, Variant
+from life import NODE_CPU, NODES, QUIET, Broken, Json, Variant
+from variants import VARIANTS, kinds
 
 from phalanx.local.nodes import KubeletOptions
 from phalanx.testing.simulated_cluster import SimulatedCluster
@@ -25,266 +28,122 @@ from phalanx.testing.virtual_time import VirtualLoop, run
 
 SELDOM = KubeletOptions(heartbeat_seconds=3600.0)  # nodes do not fail in these stories
 DEFINITIONS = Path(__file__).parents[2] / "examples/crds"
-HAND_MADE = " of its author's Workload"
+ON_ONE_CLUSTER = 50  # stories; then a fresh one
 
 
-# ---- kinds
+@dataclass
+class Story:
+    """What a seed draws: what the workload is like, and what happens to it."""
 
+    name: str  # of its variant
+    seed: int
+    like: Json
+    events: list[str]
+    told: list[str]
 
-def _sized(key: str, most: int = 4) -> Callable[[random.Random], Json]:
-    return lambda rng: {key: rng.randint(1, most)}
-
-
-def _with_priority(life: Life, obj: Json) -> Json:
-    """In every pod template of the object."""
-    if life.priority:
-        for spec in manifests.pod_specs(obj):
-            spec["priorityClassName"] = life.priority
-    return obj
-
-
-def _job(life: Life, link: Json | None = None) -> Json:
-    made = manifests.job(life.name, life.sizes["parallelism"], str(life.cpu))
-    if link is not None:
-        del made["metadata"]["annotations"]
-        made["spec"]["template"]["spec"] |= link
-    if life.ttl is not None:
-        made["spec"]["ttlSecondsAfterFinished"] = life.ttl
-    return _with_priority(life, made)
-
-
-def _pod_group(life: Life) -> list[Json]:
-    meta, policy = {"name": "by-hand"}, {"gang": {"minCount": life.sizes["parallelism"]}}
-    group = {
-        "apiVersion": "scheduling.k8s.io/v1beta1",
-        "kind": "PodGroup",
-        "metadata": meta,
-        "spec": {"schedulingPolicy": policy},
-    }
-    return [group, _job(life, {"schedulingGroup": {"podGroupName": "by-hand"}})]
-
-
-def _first_version(life: Life) -> list[Json]:
-    pods = {"name": "pods", "policy": {"gang": {"minCount": life.sizes["parallelism"]}}}
-    about = {"apiGroup": "batch", "kind": "Job", "name": life.name}
-    workload = {
-        "apiVersion": "scheduling.k8s.io/v1alpha1",
-        "kind": "Workload",
-        "metadata": {"name": "by-hand"},
-        "spec": {"podGroups": [pods], "controllerRef": about},
-    }
-    return [workload, _job(life, {"workloadRef": {"name": "by-hand", "podGroup": "pods"}})]
-
-
-def _cron_job(life: Life) -> list[Json]:
-    inner = manifests.job(life.name, life.sizes["parallelism"], str(life.cpu), seconds=300)
-    template = {"metadata": {"annotations": inner["metadata"]["annotations"]}, "spec": inner["spec"]}
-    return [
-        {
-            "apiVersion": "batch/v1",
-            "kind": "CronJob",
-            "metadata": {"name": life.name},
-            "spec": {"schedule": "*/30 * * * *", "concurrencyPolicy": "Allow", "jobTemplate": template},
-        }
-    ]
-
-
-def _jobset(life: Life) -> list[Json]:
-    made = manifests.jobset(life.name, life.sizes["jobs"], life.sizes["size"], str(life.cpu))
-    if life.ttl is not None:
-        made["spec"]["ttlSecondsAfterFinished"] = life.ttl
-    return [_with_priority(life, made)]
-
-
-def _of(make: Callable[..., Json], key: str, *more: Any) -> Callable[[Life], list[Json]]:
-    return lambda life: [_with_priority(life, make(life.name, life.sizes[key], *more, str(life.cpu)))]
-
-
-def _worker_template(pods: Json) -> Json:
-    return {"spec": {"leaderWorkerTemplate": {"workerTemplate": pods}}}
-
-
-def _run_policy(on: bool) -> Json:
-    return {"spec": {"runPolicy": {"suspend": on}}}
-
-
-ALWAYS = (
-    "restart",
-    "retry",
-    "again",
-    "group_deleted",
-    "crash_controllers",
-    "crash_mid_write",
-    "crash_scheduler",
-    "priority_changed",
-    "squeeze",
-    "relieve",
-)
-LOCAL = (*ALWAYS, "gates_off_and_on")
-ENDS = ("suspend", "resume", "finish")
-SETS = ("scale", "roll")
-
-
-def _replicas(life: Life, count: int) -> Json:
-    return {"spec": {"replicas": count}}
-
-
-_JOB = Variant(
-    "Job", lambda life: [_job(life)], lambda sizes: sizes["parallelism"], (*LOCAL, *ENDS, "scale", "adopt"),
-    _sized("parallelism"), scale=lambda life, count: {"spec": {"parallelism": count}},
-    fixed=True, goes_by_itself=True,
-)  # fmt: skip
-_CRON_JOB = replace(
-    _JOB, kind="CronJob", make=_cron_job, wanted=lambda sizes: 0,
-    events=(*LOCAL, "suspend", "resume", "tick", "tick", "tick"),
-)  # fmt: skip
-_JOB_SET = Variant(
-    "JobSet", _jobset, lambda sizes: sizes["jobs"] * sizes["size"], (*LOCAL, *ENDS, "adopt"),
-    lambda rng: {"jobs": rng.randint(1, 3), "size": rng.randint(1, 2)},
-    fixed=True, restarts=True, goes_by_itself=True,
-)  # fmt: skip
-_STATEFUL_SET = Variant(
-    "StatefulSet", _of(manifests.stateful_set, "replicas"), lambda sizes: sizes["replicas"], (*LOCAL, *SETS, "adopt"),
-    _sized("replicas"), scale=_replicas,
-)  # fmt: skip
-_DEPLOYMENT = replace(
-    _STATEFUL_SET, kind="Deployment", make=_of(manifests.deployment, "replicas")
-)  # fmt: skip
-_LEADER_WORKER_SET = Variant(
-    "LeaderWorkerSet", _of(manifests.leader_worker_set, "replicas", 2), lambda sizes: sizes["replicas"] * 2,
-    (*LOCAL, *SETS, "adopt"), _sized("replicas"), scale=_replicas, template=_worker_template, restarts=True,
-)  # fmt: skip
-_MPI_JOB = Variant(
-    "MPIJob", _of(manifests.mpi_job, "workers"), lambda sizes: sizes["workers"] + 1, (*LOCAL, *ENDS, "scale", "adopt"),
-    _sized("workers"), suspend=_run_policy, fixed=True, definitions=("mpijob",),
-    scale=lambda life, count: {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": count}}}},
-)  # fmt: skip
-_TRAIN_JOB = Variant(
-    "TrainJob",
-    lambda life: [
-        _with_priority(life, obj) for obj in manifests.train_job(life.name, life.sizes["nodes"], str(life.cpu))
-    ],
-    lambda sizes: sizes["nodes"], (*LOCAL, *ENDS), _sized("nodes"), fixed=True, restarts=True, definitions=("trainer",),
-    own_group=True,
-)  # fmt: skip
-_RAY_CLUSTER = Variant(
-    "RayCluster", _of(manifests.ray_cluster, "workers"), lambda sizes: sizes["workers"] + 1,
-    (*ALWAYS, "suspend", "resume", "scale", "adopt"), _sized("workers"), fixed=True, definitions=("ray",), beside=True,
-    scale=lambda life, count: {"spec": {"workerGroupSpecs": [
-        _with_priority(life, manifests.ray_workers(count, str(life.cpu)))]}},
-)  # fmt: skip
-_PYTORCH_JOB = Variant(
-    "PyTorchJob", _of(manifests.pytorch_job, "workers"), lambda sizes: sizes["workers"] + 1,
-    (*ALWAYS, "suspend", "resume", "scale", "adopt"), _sized("workers"), suspend=_run_policy, fixed=True,
-    definitions=("pytorchjob",), beside=True,
-    scale=lambda life, count: {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": count}}}},
-)  # fmt: skip
-
-
-def _hand_made(variant: Variant) -> Variant:
-    def make(life: Life) -> list[Json]:
-        assert isinstance(life, Happenings)
-        return [*([life.workload()] if life.grouped else []), *variant.make(life)]
-
-    return replace(variant, make=make)
-
-
-def _beside(variant: Variant) -> Variant:
-    return replace(variant, events=tuple(event for event in variant.events if event != "gates_off_and_on"), beside=True)
-
-
-VARIANTS: dict[str, Variant] = {
-    "Job": _JOB,
-    "Job in a PodGroup made by hand": replace(
-        _JOB, make=_pod_group, events=(*LOCAL, "suspend", "resume"), own_group=True
-    ),
-    "Job of a v1alpha1 Workload": replace(
-        _JOB, make=_first_version, events=(*LOCAL, "suspend", "resume"), own_group=True
-    ),
-    "CronJob": _CRON_JOB,
-    "JobSet": _JOB_SET,
-    "StatefulSet": _STATEFUL_SET,
-    "Deployment": _DEPLOYMENT,
-    "LeaderWorkerSet": _LEADER_WORKER_SET,
-    "MPIJob": _MPI_JOB,
-    "TrainJob": _TRAIN_JOB,
-    **{
-        f"{variant.kind}{HAND_MADE}": _hand_made(variant)
-        for variant in (_JOB, _JOB_SET, _STATEFUL_SET, _DEPLOYMENT, _LEADER_WORKER_SET, _MPI_JOB)
-    },
-    **{
-        f"{variant.kind} beside its controller": _beside(variant)
-        for variant in (_JOB, _JOB_SET, _STATEFUL_SET, _DEPLOYMENT, _LEADER_WORKER_SET, _RAY_CLUSTER, _PYTORCH_JOB)
-    },
-}
-
-
-# ---- stories
-
-
-def draw(name: str, seed: int) -> tuple[Json, list[str]]:
-    """What the workload is like, and what happens to it."""
-    rng = random.Random(f"{name} {seed}")
-    variant = VARIANTS[name]
-    story = {
-        **variant.sizes(rng),
-        "cpu": rng.choice([1, 2, 3]),
-        "priority": rng.choice(["", "", CLASS]),
-        "ttl": rng.choice([None, None, 30]),
-    }
-    return story, [rng.choice(variant.events) for _ in range(rng.randint(2, 6))]
-
-
-def live(name: str, seed: int, events: Sequence[str] | None = None, story: Json | None = None) -> None:
-    """Raises Broken, with everything that is needed to see it again."""
-    drawn, happens = draw(name, seed)
-    story, happens = {**drawn, **(story or {})}, list(events if events is not None else happens)
-    told: list[str] = []
-
-    async def main(loop: VirtualLoop) -> None:
+    @classmethod
+    def draw(cls, name: str, seed: int, events: Sequence[str] | None = None, like: Json | None = None) -> Story:
+        rng = random.Random(f"{name} {seed}")
         variant = VARIANTS[name]
-        cluster = BesideCluster(seed, native=seed % 2 == 0) if variant.beside else SimulatedCluster(seed)
-        try:
-            await _play(cluster, variant)
-        finally:
-            await cluster.stop()
+        drawn = {
+            **variant.sizes(rng),
+            "cpu": rng.choice([1, 2, 3]),
+            "priority": rng.choice(["", "", CLASS]),
+            "ttl": rng.choice([None, None, 30]),
+        }
+        happens = [rng.choice(variant.events) for _ in range(rng.randint(2, 6))]
+        return cls(name, seed, {**drawn, **(like or {})}, list(happens if events is None else events), [])
 
-    async def _play(cluster: SimulatedCluster, variant: Variant) -> None:
-        own = dict(story)
-        life = Happenings(cluster, random.Random(f"{name} {seed} choices"), variant)
+    @property
+    def variant(self) -> Variant:
+        return VARIANTS[self.name]
+
+    @property
+    def native(self) -> bool:
+        """Whether the cluster serves groups itself; else they are custom resources."""
+        return not self.variant.beside or random.Random(f"{self.name} {self.seed} native").random() < 0.5
+
+    def broken(self, how: object) -> Broken:
+        return Broken(f"{self.name} {json.dumps(self.like)}, seed {self.seed}: {' > '.join(self.told)}: {how}")
+
+    async def tell(self, cluster: SimulatedCluster, crash: Crash) -> None:
+        """Raises Broken, with everything that is needed to see it again."""
+        try:
+            await self._tell(cluster, crash)
+        except Broken as broken:
+            raise self.broken(broken) from None
+        except Exception as error:
+            raise self.broken(repr(error)) from error
+
+    async def _tell(self, cluster: SimulatedCluster, crash: Crash) -> None:
+        own = dict(self.like)
+        life = Happenings(cluster, random.Random(f"{self.name} {self.seed} choices"), self.variant)
         life.cpu, life.priority, life.ttl = own.pop("cpu"), own.pop("priority"), own.pop("ttl")
-        life.sizes, life.completions, life.crash = own, own.get("parallelism", 0), Crash()
-        await _start(cluster, variant, life.crash)
+        life.sizes, life.completions, life.crash = own, own.get("parallelism", 0), crash
         await cluster.apply(priority_class(100))
         await life.make()
-        told.append("make")
+        self.told.append("make")
         await cluster.settle(QUIET)
         life.check("make", {}, set())
-        for event in happens:
-            told.append(event)
+        for event in self.events:
+            self.told.append(event)
             before = {pod["metadata"]["uid"]: pod for pod in life.running()}
             replaced = await getattr(life, event)()
             if not await cluster.settle(QUIET):
                 raise Broken(f"an hour after {event} it is still not quiet")
             life.check(event, before, replaced)
-        told.append("delete")
+        self.told.append("delete")
         await life.delete()
         await cluster.settle(QUIET)
         life.nothing_left()
+        self.told.append("leave")
+        await life.leave()
 
+
+def tell(stories: Sequence[Story]) -> None:
+    """One after the other on one cluster; raises Broken."""
+
+    async def main(loop: VirtualLoop) -> None:
+        first = stories[0]
+        make = BesideCluster(first.seed, native=first.native) if first.variant.beside else SimulatedCluster(first.seed)
+        crash = Crash()
+        try:
+            await _start(make, first.variant, crash)
+            for story in stories:
+                await story.tell(make, crash)
+        finally:
+            await make.stop()
+
+    with _few_collections():
+        try:
+            run(main)
+        except Broken:
+            raise
+        except Exception as error:
+            raise next(story for story in stories if "leave" not in story.told).broken(repr(error)) from error
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """As in the product's processes (serve.process): a cluster's objects form no cycles worth a third of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
     try:
-        run(main)
-    except Broken as broken:
-        raise Broken(f"{name} {json.dumps(story)}, seed {seed}: {' > '.join(told)}: {broken}") from None
-    except Exception as error:
-        raise Broken(f"{name} {json.dumps(story)}, seed {seed}: {' > '.join(told)}: {error!r}") from error
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@cache
+def _definitions(file: str) -> list[Json]:
+    return list(yaml.safe_load_all((DEFINITIONS / f"{file}.yaml").read_text()))
 
 
 async def _start(cluster: SimulatedCluster, variant: Variant, crash: Crash) -> None:
     cluster.between = crash.client
     await cluster.start_duties()
     for file in variant.definitions:
-        for definition in yaml.safe_load_all((DEFINITIONS / f"{file}.yaml").read_text()):
+        for definition in _definitions(file):
             await cluster.apply(definition)
     if isinstance(cluster, BesideCluster):
         await cluster.install()
@@ -294,14 +153,51 @@ async def _start(cluster: SimulatedCluster, variant: Variant, crash: Crash) -> N
     await cluster.start_scheduler()
 
 
-def shortest(name: str, seed: int) -> str | None:
-    """None when the story of a seed holds; else the shortest one found that does not."""
-    _, events = draw(name, seed)
+# ---- many stories
+
+
+def tell_all(kind: str, seeds: Sequence[int]) -> list[str]:
+    """What breaks, of the stories of these seeds: the variants of the kind take turns."""
+    names = kinds()[kind]
+    broken: list[str] = []
+    for turn, name in enumerate(names):
+        own = [seed for seed in seeds if seed % len(names) == turn]
+        stories = [Story.draw(name, seed) for seed in own]
+        for native in (True, False):
+            left = [story for story in stories if story.native is native]
+            while left:
+                together, left = left[:ON_ONE_CLUSTER], left[ON_ONE_CLUSTER:]
+                try:
+                    tell(together)
+                except Broken as how:
+                    last = sum("leave" in story.told for story in together)
+                    broken.append(_shortest([story.seed for story in together[: last + 1]], name, str(how)))
+                    left = together[last + 1 :] + left
+    return broken
+
+
+def live(name: str, seed: int, events: Sequence[str] | None = None, like: Json | None = None) -> None:
+    """The story of one seed on a cluster of its own, or another one of the same workload."""
+    tell([Story.draw(name, seed, events, like)])
+
+
+def _shortest(seeds: Sequence[int], name: str, how: str) -> str:
+    """The shortest story found that breaks as the last of these seeds did: alone, or after as few others as can be."""
+    seed = seeds[-1]
+    events = Story.draw(name, seed).events
     try:
         live(name, seed)
-        return None
     except Broken as broken:
-        found = str(broken)
+        how = str(broken)
+    else:
+        before = 1
+        while before < len(seeds):
+            try:
+                tell([Story.draw(name, one) for one in seeds[-1 - before :]])
+            except Broken as broken:
+                return f"after the stories of seeds {list(seeds[-1 - before : -1])} on the same cluster: {broken}"
+            before *= 2
+        return f"after the stories of seeds {list(seeds[:-1])} on the same cluster: {how}"
     index = 0
     while index < len(events):
         fewer = [*events[:index], *events[index + 1 :]]
@@ -309,5 +205,5 @@ def shortest(name: str, seed: int) -> str | None:
             live(name, seed, fewer)
             index += 1
         except Broken as broken:
-            events, found = fewer, str(broken)
-    return found
+            events, how = fewer, str(broken)
+    return how

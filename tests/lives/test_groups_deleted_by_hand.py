@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from manifests import EVERY_KIND, deployment, job, template
+from manifests import EVERY_KIND, deployment, job, jobset, template
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -42,6 +43,36 @@ def test_deleting_groups_and_pods_together_ends_and_the_workload_comes_back(kind
             assert len(uids(cluster, "Pod")) == len(members)
             assert all(phase == "Running" for phase, _ in pods(cluster))
             assert len(uids(cluster, "PodGroup")) == len(groups)
+
+    run(main)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_set_suspended_while_its_group_is_going_waits_and_writes_nothing_meanwhile(jobs: int) -> None:
+    """Seen: its Workload was deleted and made again without end."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            made = jobset("w", jobs, 1)
+            made["metadata"]["annotations"] = {"scheduling.phalanx.dev/group-tree": "Job"}
+            await cluster.apply(made)
+            await cluster.settle()
+            groups = uids(cluster, "PodGroup")
+            assert len(groups) == jobs
+            await cluster.delete("PodGroup", cluster.all("PodGroup")[0]["metadata"]["name"])
+            workloads = uids(cluster, "Workload")
+            await cluster.patch("JobSet", "w", {"spec": {"suspend": True}})
+            await asyncio.sleep(5)
+            before = cluster.store.revision
+            await asyncio.sleep(15)  # its pods have 30 s to end
+            assert cluster.store.revision < before + 10, "nothing but heartbeats"
+            await cluster.settle(60)
+            assert not groups & uids(cluster, "PodGroup")
+            assert len(uids(cluster, "PodGroup")) == jobs
+            assert workloads == uids(cluster, "Workload")
+            await cluster.patch("JobSet", "w", {"spec": {"suspend": False}})
+            await cluster.settle(60)
+            assert all(phase == "Running" for phase, _ in pods(cluster))
 
     run(main)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from phalanx.base.clock import OnwardTime
-from phalanx.testing.virtual_time import START, Stuck, VirtualClock, VirtualLoop, run
+from phalanx.testing.virtual_time import START, Restless, Stuck, VirtualClock, VirtualLoop, run
 
 
 def test_a_day_of_sleep_is_over_at_once() -> None:
@@ -39,6 +39,24 @@ def test_what_is_ready_runs_before_time_moves() -> None:
         return loop.time()
 
     assert run(main) == 0.0
+
+
+def test_work_without_end_at_one_moment_is_an_error_and_what_is_left_is_ended() -> None:
+    ended: list[str] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        async def restless() -> None:
+            try:
+                while True:
+                    await asyncio.sleep(0)
+            finally:
+                ended.append("restless")
+
+        await asyncio.create_task(restless())
+
+    with pytest.raises(Restless, match="no end of work at 0.000 s"):
+        run(main)
+    assert ended == ["restless"]
 
 
 def test_timeouts_count_virtual_seconds() -> None:

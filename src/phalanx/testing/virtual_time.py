@@ -1,7 +1,8 @@
 """An asyncio event loop whose time jumps: when nothing is ready to run, it is at once the moment of the next timer.
 
 A simulated hour costs what happens in it, and the same program runs the same way every time: there is no input from
-outside, so nothing but timers and their order decides what comes next. What would wait for ever raises `Stuck`.
+outside, so nothing but timers and their order decides what comes next. What would wait for ever raises `Stuck`, what
+would be busy for ever at the same moment `Restless`.
 Never waits for a socket or a thread: work handed to an executor is done on the spot.
 """
 
@@ -14,11 +15,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+MOST_TURNS = 50_000  # of the loop at one moment; a cluster that starts takes some hundreds
 START = 1_700_000_000.0  # what the clock of a fresh loop says: seconds since the epoch
 
 
 class Stuck(RuntimeError):
     """Nothing is ready, no timer is set: whoever waits now waits for ever."""
+
+
+class Restless(RuntimeError):
+    """Whoever is ready makes others ready without end, and no time passes."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -89,6 +95,7 @@ class _Jumps(selectors.BaseSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._files: dict[Any, selectors.SelectorKey] = {}
+        self._turns = 0  # at this moment
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
@@ -96,6 +103,12 @@ class _Jumps(selectors.BaseSelector):
         if timeout > 0:
             # A timer that is due a rounding error later would make the loop turn once more for nothing.
             self._loop.jump(timeout + 1e-9)
+            self._turns = 0
+            return []
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._turns = 0  # what is left may still be ended
+            raise Restless(f"no end of work at {self._loop.time():.3f} s; {_waiting(self._loop)}")
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

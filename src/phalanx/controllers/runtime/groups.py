@@ -193,9 +193,16 @@ class Groups:
         await self._delete([known])
         return State.REPLACING
 
-    async def remove(self, owner: Json) -> bool:
-        """Delete everything the owner controls, children first; True when nothing is left."""
-        owned = self.owned(owner)
+    def leaving(self, owner: Json, grouping: Grouping) -> bool:
+        """Whether some of what is wanted is still being deleted."""
+        found = (self.known(obj) for obj in grouping.objects)
+        return any(
+            known is not None and deleting(known) and controlled_by(known, owner["metadata"]["uid"]) for known in found
+        )
+
+    async def remove(self, owner: Json, *, plans: bool = True) -> bool:
+        """Delete everything the owner controls, children first; True when nothing is left. plans: Workloads, too."""
+        owned = [obj for obj in self.owned(owner) if plans or not _is_plan(obj)]
         await self._delete([obj for obj in owned if not deleting(obj)])
         return not owned
 

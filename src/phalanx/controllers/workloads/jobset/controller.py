@@ -149,14 +149,15 @@ class JobSetController(Controller):
             await self._groups.adopt(jobset, by_hand)
         # Also of a suspended set: whoever plans ahead needs to know what it will ask for (the API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
+        if idle and self._groups.leaving(jobset, grouping):
+            # What is left of an earlier run goes, down to the last of its pods; nothing is made meanwhile.
+            await self._groups.remove(jobset, plans=False)
+            return None
         state = await self._groups.ensure(jobset, grouping, NAME, idle=idle, in_use=not idle)
         if grouping:
             look.grouped()
         for reason, text in grouping.notes:
             self._events.warning(jobset, NAME, reason, text)
-        if state is State.LEAVING and idle:
-            await self._groups.remove(jobset)  # what is left of an earlier run, down to the last of its pods
-            return None
         return None if state is State.REPLACING else grouping
 
     # ---- children
