@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
 PatchType = Literal[
     "application/json-patch+json",
@@ -51,7 +51,6 @@ class WatchEvent(NamedTuple):
     object: bytes  # the encoded object
 
 
-@runtime_checkable
 class Snapshots(Protocol):
     """A client in the API server's own process: it hands out the stored objects themselves, not copies of them."""
 

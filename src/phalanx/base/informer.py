@@ -14,7 +14,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -88,6 +88,8 @@ class Informer(Generic[T]):
         self.relists = 0
         self.moved = 0.0  # the loop's time when it last asked or heard something
         self._client = client
+        # Asked once and by name: a look at the whole protocol costs more than a small list.
+        self._snapshots: Snapshots | None = cast(Snapshots, client) if hasattr(client, "snapshot") else None
         self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
         self._sink = sink
         self._namespace, self._labels, self._fields = namespace, labels, fields
@@ -156,8 +158,8 @@ class Informer(Generic[T]):
         return revision
 
     async def _list(self) -> tuple[Sequence[bytes], str]:
-        if isinstance(self._client, Snapshots):
-            return await self._client.snapshot(self.resource, self._namespace, labels=self._labels, fields=self._fields)
+        if self._snapshots is not None:
+            return await self._snapshots.snapshot(self.resource, self._namespace, labels=self._labels, fields=self._fields)
         bodies: list[bytes] = []
         continue_ = ""
         while True:

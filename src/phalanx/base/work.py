@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from phalanx.base.errors import ApiProblem, Conflict
-from phalanx.base.tasks import is_our_end, run_all
+from phalanx.base.tasks import cause_of_end, contained, end, is_our_end
 
 K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class WorkQueue(Generic[K]):
         self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
         self.failed = 0  # times that work raised something, of any kind
         self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker, not all of them
+        self._hire: Callable[[], None] | None = None  # one more worker, while `run` runs and there may be more
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._working) + len(self._timers)
@@ -50,7 +51,9 @@ class WorkQueue(Generic[K]):
             worker = self._idle.pop()
             if not worker.done():
                 worker.set_result(None)
-                break
+                return
+        if self._hire is not None:
+            self._hire()
 
     def add_after(self, key: K, seconds: float) -> None:
         """The earlier of two times wins: whoever works on a key looks at everything that is due."""
@@ -71,10 +74,32 @@ class WorkQueue(Generic[K]):
         self.add(key)
 
     async def run(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
-        """Until cancelled."""
+        """Until cancelled. Workers come as they are needed: most queues never need all of theirs."""
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[None]] = []
+        over: asyncio.Future[None] = loop.create_future()
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def hire() -> None:
+            name = f"{self.name} worker {len(tasks)}"
+            task = loop.create_task(contained(name, self._worker(work)), name=name)
+            task.add_done_callback(ended)
+            tasks.append(task)
+            if len(tasks) == workers:
+                self._hire = None
+
+        self._hire = hire
+        for _ in range(min(workers, len(self._ready))):
+            hire()
         try:
-            await run_all((f"{self.name} worker {number}", self._worker(work)) for number in range(workers))
+            await over
+            raise cause_of_end(tasks)
         finally:
+            self._hire = None
+            await end(tasks)
             for _, timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()

@@ -198,14 +198,18 @@ def _scheduling() -> Iterator[Kind]:
 
 def registry(gates: Gates | None = None) -> Registry:
     """All built-in kinds whose gates are on, complete with rules and columns."""
-    gates = gates or Gates()
-    found = Registry()
+    return Registry(_served(gates or Gates()))
+
+
+@cache
+def _served(gates: Gates) -> tuple[Kind, ...]:
+    found: list[Kind] = []
     for declare in (_core, _workloads, _cluster, _networks, _control, _scheduling):
         for kind in declare():
             versions = tuple(version for version in kind.versions if not version.gate or gates(version.gate))
             if versions:
-                found.add(_complete(kind, versions, gates))
-    return found
+                found.append(_complete(kind, versions, gates))
+    return tuple(found)
 
 
 _HOOKS = (
