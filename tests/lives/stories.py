@@ -22,6 +22,7 @@ from happenings import CLASS, Happenings, priority_class
 from life import NODE_CPU, NODES, QUIET, Broken, Json, Variant
 from variants import VARIANTS, kinds
 
+from phalanx.base import informer
 from phalanx.local.nodes import KubeletOptions
 from phalanx.testing.simulated_cluster import SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -114,7 +115,7 @@ def tell(stories: Sequence[Story]) -> None:
         finally:
             await make.stop()
 
-    with _few_collections():
+    with _unhurried():
         try:
             run(main)
         except Broken:
@@ -124,14 +125,15 @@ def tell(stories: Sequence[Story]) -> None:
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
-    """As in the product's processes (serve.process): a cluster's objects form no cycles worth a third of the time."""
-    before = gc.get_threshold()
+def _unhurried() -> Iterator[None]:
+    """Few collections, as in the product's processes (serve.process), and few questions after kinds that never come."""
+    before, informer.ABSENT_SECONDS = (gc.get_threshold(), informer.ABSENT_SECONDS), 3600.0
     gc.set_threshold(100_000, 50, 100)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*before[0])
+        informer.ABSENT_SECONDS = before[1]
 
 
 @cache

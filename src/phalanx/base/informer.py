@@ -159,7 +159,9 @@ class Informer(Generic[T]):
 
     async def _list(self) -> tuple[Sequence[bytes], str]:
         if self._snapshots is not None:
-            return await self._snapshots.snapshot(self.resource, self._namespace, labels=self._labels, fields=self._fields)
+            return await self._snapshots.snapshot(
+                self.resource, self._namespace, labels=self._labels, fields=self._fields
+            )
         bodies: list[bytes] = []
         continue_ = ""
         while True:

@@ -29,7 +29,7 @@ from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
-from phalanx.model.kinds import Kind
+from phalanx.model.kinds import Kind, Registry
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
@@ -77,6 +77,8 @@ class SimulatedCluster:
         self._running: dict[str, asyncio.Task[None]] = {}
         self.schedulers: dict[str, SchedulerService] = {}
         self.nodes: SimulatedNodes | None = None
+        self._named: tuple[Registry, int, dict[str, Kind]] = (self.registry, -1, {})
+        self._rested = (-1, (0, 0))  # a revision of the store, and what there was then
         self.between: Callable[[LocalClient], Any] = lambda client: client  # controllers and the API server
 
     def client_of(self, user_agent: str) -> LocalClient:
@@ -170,6 +172,8 @@ class SimulatedCluster:
 
     def _restful_revision(self) -> tuple[int, int]:
         """Newest object, and how many there are: a deletion shows in the second."""
+        if self.store.revision == self._rested[0]:
+            return self._rested[1]
         newest = count = 0
         for kind in self._stored():
             if kind.storage_key in RESTLESS:
@@ -177,6 +181,7 @@ class SimulatedCluster:
             for entry in self.store.list(kind.storage_key):
                 newest = max(newest, entry.revision)
                 count += 1
+        self._rested = (self.store.revision, (newest, count))
         return newest, count
 
     # ---- objects
@@ -185,10 +190,18 @@ class SimulatedCluster:
         return [kind for kind in self.registry.all() if kind.stored and not kind.stored_as]
 
     def _kind(self, kind: str) -> Kind:
-        return next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
+        return self._by_name()[kind]
+
+    def _by_name(self) -> dict[str, Kind]:
+        """Kinds that are stored, by their names."""
+        registry, generation, found = self._named
+        if registry is not self.registry or generation != self.registry.generation:
+            found = {entry.kind: entry for entry in reversed(self.registry.all()) if not entry.stored_as}
+            self._named = (self.registry, self.registry.generation, found)
+        return found
 
     def served(self, kind: str) -> bool:
-        return any(entry.kind == kind for entry in self.registry.all())
+        return kind in self._by_name()
 
     def api_version_of(self, kind: str) -> str:
         entry = self._kind(kind)
