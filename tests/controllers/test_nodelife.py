@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.json import decode
 from world import Json, World, condition, container, template, world
 
 from phalanx.base.clock import rfc3339_micro
 from phalanx.controllers.nodes.leaving import stays
 from phalanx.controllers.nodes.lifecycle import wanted_taints
+from phalanx.local.store.watchers import StoreWatcher
 from phalanx.model.objects.node import Taint
+from phalanx.testing.simulated_cluster import simulated_cluster
+from phalanx.testing.virtual_time import VirtualLoop, run
 
 FAIL = "simulation.phalanx.dev/fail"
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -195,6 +199,49 @@ def test_a_node_whose_lease_is_not_renewed_becomes_unknown() -> None:
             await cluster.until("Node", "silent", when=tainted())
 
     asyncio.run(scenario())
+
+
+async def said_of_nodes(watching: StoreWatcher) -> list[tuple[str, str]]:
+    """Every state that nodes were said to be in since the watch began."""
+    watching.close()
+    changes = [change.entry async for batch in watching for change in batch]
+    return [(entry.key[2], condition(decode(entry.value), "Ready")["status"]) for entry in changes]
+
+
+def test_a_machine_that_slept_loses_no_node_and_no_pod() -> None:
+    """Seen after a process was stopped for a minute: every node unknown, every pod not ready, for nothing."""
+
+    async def scenario(loop: VirtualLoop) -> None:
+        async with simulated_cluster(nodes=4, seed=1) as cluster:
+            await cluster.apply(pod("p"))
+            await cluster.settle()
+            watching = cluster.store.watch("nodes")
+            before = {p["metadata"]["uid"]: condition(p, "Ready")["lastTransitionTime"] for p in cluster.all("Pod")}
+            loop.jump(600)
+            await asyncio.sleep(400)
+            assert all(status == "True" for _, status in await said_of_nodes(watching))
+            after = {p["metadata"]["uid"]: condition(p, "Ready")["lastTransitionTime"] for p in cluster.all("Pod")}
+            assert before == after and len(before) == 1
+
+    run(scenario)
+
+
+def test_a_node_that_died_while_nobody_listened_is_found_out_afterwards() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        async with simulated_cluster(nodes=2, seed=1) as cluster:
+            await asyncio.sleep(15)  # both have a lease
+            watching = cluster.store.watch("nodes")
+            assert cluster.nodes is not None
+            del cluster.nodes.kubelet.nodes["node-00001"]  # nobody renews its lease until something is heard of it
+            loop.jump(600)
+            await asyncio.sleep(30)
+            there = {n["metadata"]["name"]: condition(n, "Ready")["status"] for n in cluster.all("Node")}
+            assert set(there.values()) == {"True"}, "silent for less than a lease lasts, as far as anybody listened"
+            await asyncio.sleep(40)
+            assert ("node-00001", "Unknown") in (said := await said_of_nodes(watching))
+            assert ("node-00000", "Unknown") not in said
+
+    run(scenario)
 
 
 def test_pods_leave_a_node_with_a_taint_they_do_not_tolerate() -> None:

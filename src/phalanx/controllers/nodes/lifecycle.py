@@ -2,7 +2,8 @@
 
 Only nodes that have reported a Ready condition, or renew a Lease, are judged: a Node made through the API without
 either is usable as it is. Silence is measured by our own clock from the last sign of life we saw, as upstream does, so
-that neither a restart nor a clock that differs makes a node look dead.
+that neither a restart nor a clock that differs makes a node look dead; and only while we listened, so that a machine
+that slept or has too much to do loses no node.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import msgspec
 from phalanx.base.client import PatchType
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import NotFound
+from phalanx.base.tasks import run_all
 from phalanx.controllers import resources as r
+from phalanx.controllers.nodes.attention import Attention
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.pods import condition
 
@@ -43,7 +46,7 @@ class Sign(NamedTuple):
 
     renewed: str | None  # its Lease
     said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat
-    when: float  # we saw the last sign of life; monotonic
+    when: float  # we saw the last sign of life; by our attention
 
 
 class NodeLifecycleController(Controller):
@@ -53,11 +56,15 @@ class NodeLifecycleController(Controller):
     def __init__(self, caches: Caches, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
+        self._attention = Attention(clock)
         self._nodes = caches.of(r.NODES)
         self._leases = caches.of(r.LEASES)
         self._heard: dict[str, Sign] = {}  # by node
         self._nodes.on_change(self._node_changed)
         self._leases.on_change(self._lease_changed)
+
+    async def run(self) -> None:
+        await run_all(((self.name, super().run()), ("attention to nodes", self._attention.run())))
 
     def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None:
@@ -91,7 +98,7 @@ class NodeLifecycleController(Controller):
         said = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
         known = self._heard.get(name)
-        when = self._clock.monotonic()
+        when = self._attention.now()
         if known is not None and known.renewed == renewed and (known.said == said or said[0] == "Unknown"):
             when = known.when  # Unknown is our own verdict, no sign of life of the node
         self._heard[name] = Sign(renewed, said, when)
@@ -104,7 +111,7 @@ class NodeLifecycleController(Controller):
         if lease is None:
             return node
         duration = float((lease.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_DURATION)
-        left = self._listen(name) + duration * GRACE - self._clock.monotonic()
+        left = self._listen(name) + duration * GRACE - self._attention.now()
         if left > 0:
             self.queue.add_after(Key("", name), left)
             return node
