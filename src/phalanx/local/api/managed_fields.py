@@ -7,10 +7,12 @@ status alone where status has its own endpoint, the status one looks at nothing 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from phalanx.local.api.fieldset import LEAF, Fields, difference, in_order, union, well_formed
 from phalanx.local.api.ownership import Walker, walker_of_type
+from phalanx.model.alike import Alike
 from phalanx.model.kinds import Json, Kind
 
 APPLY = "Apply"
@@ -92,6 +94,9 @@ def write_managers(metadata: Json, managers: list[Manager]) -> None:
 class FieldTracker:
     """Ownership for create, update and the patches that are not apply."""
 
+    def __init__(self) -> None:
+        self._of_pod_spec: Alike[Fields] | None = None  # the part of a pod that thousands have in common
+
     def walker(self, kind: Kind) -> Walker:
         return walker_of_type(kind.version(kind.storage_version).schema)
 
@@ -114,8 +119,18 @@ class FieldTracker:
 
     def content(self, kind: Kind, obj: Json) -> Fields:
         """The set of an object made from nothing."""
-        fields = self.walker(kind).filled(tracked(kind, obj, ""))
+        whole = tracked(kind, obj, "")
+        spec = whole.pop("spec", None) if kind.storage_key == "pods" else None
+        fields = self.walker(kind).filled(whole)
+        if spec is not None:
+            if self._of_pod_spec is None:
+                self._of_pod_spec = Alike(partial(self._spec_content, self.walker(kind)))
+            fields["f:spec"] = self._of_pod_spec(spec)  # behind f:metadata, where it belongs
         return {key: node for key, node in fields.items() if key not in ("f:apiVersion", "f:kind")}
+
+    def _spec_content(self, walker: Walker, spec: Any) -> Fields:
+        made: Fields = walker.filled({"spec": spec})["f:spec"]
+        return made
 
     def updated(self, kind: Kind, new: Json, old: Json, manager: str, now: str, subresource: str) -> None:
         metadata, before = new["metadata"], old["metadata"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from phalanx.model import names
+from phalanx.model.alike import Alike
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
@@ -195,6 +196,10 @@ def _sysctls(found: list[Json], spec: Json, path: str) -> list[FieldError]:
 
 def errors_of(spec: Json, path: str = "spec") -> list[FieldError]:
     """Complaints about a defaulted pod spec."""
+    return [] if _is_right(spec) else _errors(spec, path)
+
+
+def _errors(spec: Json, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     if found := spec.get("volumes"):
         errors += volumes.errors_of(found, f"{path}.volumes")
@@ -212,6 +217,9 @@ def errors_of(spec: Json, path: str = "spec") -> list[FieldError]:
     if policy and policy not in _DNS_POLICIES:
         errors.append(not_supported(f"{path}.dnsPolicy", policy, _DNS_POLICIES))
     return errors + _optional_parts(spec, path)
+
+
+_is_right = Alike(lambda spec: not _errors(spec, ""))
 
 
 def template_errors(template: Json, path: str) -> list[FieldError]:
