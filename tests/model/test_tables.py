@@ -33,7 +33,7 @@ _VIEWS = {
     objects.CompositePodGroup: "scheduling/v1alpha3.CompositePodGroup",
 }
 # Readers share one struct for records that are nearly alike; these fields are simply never there.
-_ABSENT = {"Node.status.conditions[].observedGeneration", "PersistentVolumeClaim.spec.resources.claims"}
+_ABSENT = {"PersistentVolumeClaim.spec.resources.claims"}
 _PYTHON = {
     "string": {inspect.StrType},
     "bytes": {inspect.StrType},

@@ -95,7 +95,8 @@ class Informer(Generic[T]):
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._optional = optional
         self._rng = rng or random.Random()
-        self._known: dict[tuple[str, str], str] = {}  # "uid resourceVersion": one string, there are many
+        # Namespace -> name -> "uid resourceVersion": no tuple and one string for each, since there are many.
+        self._known: dict[str, dict[str, str]] = {}
         self._since_yield = 0
 
     @property
@@ -182,8 +183,10 @@ class Informer(Generic[T]):
 
     def _replace(self, found: dict[tuple[str, str], bytes]) -> None:
         """Pass on the differences between what was known and what the server has."""
-        for key in [key for key in self._known if key not in found]:
-            self._gone(*key)
+        known = [(namespace, name) for namespace, names in self._known.items() for name in names]
+        for key in known:
+            if key not in found:
+                self._gone(*key)
         for body in found.values():
             self._set(_peek(body).metadata, body)
 
@@ -237,26 +240,31 @@ class Informer(Generic[T]):
 
     def _set(self, meta: _Meta, body: bytes) -> None:
         # Shared with the other informers of this process: several follow the same objects.
-        key = (sys.intern(meta.namespace), sys.intern(meta.name))
+        namespace, name = sys.intern(meta.namespace), sys.intern(meta.name)
         state = sys.intern(f"{meta.uid} {meta.resource_version}")
-        known = self._known.get(key)
+        names = self._known.get(namespace)
+        known = names.get(name) if names is not None else None
         if known is not None:
             if known == state:
                 return
             if not known.startswith(meta.uid):
                 # Deleted and made anew while we were not looking: two objects, not one that changed.
-                self._gone(*key)
+                self._gone(namespace, name)
         try:
             typed = self._decode(body)
         except msgspec.ValidationError as error:
-            log.error("%s %s/%s cannot be read and is left out: %s", self.resource.kind, *key, error)
+            log.error("%s %s/%s cannot be read and is left out: %s", self.resource.kind, namespace, name, error)
             return
-        self._known[key] = state
-        self._sink(Change(*key, typed))
+        self._known.setdefault(namespace, {})[name] = state
+        self._sink(Change(namespace, name, typed))
 
     def _gone(self, namespace: str, name: str) -> None:
-        if self._known.pop((namespace, name), None) is not None:
-            self._sink(Change(namespace, name, None))
+        names = self._known.get(namespace)
+        if names is None or names.pop(name, None) is None:
+            return
+        if not names:
+            del self._known[namespace]
+        self._sink(Change(namespace, name, None))
 
 
 def _same(body: bytes) -> bytes:

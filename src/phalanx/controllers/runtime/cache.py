@@ -18,6 +18,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
+from phalanx.model.alike import Alike
 from phalanx.model.selectors import LabelMatcher
 
 Json = dict[str, Any]
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 GRAVES = 20_000  # removed objects that late answers may still speak of
 RECENT = {"pods": 4096}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
+WORTH_SHARING = 40  # bytes of JSON
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -42,15 +44,10 @@ Indexer = Callable[[Json], Iterable[str]]
 Handler = Callable[[Key, Json | None, Json | None], None]  # (key, new, old)
 
 
-class _Meta(msgspec.Struct, rename="camel", gc=False):
-    managed_fields: msgspec.Raw = msgspec.Raw()
-
-
-class _Peek(msgspec.Struct, gc=False):
-    metadata: _Meta
-
-
-_peek = msgspec.json.Decoder(_Peek).decode
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_BRACE = ord("{")
+# Containers, volumes and tolerations of pods, conditions and capacity of nodes: thousands say the same.
+_shared: Alike[Any] = Alike(_decode, most=1024)
 
 
 def by_labels(obj: Json) -> list[str]:
@@ -189,15 +186,20 @@ class Cache:
                 self._decoded.popitem(last=False)
 
     def _read(self, body: bytes) -> Json:
-        managed = bytes(_peek(body).metadata.managed_fields)
-        if managed:
-            # Half of a typical pod: cut out before anything is made of it.
-            body = body.replace(b'"managedFields":' + managed, b'"managedFields":null', 1)
-        obj: Json = _decode(body)
-        obj["metadata"].pop("managedFields", None)
         # Lists of built-in kinds do not repeat what their items are.
-        obj.setdefault("apiVersion", self.resource.api_version)
-        obj.setdefault("kind", self.resource.kind)
+        obj: Json = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
+        for name, raw in _parts(body).items():
+            if name == "metadata":
+                meta = _parts(raw)
+                meta.pop("managedFields", None)  # half of a typical pod: nothing is made of it
+                obj[name] = {key: _decode(value) for key, value in meta.items()}
+            elif name in ("spec", "status") and memoryview(raw)[0] == _BRACE:
+                obj[name] = {
+                    key: _shared(bytes(value)) if len(value) >= WORTH_SHARING else _decode(value)
+                    for key, value in _parts(raw).items()
+                }
+            else:
+                obj[name] = _decode(raw)
         return obj
 
     # -- indexes ------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class Pods:
             if self._same(old, pod):
                 old.pod = None
                 if old.start_time != pod.status.start_time:
-                    old.start_time = pod.status.start_time
+                    old.starts(pod.status.start_time)
                     self._catalogue.started(old)
                 return
             self._life.replace(old, self._record(pod, old))

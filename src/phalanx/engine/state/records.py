@@ -7,12 +7,16 @@ whose labels, requests or terminating state change gets a new record.
 from __future__ import annotations
 
 import enum
+from sys import intern
 from typing import TYPE_CHECKING
 
 from phalanx.model.objects import Pod
 
 if TYPE_CHECKING:
     from phalanx.engine.state.shapes import Shape
+
+
+_NO_LABELS: dict[str, str] = {}  # nobody changes labels of a record
 
 
 class PodState(enum.IntEnum):
@@ -56,13 +60,14 @@ class PodRecord:
     def __init__(self, pod: Pod, shape: Shape, order: int, created: float) -> None:
         meta, spec = pod.metadata, pod.spec
         self.namespace = meta.namespace
-        self.name = meta.name
+        # Strings that tens of thousands of records, or other parts of the process, have too are kept once.
+        self.name = intern(meta.name)
         self.key = f"{meta.namespace}/{meta.name}"
-        self.uid = meta.uid
-        self.labels = meta.labels
+        self.uid = intern(meta.uid)
+        self.labels = meta.labels or _NO_LABELS
         self.priority = spec.priority or 0
-        self.preemption_policy = spec.preemption_policy or "PreemptLowerPriority"
-        self.scheduler_name = spec.scheduler_name
+        self.preemption_policy = intern(spec.preemption_policy or "PreemptLowerPriority")
+        self.scheduler_name = intern(spec.scheduler_name)
         self.terminating = meta.deletion_timestamp is not None
         self.generation = meta.generation
         self.created = created  # seconds; the time it first asked to be scheduled
@@ -73,13 +78,17 @@ class PodRecord:
         self.shape = shape
         self.shape_epoch = -1
         self.pod: Pod | None = pod  # while pending
-        self.start_time = pod.status.start_time  # RFC 3339 text; comes after the pod is bound
+        self.start_time: str | None = None  # RFC 3339 text; comes after the pod is bound
+        self.starts(pod.status.start_time)
         self.row = -1  # row in the columns, -1 = on no known node
         self.node_name = ""  # set while bound or assumed, also when that node is unknown
         self.state = PodState.PENDING
         self.bind = 0  # id of the Bind decision under way
         self.nominated = pod.status.nominated_node_name
         self.said = ""  # "reason: message" of the last PodScheduled condition sent or seen
+
+    def starts(self, text: str | None) -> None:
+        self.start_time = intern(text) if text is not None else None  # thousands start in the same second
 
     @property
     def assumed(self) -> bool:

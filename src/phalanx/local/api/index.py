@@ -49,7 +49,9 @@ _decode = msgspec.json.Decoder().decode
 
 def index_of(resource: str, value: bytes) -> Index:
     """The store's Indexer. Custom resources may hold anything outside metadata, so nothing else is typed."""
-    return _decode_index(value).metadata
+    index = _decode_index(value).metadata
+    index.uid = intern(index.uid)  # later states of the object, and other parts of the process, have it too
+    return index
 
 
 def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:

@@ -9,11 +9,13 @@ owns or is owned by them.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from phalanx.base.client import Client
 from phalanx.base.informer import Change, Informer
@@ -62,6 +64,14 @@ class Meta(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
 class Body(msgspec.Struct, frozen=True, gc=False):
     metadata: Meta
+
+    def keep(self, namespace: str, name: str) -> None:
+        """Called once, before anybody sees it: what is kept of many objects shares its strings with others who know
+        them, and drops what nobody asks for."""
+        meta = self.metadata
+        force_setattr(meta, "namespace", namespace)
+        force_setattr(meta, "name", name)
+        force_setattr(meta, "uid", sys.intern(meta.uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +179,10 @@ class Feed:
 
     def _sink(self, kind: Kind) -> Callable[[Change[Body]], None]:
         def sink(change: Change[Body]) -> None:
-            item = Item(kind, change.object) if change.object is not None else None
+            item = None
+            if change.object is not None:
+                change.object.keep(change.namespace, change.name)
+                item = Item(kind, change.object)
             self._set(kind.key, (change.namespace, change.name), item)
 
         return sink

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
@@ -56,10 +57,20 @@ class _PodMeta(Meta, rename="camel", frozen=True, gc=False):
     annotations: _Annotations | None = None
 
 
+_NO_SPEC, _NO_STATUS = _PodSpec(), _Status()
+
+
 class PodView(Body, frozen=True):
     metadata: _PodMeta
-    spec: _PodSpec = _PodSpec()
-    status: _Status = _Status()
+    spec: _PodSpec = _NO_SPEC
+    status: _Status = _NO_STATUS
+
+    def keep(self, namespace: str, name: str) -> None:
+        super().keep(namespace, name)
+        force_setattr(self.metadata, "resource_version", "")  # only groups are written
+        if self.spec.scheduling_group is None:  # no group asks for the rest
+            force_setattr(self, "spec", _NO_SPEC)
+            force_setattr(self, "status", _NO_STATUS)
 
     @property
     def held(self) -> str:

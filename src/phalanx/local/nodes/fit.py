@@ -10,6 +10,20 @@ from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 from phalanx.model.quantity import NANO, BadQuantity, parse
 
 Amounts = dict[str, int]  # resource -> nano-units
+MOST_SHAPES = 1024
+
+_shapes: dict[tuple[tuple[str, int], ...], Amounts] = {}  # requests that pods of this process have or had
+
+
+def _shared(found: Amounts) -> Amounts:
+    """One table for all pods that ask for the same; nobody changes it."""
+    shape = tuple(found.items())
+    known = _shapes.get(shape)
+    if known is None:
+        if len(_shapes) >= MOST_SHAPES:
+            _shapes.clear()
+        known = _shapes[shape] = found
+    return known
 
 
 def amounts(resources: Resources | None) -> Amounts:
@@ -58,7 +72,7 @@ def pod_requests(pod: KubeletPod) -> Amounts:
     if pod.spec.resources is not None:
         total |= _requests(pod.spec.resources)  # pod-level amounts stand for the sum of the containers
     _add(total, amounts(pod.spec.overhead))
-    return {name: amount for name, amount in total.items() if amount}
+    return _shared({name: amount for name, amount in total.items() if amount})
 
 
 HostPort = tuple[str, str, int]  # address ("" for any), protocol, number

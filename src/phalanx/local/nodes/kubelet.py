@@ -30,6 +30,7 @@ from phalanx.local.nodes.views import (
     KubeletNode,
     KubeletPod,
     glance,
+    kept,
     new_offers,
     number,
     read_pod,
@@ -133,7 +134,8 @@ class SimulatedKubelet:
     # -- what the watches say -----------------------------------------------------------------------------------
 
     def _on_node(self, change: Change[KubeletNode]) -> None:
-        view, known = change.object, self.nodes.get(change.name)
+        known = self.nodes.get(change.name)
+        view = kept(change.object) if change.object is not None else None
         if view is None:
             if known is not None:
                 del self.nodes[change.name]
@@ -167,8 +169,10 @@ class SimulatedKubelet:
             return
         name = seen.spec.node_name
         node = self.nodes.get(name)
-        # The node's own string and one of three phases: tens of thousands of pods share them.
-        pod = Held(seen.metadata.uid, node.name if node else name, sys.intern(seen.status.phase), change.object)
+        # The node's own string, one of three phases, and a uid that other parts of the process keep too: there are tens
+        # of thousands of pods.
+        uid = sys.intern(seen.metadata.uid)
+        pod = Held(uid, node.name if node else name, sys.intern(seen.status.phase), change.object)
         self._pods[place] = pod
         if node is None:
             self._strangers.setdefault(name, {})[place] = None
@@ -202,8 +206,9 @@ class SimulatedKubelet:
             started = parse_rfc3339(pod.status.start_time or "")
         except ValueError:
             started = self._clock.now()
-        self._runs[place] = Run(pod.metadata.uid, node, started, started, pod.restarts, up=True)
-        node.ledger.take(pod.metadata.uid, pod_requests(pod), host_ports(pod))
+        uid = sys.intern(pod.metadata.uid)
+        self._runs[place] = Run(uid, node, started, started, pod.restarts, up=True)
+        node.ledger.take(uid, pod_requests(pod), host_ports(pod))
 
     # -- a node -------------------------------------------------------------------------------------------------
 
@@ -270,8 +275,9 @@ class SimulatedKubelet:
         if refusal is not None:
             await self._write(place, pod, pod_status.rejected(rfc3339(now), *refusal))
             return
-        node.ledger.take(pod.metadata.uid, requests, ports)
-        run = self._runs[place] = Run(pod.metadata.uid, node, now, now)
+        uid = sys.intern(pod.metadata.uid)
+        node.ledger.take(uid, requests, ports)
+        run = self._runs[place] = Run(uid, node, now, now)
         if self._options.start_seconds > 0:
             self._wake(place, now + self._real(self._options.start_seconds))
         else:
@@ -351,7 +357,7 @@ class SimulatedKubelet:
     async def _stop(self, place: Place, pod: KubeletPod, node: Node, run: Run | None) -> None:
         now = self._clock.now()
         if run is None:  # never admitted, or finished in an earlier life
-            run = self._runs[place] = Run(pod.metadata.uid, node, now, now, over=pod.finished)
+            run = self._runs[place] = Run(sys.intern(pod.metadata.uid), node, now, now, over=pod.finished)
         if run.deleted:
             return  # finalizers hold it
         if run.up and not run.over and not pod.finished:

@@ -5,8 +5,11 @@ Decoded JSON has no cycles, so these are kept out of the cyclic garbage collecto
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
+from phalanx.model.alike import Alike
 from phalanx.model.objects.meta import Struct
 from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 
@@ -188,6 +191,24 @@ class KubeletNode(Struct, frozen=True, gc=False):
     @property
     def ip(self) -> str:
         return next((a.address for a in self.status.addresses or () if a.type == "InternalIP"), "")
+
+
+_the_same: Alike[Resources] = Alike(lambda resources: resources)
+
+
+def kept(node: KubeletNode) -> KubeletNode:
+    """The little of a node that is kept, with what thousands have in common kept once."""
+    status, metadata = node.status, node.metadata
+    return KubeletNode(
+        msgspec.structs.replace(metadata, name=sys.intern(metadata.name), uid=sys.intern(metadata.uid)),
+        NodeStatus(
+            status.node_info if status.node_info.operating_system else NodeInfo(),
+            _the_same(status.allocatable),
+            _the_same(status.capacity),
+            [address for address in status.addresses or () if address.type == "InternalIP"][:1],
+            [condition for condition in status.conditions or () if condition.type == "Ready"][:1],
+        ),
+    )
 
 
 def new_offers(before: NodeStatus, after: NodeStatus) -> dict[str, str | None]:

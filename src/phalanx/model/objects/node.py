@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.model.objects.meta import Condition, ObjectMeta, Struct
+from phalanx.model.objects.meta import ObjectMeta, Struct
 from phalanx.model.objects.pod import Resources
 
 
@@ -29,7 +29,6 @@ class NodeStatus(Struct, frozen=True):
     allocatable: Resources = {}
     capacity: Resources = {}
     images: list[ContainerImage] | None = None
-    conditions: list[Condition] | None = None
 
 
 class Node(Struct, frozen=True):
