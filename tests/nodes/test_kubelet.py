@@ -11,8 +11,8 @@ import pytest
 
 from in_process import Inside, Json, inside
 from phalanx.local.nodes import KubeletOptions
-from phalanx.local.nodes.heartbeats import Heartbeats, interval
 from phalanx.local.nodes.fit import Ledger
+from phalanx.local.nodes.heartbeats import Heartbeats, interval
 from phalanx.local.nodes.kubelet import Node, SimulatedKubelet
 from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import KubeletNode, Meta, read_pod
