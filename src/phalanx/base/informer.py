@@ -103,6 +103,11 @@ class Informer(Generic[T]):
     def what(self) -> str:
         return self.resource.plural
 
+    @property
+    def known(self) -> dict[tuple[str, str], str]:
+        """(namespace, name) -> "uid resourceVersion" of what the sink has been told of."""
+        return {(space, name): state for space, names in self._known.items() for name, state in names.items()}
+
     async def run(self) -> None:
         failures = absent = 0
         while True:
@@ -183,8 +188,7 @@ class Informer(Generic[T]):
 
     def _replace(self, found: dict[tuple[str, str], bytes]) -> None:
         """Pass on the differences between what was known and what the server has."""
-        known = [(namespace, name) for namespace, names in self._known.items() for name in names]
-        for key in known:
+        for key in self.known:
             if key not in found:
                 self._gone(*key)
         for body in found.values():

@@ -29,7 +29,7 @@ class Alike(Generic[T]):
     def __call__(self, value: Any) -> T:
         """`value`: anything that JSON can say, or bytes that are JSON already."""
         key = value if value.__class__ is bytes else _encode(value)
-        answer = self._answers.get(key, _UNKNOWN)
+        answer: T = self._answers.get(key, _UNKNOWN)
         if answer is _UNKNOWN:
             answer = self._ask(value)
             if len(key) <= LARGEST:

@@ -1,8 +1,8 @@
 """Heartbeats of simulated nodes: one Lease each in kube-node-lease, spread out in time so that thousands stay cheap.
 
 Every node renews at most every ten seconds (`KubeletOptions` may say more); beyond 2,000 nodes less often, so that all
-of them together never write more than WRITES_PER_SECOND. The lease's duration grows with the interval, and with how late
-renewals are on a machine that has too much to do: whoever judges by it stays right.
+of them together never write more than WRITES_PER_SECOND. The lease's duration grows with the interval, and with how
+late renewals are on a machine that has too much to do: whoever judges by it stays right.
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ class World:
             resource = {"pods": PODS, "nodes": NODES, "podgroups": GROUPS}.get(follower.resource.plural)
             if resource is None:
                 continue
-            told = {key: int(state.split()[1]) for key, state in follower._known.items()}
+            told = {key: int(state.split()[1]) for key, state in follower.known.items()}
             there = {key[1:]: revision for key, revision in ledger.newest.items() if key[0] == resource}
             if told != there:
                 wrong = sorted(set(told.items()) ^ set(there.items()))
