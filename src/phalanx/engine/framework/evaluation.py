@@ -77,6 +77,7 @@ class Evaluation:
         self._plain: list[_Term] = []  # already 0..100
         self._normalised: list[_Term] = []
         self._local_filters: list[tuple[Any, RowFilter]] = []  # row-local ones
+        self._asked: Any = None  # the plugin that is being asked: whose failure it is
         self._trackers: list[tuple[Any, ShapeFilter]] = []  # the others
         self._local_scores: list[tuple[_Term, RowScore]] = []
         self._score_trackers: list[_Term] = []
@@ -231,35 +232,46 @@ class Evaluation:
 
     def _ask(self, changes: Sequence[Change], rows_of: tuple[Sequence[int], ...], touched: set[int]) -> bool:
         """Let every plugin look again; rows it looked at are added to `touched`. True: any row may have changed."""
-        everything = False
-        plugin: Any = None
         try:
-            for plugin, local in self._local_filters:  # noqa: B007  (the except clause names it)
-                if rows_of[local.depends]:
-                    local.look(rows_of[local.depends])
-            for term, scored in self._local_scores:
-                if rows_of[scored.depends]:
-                    plugin = term.plugin
-                    scored.look(rows_of[scored.depends])
-                    # Bounds may move with any raw score that is normalised: recombine.
-                    everything = everything or term.normaliser is not None
-            for plugin, tracker in self._trackers:  # noqa: B007
-                rows = tracker.update(changes)
-                if rows is None:
-                    everything = True
-                elif rows:
-                    touched.update(rows)
-            for term in self._score_trackers:
-                plugin = term.plugin
-                rows = term.tracker.update(changes)
-                if rows is None or (rows and term.normaliser is not None):
-                    everything = True
-                elif rows:
-                    touched.update(rows)
+            moved = self._ask_local(rows_of)
+            return self._ask_trackers(changes, touched) or moved
         except PluginFailure:
             raise
         except BaseException as problem:
-            raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+            raise PluginFailure(self._asked.name, f"{type(problem).__name__}: {problem}") from problem
+
+    def _ask_local(self, rows_of: tuple[Sequence[int], ...]) -> bool:
+        """Those who judge each row by itself: they look at the rows that changed."""
+        everything = False
+        for plugin, local in self._local_filters:
+            if rows_of[local.depends]:
+                self._asked = plugin
+                local.look(rows_of[local.depends])
+        for term, scored in self._local_scores:
+            if rows_of[scored.depends]:
+                self._asked = term.plugin
+                scored.look(rows_of[scored.depends])
+                # Bounds may move with any raw score that is normalised: recombine.
+                everything = everything or term.normaliser is not None
+        return everything
+
+    def _ask_trackers(self, changes: Sequence[Change], touched: set[int]) -> bool:
+        """Those who look at changes for themselves, and say which rows that concerns."""
+        everything = False
+        for plugin, tracker in self._trackers:
+            self._asked = plugin
+            rows = tracker.update(changes)
+            if rows is None:
+                everything = True
+            elif rows:
+                touched.update(rows)
+        for term in self._score_trackers:
+            self._asked = term.plugin
+            rows = term.tracker.update(changes)
+            if rows is None or (rows and term.normaliser is not None):
+                everything = True
+            elif rows:
+                touched.update(rows)
         return everything
 
     def _look(self, row: int) -> bool:

@@ -254,24 +254,16 @@ class AffinityFilter:
             return None
         if not news:
             return ()
-        near = len(self._near)
-        turned: set[tuple[int, int]] = set()
         was_alone = self._anywhere == 0
+        turned: set[tuple[int, int]] = set()  # (counter, domain) that has somebody now or has nobody any more
         for meaning, row, sign in news:
             if isinstance(meaning, int):
-                if meaning & 1:
-                    for number in range(near):
-                        self._counters[number].add(row, sign, turned, number)
-                    if any(counter.column.ids[row] for counter in self._counters[:near]):
-                        self._anywhere += sign
-                for i in range(len(self._away)):
-                    if meaning & (2 << i):
-                        self._counters[near + i].add(row, sign, turned, near + i)
+                self._count_own(meaning, row, sign, turned)
             else:
                 for key in meaning:
                     number = self._counter_of(key)
                     self._counters[number].add(row, sign, turned, number)
-        if near and was_alone != (self._anywhere == 0):
+        if self._near and was_alone != (self._anywhere == 0):
             self._fill_mask()
             return None
         if not turned:
@@ -281,6 +273,18 @@ class AffinityFilter:
         for number, domain in sorted(turned):
             rows.update(dict.fromkeys(np.flatnonzero(self._counters[number].column.ids == domain).tolist()))
         return list(rows)
+
+    def _count_own(self, meaning: int, row: int, sign: int, turned: set[tuple[int, int]]) -> None:
+        """A pod that terms of this shape select came (or went): bit 0 all it wants near, then each it wants away."""
+        near = len(self._near)
+        if meaning & 1:
+            for number in range(near):
+                self._counters[number].add(row, sign, turned, number)
+            if any(counter.column.ids[row] for counter in self._counters[:near]):
+                self._anywhere += sign
+        for i in range(len(self._away)):
+            if meaning & (2 << i):
+                self._counters[near + i].add(row, sign, turned, near + i)
 
     def _stale(self) -> bool:
         return self._namespaces_version != self.plugin.namespaces_version or any(

@@ -7,12 +7,14 @@ from phalanx.engine.scheduling.admission import GANG, INVALID, Admission
 from phalanx.engine.scheduling.answers import Refusal, Tree
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.group_cycle import GroupCycle
-from phalanx.engine.scheduling.members import Members, root_key
+from phalanx.engine.scheduling.members import Members, Notes, root_key
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Place, Root, RootState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, MemberState
+
+Newcomers = dict[str, dict[str, PodRecord]]  # root key -> pods that were not in it before
 
 
 class Groups:
@@ -88,45 +90,43 @@ class Groups:
         """Before roots are popped: act on what was noted since the last time."""
         if not self.busy:
             return
-        members, notes = self.members, self.members.take()
-        dirty, touched, judged = notes.dirty, notes.touched, notes.judged
-        for head in touched:
-            for leaf in self.forest.leaves(head):
-                dirty[leaf.key] = True
-        roots: dict[str, bool] = {}  # key -> whether what happened can help it
-        newcomers: dict[str, dict[str, PodRecord] | None] = {}
-        for leaf_key, helps in dirty.items():
-            old = members.home.get(leaf_key)
-            new = self._rehome(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
-            for key in (old, new):
-                if key is not None:
-                    roots[key] = roots.get(key, False) or helps or old != new
-        for head in judged:
-            key = root_key(head)
-            roots[key] = True
-        for key, helps in roots.items():
+        notes = self.members.take()
+        newcomers: Newcomers = {}
+        for key, helps in self._rehome_all(notes, newcomers).items():
             root = self.lives.waiting(key)
-            if root is None or not root.records:
-                if root is not None:
-                    self.lives.leave(root)
+            if root is None:
+                continue
+            if not root.records:
+                self.lives.leave(root)
                 continue
             held = root.state is RootState.HELD
             # Without newcomers everybody knows already what there is to know.
             if not self._admit(root, newcomers.get(key, {}), helps=helps) and (helps or not held):
                 assert root.group is not None
-                touched[root.group] = None
-        for head in {**touched, **judged}:
+                notes.touched[root.group] = None
+        for head in {**notes.touched, **notes.judged}:
             self._look(head)
-        for leaf_key in dirty:
-            if leaf_key not in members.waiting_pods and (top := self.forest.root_of(leaf_key)) is not None:
-                members.settle(top)
+        for leaf in notes.dirty:
+            if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
+                self.members.settle(top)
 
-    def _rehome(
-        self,
-        leaf: GroupKey,
-        arrived: dict[str, PodRecord],
-        newcomers: dict[str, dict[str, PodRecord] | None],
-    ) -> str | None:
+    def _rehome_all(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
+        """Roots to which something happened, by key -> whether that can help them."""
+        for head in notes.touched:
+            for leaf in self.forest.leaves(head):
+                notes.dirty[leaf.key] = True
+        roots: dict[str, bool] = {}
+        for leaf_key, helps in notes.dirty.items():
+            old = self.members.home.get(leaf_key)
+            new = self._rehome(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
+            for key in (old, new):
+                if key is not None:
+                    roots[key] = roots.get(key, False) or helps or old != new
+        for head in notes.judged:
+            roots[root_key(head)] = True
+        return roots
+
+    def _rehome(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
         """Move a leaf's pending pods to the root they belong to now; returns that root's key."""
         members = self.members
         pods = members.waiting_pods.get(leaf)
@@ -154,9 +154,7 @@ class Groups:
             arrived = pods
         root.group = target if target is not None else leaf
         root.records.update(arrived)
-        known = newcomers.setdefault(key, {})
-        if known is not None:
-            known.update(arrived)
+        newcomers.setdefault(key, {}).update(arrived)
         if leaf in members.stumbled:
             del members.stumbled[leaf]
             self.lives.back_off(root)

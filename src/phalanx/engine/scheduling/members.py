@@ -124,16 +124,19 @@ class Members:
         elif pod.spec.node_name and old is not None and old.state is MemberState.ASSUMED and leaf is not None:
             self._answered(forest.group(leaf))
         new = self._member(leaf, key)
-        if leaf == before and old is not None and new is not None and old.pod.metadata.uid == new.pod.metadata.uid:
-            if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
-                return  # a status update of a running member concerns nobody
-            if old.state in OURS and new.state is MemberState.RUNNING and self._as_expected(leaf):
-                return
-        if new is not None and new.state is MemberState.PENDING and (old is None or old.state is new.state):
-            return  # `pending` follows
+        if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):
+            return
         for head in heads:
             self.notes.judged[head] = None
         self._mark((leaf, before), helps=True)
+
+    def _as_before(self, old: Member | None, new: Member | None, leaf: GroupKey | None) -> bool:
+        """Whether a new version of a member concerns nobody: a status update, or a bind that turns out as expected."""
+        if old is None or new is None or old.pod.metadata.uid != new.pod.metadata.uid:
+            return False
+        if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
+            return True
+        return old.state in OURS and new.state is MemberState.RUNNING and self._as_expected(leaf)
 
     def _leaf(self, leaf: GroupKey, pod: Pod, key: PodKey) -> GroupKey:
         """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
@@ -214,47 +217,55 @@ class Members:
         if kind not in (POD_GROUP, COMPOSITE, WORKLOAD) or not self._cluster.grouping:
             return
         meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
-        namespace, name = meta.namespace, meta.name
-        forest = self.forest
         if kind == WORKLOAD:
-            self.workloads.seen((namespace, name), new)
-            if old is not None and new is not None and _same(old, new):
-                return  # its status was written, probably by us
-            heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
-            # Without it its implicit groups have no head any more.
-            below = dict.fromkeys(forest.of_workload(namespace, name))
-            self._mark(below, helps=True)
-            if new is None or (old is not None and old.metadata.uid != new.metadata.uid):
-                self.conditions.forget_implicit(namespace, name)
-                for leaf in below:
-                    self.commits.forget(leaf)
-            if old is None or new is None or old.spec != new.spec:
-                self._within_reach(below)
+            heads = self._workload_changed(meta.namespace, meta.name, old, new)
         else:
-            key = GroupKey(kind, namespace, name)
-            below = {leaf.key: None for leaf in forest.leaves(key)}
-            if new is None:
-                drop = forest.drop_pod_group if kind == POD_GROUP else forest.drop_composite
-                heads = drop(namespace, name)
-                self.conditions.forget(key)
-                self.commits.forget(key)
-            else:
-                heads = forest.put_pod_group(new) if kind == POD_GROUP else forest.put_composite(new)
-                self.conditions.seen(key, new)
-                parent = new.spec.parent_composite_pod_group_name
-                if parent and not forest.parents_count and (old is None or old.metadata.uid != meta.uid):
-                    self.conditions.parent_ignored(key, meta.uid, parent)
-                if old is not None and _same(old, new):
-                    return  # its status was written, probably by us
-            if new is None or old is None or old.metadata.uid != new.metadata.uid:
-                self._sort_out(key)
-            below |= {leaf.key: None for leaf in forest.leaves(key)}
-            self.notes.touched[key] = None
-            if _disrupted_as(old) != _disrupted_as(new):
-                self._within_reach(below)
-            self._mark(below, helps=True)
+            heads = self._group_changed(GroupKey(kind, meta.namespace, meta.name), old, new)
         for head in heads:
             self.notes.touched[head] = None
+
+    def _workload_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
+        """Answers the heads of the trees that this concerns."""
+        self.workloads.seen((namespace, name), new)
+        if _same(old, new):
+            return ()  # its status was written, probably by us
+        forest = self.forest
+        heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
+        # Without it its implicit groups have no head any more.
+        below = dict.fromkeys(forest.of_workload(namespace, name))
+        self._mark(below, helps=True)
+        if old is not None and _another(old, new):
+            self.conditions.forget_implicit(namespace, name)
+            for leaf in below:
+                self.commits.forget(leaf)
+        if old is None or new is None or old.spec != new.spec:
+            self._within_reach(below)
+        return heads
+
+    def _group_changed(self, key: GroupKey, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
+        """The same of a PodGroup or CompositePodGroup."""
+        forest = self.forest
+        below = {leaf.key: None for leaf in forest.leaves(key)}
+        if new is None:
+            heads = forest.drop(key)
+            self.conditions.forget(key)
+            self.commits.forget(key)
+        else:
+            heads = forest.put(key, new)
+            self.conditions.seen(key, new)
+            parent = new.spec.parent_composite_pod_group_name
+            if parent and not forest.parents_count and _another(old, new):
+                self.conditions.parent_ignored(key, new.metadata.uid, parent)
+            if _same(old, new):
+                return ()  # its status was written, probably by us
+        if _another(old, new):
+            self._sort_out(key)
+        below |= {leaf.key: None for leaf in forest.leaves(key)}
+        self.notes.touched[key] = None
+        if _disrupted_as(old) != _disrupted_as(new):
+            self._within_reach(below)
+        self._mark(below, helps=True)
+        return heads
 
     def _within_reach(self, leaves: Iterable[GroupKey]) -> None:
         """Members on nodes may be evicted by others than before."""
@@ -398,12 +409,25 @@ class Members:
             self.settle(head)  # there is nothing more to say
 
 
-def _same(old: Any, new: Any) -> bool:
+def _another(old: Any | None, new: Any | None) -> bool:
+    """It came, went or was made again."""
+    return old is None or new is None or old.metadata.uid != new.metadata.uid
+
+
+def _same(old: Any | None, new: Any | None) -> bool:
+    """Whether everything but its status is as it was."""
     return bool(
-        old.spec == new.spec
+        old is not None
+        and new is not None
+        and old.spec == new.spec
         and old.metadata.annotations == new.metadata.annotations
         and old.metadata.uid == new.metadata.uid
     )
+
+
+def _comes(old: Member | None, new: Member | None) -> bool:
+    """It waits, and did so before if it was there: `Members.pending` follows."""
+    return new is not None and new.state is MemberState.PENDING and (old is None or old.state is new.state)
 
 
 def _disrupted_as(group: Any | None) -> Any:

@@ -61,16 +61,16 @@ class GroupForest:
     # ---- events ----------------------------------------------------------------------------------------------
 
     def put_pod_group(self, group: PodGroup) -> Heads:
-        return self._put(GroupKey(POD_GROUP, group.metadata.namespace, group.metadata.name), group)
+        return self.put(GroupKey(POD_GROUP, group.metadata.namespace, group.metadata.name), group)
 
     def put_composite(self, group: CompositePodGroup) -> Heads:
-        return self._put(GroupKey(COMPOSITE, group.metadata.namespace, group.metadata.name), group)
+        return self.put(GroupKey(COMPOSITE, group.metadata.namespace, group.metadata.name), group)
 
     def drop_pod_group(self, namespace: str, name: str) -> Heads:
-        return self._unset(GroupKey(POD_GROUP, namespace, name))
+        return self.drop(GroupKey(POD_GROUP, namespace, name))
 
     def drop_composite(self, namespace: str, name: str) -> Heads:
-        return self._unset(GroupKey(COMPOSITE, namespace, name))
+        return self.drop(GroupKey(COMPOSITE, namespace, name))
 
     def put_workload(self, workload: Workload) -> Heads:
         name = (workload.metadata.namespace, workload.metadata.name)
@@ -292,7 +292,7 @@ class GroupForest:
             self._groups[key] = Group(key)
         return self._groups[key]
 
-    def _put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Heads:
+    def put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Heads:
         return self._set(key, spec_of_object(source), source)
 
     def _set(
@@ -334,7 +334,7 @@ class GroupForest:
             spec = replace(spec, topology_key=None, preferred_key=None)
         return spec if self._composites or spec.parent is None else replace(spec, parent=None)
 
-    def _unset(self, key: GroupKey) -> Heads:
+    def drop(self, key: GroupKey) -> Heads:
         if key not in self._groups:
             return ()
         children = list(self._groups[key].children.values())
