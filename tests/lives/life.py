@@ -206,8 +206,11 @@ class Life:
             groups = {group["metadata"]["name"]: group for group in self.cluster.all("PodGroup")}
             for pod in self.live():
                 name = self.group_of(pod)
-                if not pod["spec"].get("nodeName") and name and "/" not in name and name not in groups | {"by-hand": 0}:
-                    raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which nobody makes")
+                if pod["spec"].get("nodeName") or not name or "/" in name or name in groups:
+                    continue
+                if name in BY_HAND:
+                    return  # deleted, and gone with its last pod; whoever made it has to do so again
+                raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which nobody makes")
             if any("deletionTimestamp" in group["metadata"] for group in groups.values()):
                 return  # deleted by hand: who is made next waits until the others are gone
         if any(pod["metadata"]["name"].startswith("filler") for pod in self.cluster.all("Pod")):

@@ -137,7 +137,7 @@ def _unhurried() -> Iterator[None]:
 
 
 @cache
-def _definitions(file: str) -> list[Json]:
+def definitions(file: str) -> list[Json]:
     return list(yaml.safe_load_all((DEFINITIONS / f"{file}.yaml").read_text()))
 
 
@@ -145,7 +145,7 @@ async def _start(cluster: SimulatedCluster, variant: Variant, crash: Crash) -> N
     cluster.between = crash.client
     await cluster.start_duties()
     for file in variant.definitions:
-        for definition in _definitions(file):
+        for definition in definitions(file):
             await cluster.apply(definition)
     if isinstance(cluster, BesideCluster):
         await cluster.install()

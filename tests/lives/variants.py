@@ -148,7 +148,6 @@ _TRAIN_JOB = Variant(
         _with_priority(life, obj) for obj in manifests.train_job(life.name, life.sizes["nodes"], str(life.cpu))
     ],
     lambda sizes: sizes["nodes"], (*LOCAL, *ENDS), _sized("nodes"), fixed=True, restarts=True, definitions=("trainer",),
-    own_group=True,
 )  # fmt: skip
 _RAY_CLUSTER = Variant(
     "RayCluster", _of(manifests.ray_cluster, "workers"), lambda sizes: sizes["workers"] + 1,

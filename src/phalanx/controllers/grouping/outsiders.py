@@ -5,25 +5,44 @@ A gang that waits for them would wait for ever. It asks for the rest, and for al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from phalanx.controllers.grouping.core import Grouping, Json
 
 
+class Gang(NamedTuple):
+    """Who should be in a group."""
+
+    everybody: int  # pods that are wanted at the same time
+    pods: list[Json]  # those that are there and have not ended
+
+
 def without_outsiders(grouping: Grouping, everybody: int, pods: Iterable[Json]) -> Grouping:
-    """everybody: pods that are wanted at the same time; pods: those that are there and have not ended."""
-    if len(grouping.groups) != 1 or "gang" not in grouping.groups[0]["spec"]["schedulingPolicy"]:
+    """For a workload of one group."""
+    if len(grouping.groups) != 1:
         return grouping
-    group = grouping.groups[0]
-    name, gang = group["metadata"]["name"], group["spec"]["schedulingPolicy"]["gang"]
-    outside = sum(_group_of(pod) != name for pod in pods)
-    most = max(1, everybody - outside)
+    return each_without_outsiders(grouping, {grouping.groups[0]["metadata"]["name"]: Gang(everybody, list(pods))})
+
+
+def each_without_outsiders(grouping: Grouping, gangs: Mapping[str, Gang]) -> Grouping:
+    """gangs: by the name of their group."""
+    groups = [_without(group, gangs.get(group["metadata"]["name"])) for group in grouping.groups]
+    return grouping if groups == grouping.groups else replace(grouping, groups=groups)
+
+
+def _without(group: Json, who: Gang | None) -> Json:
+    gang = group["spec"]["schedulingPolicy"].get("gang")
+    if who is None or gang is None:
+        return group
+    outside = sum(outside_of(pod, group["metadata"]["name"]) for pod in who.pods)
+    most = max(1, who.everybody - outside)
     if not outside or int(gang["minCount"]) <= most:
-        return grouping
+        return group
     policy = {"gang": {**gang, "minCount": most}}
-    return replace(grouping, groups=[{**group, "spec": {**group["spec"], "schedulingPolicy": policy}}])
+    return {**group, "spec": {**group["spec"], "schedulingPolicy": policy}}
 
 
-def _group_of(pod: Json) -> str:
-    return str(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName") or "")
+def outside_of(pod: Json, name: str) -> bool:
+    return bool(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName", "") != name)

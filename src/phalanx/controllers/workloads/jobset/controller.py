@@ -13,10 +13,12 @@ from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Refused
+from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import active, group_of
 from phalanx.controllers.runtime.status import conditions_of, write_status
 from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.job.controller import same_wishes
@@ -27,6 +29,7 @@ from phalanx.controllers.workloads.jobset.jobs import (
     JOB_INDEX,
     build,
     claims,
+    jobset_of,
     link_of,
     replicas_of,
     service,
@@ -34,7 +37,7 @@ from phalanx.controllers.workloads.jobset.jobs import (
     with_host_names,
 )
 from phalanx.controllers.workloads.jobset.look import Look
-from phalanx.controllers.workloads.jobset.shape import job_name, shape_of
+from phalanx.controllers.workloads.jobset.shape import Shape, job_name, shape_of
 from phalanx.controllers.workloads.jobset.status import children_of, counters
 
 NAME = "jobset-controller"
@@ -56,13 +59,16 @@ class JobSetController(Controller):
         self._jobs = caches.of(r.JOBS)
         self._services = caches.of(r.SERVICES)
         self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
+        self._pods = caches.of(r.PODS)
         self._jobs.index("controller", index_by_controller)
+        self._pods.index("controller", index_by_controller)
         self._sets.on_change(self._set_changed)
         self._jobs.on_change(self._job_changed)
         self._services.on_change(self._service_changed)
         if groups is not None:
             groups.feed("JobSet", self.queue)
             groups.workloads.on_change(self._workload_changed)
+            self._pods.on_change(self._pod_changed)
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None or old is None or not new.get("status") or not same_wishes(new, old):
@@ -79,6 +85,12 @@ class JobSetController(Controller):
             reference = controller_of(obj) if obj is not None else None
             if reference is not None and reference["kind"] == "JobSet":
                 self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A pod in no group, which the gang of its set does not wait for, comes or goes."""
+        jobset = jobset_of(new or old or {})
+        if jobset and not group_of(new or old or {}) and (old is None or new is None or active(old) != active(new)):
+            self.queue.add_after(Key(key.namespace, jobset), GATHERING)
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         """A Workload made by hand may be what a JobSet waits for."""
@@ -149,6 +161,7 @@ class JobSetController(Controller):
             await self._groups.adopt(jobset, by_hand)
         # Also of a suspended set: whoever plans ahead needs to know what it will ask for (the API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
+        grouping = each_without_outsiders(grouping, self._gangs(look, shape, grouping))
         if idle and self._groups.leaving(jobset, grouping):
             # What is left of an earlier run goes, down to the last of its pods; nothing is made meanwhile.
             await self._groups.remove(jobset, plans=False)
@@ -159,6 +172,20 @@ class JobSetController(Controller):
         for reason, text in grouping.notes:
             self._events.warning(jobset, NAME, reason, text)
         return None if state is State.REPLACING else grouping
+
+    def _gangs(self, look: Look, shape: Shape, grouping: Grouping) -> dict[str, Gang]:
+        """Who should be in the groups of its Jobs."""
+        found: dict[str, Gang] = {}
+        there = {job["metadata"]["name"]: job["metadata"]["uid"] for job in look.children.active}
+        for part in shape.parts:
+            for job in shape.jobs(part):
+                link = grouping.links.get(job)
+                if link is None or not link.pod_group:
+                    continue
+                before = found.get(link.pod_group, Gang(0, []))
+                pods = filter(active, self._pods.by_index("controller", there.get(job, "")))
+                found[link.pod_group] = Gang(before.everybody + part.size, [*before.pods, *pods])
+        return found
 
     # ---- children
 

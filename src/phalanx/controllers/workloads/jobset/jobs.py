@@ -17,11 +17,17 @@ PREFIX = "jobset.sigs.k8s.io"
 ATTEMPT = f"{PREFIX}/restart-attempt"
 JOB_ATTEMPT = f"{PREFIX}/job-restart-attempt"
 PART, JOB_INDEX, JOB_KEY = f"{PREFIX}/replicatedjob-name", f"{PREFIX}/job-index", f"{PREFIX}/job-key"
+NAME_OF_SET = f"{PREFIX}/jobset-name"
 COORDINATOR = f"{PREFIX}/coordinator"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 NO_SCHEDULE = "alpha.jobset.sigs.k8s.io/no-schedule"
 STEERED = ("nodeSelector", "tolerations", "schedulingGates")  # of pod templates: may change while suspended
+
+
+def jobset_of(obj: Json) -> str:
+    """The name of the JobSet that a Job or a pod is of."""
+    return str((obj["metadata"].get("labels") or {}).get(NAME_OF_SET) or "")
 
 
 def subdomain(jobset: Json) -> str:
@@ -62,7 +68,7 @@ def keys_of(jobset: Json, item: Json, index: int, attempt: int, job_attempt: int
     name = job_name(meta["name"], item["name"], index)
     key = hashlib.sha1(f"{meta['namespace']}/{name}".encode(), usedforsecurity=False).hexdigest()
     found = {
-        f"{PREFIX}/jobset-name": meta["name"],
+        NAME_OF_SET: meta["name"],
         f"{PREFIX}/jobset-uid": meta["uid"],
         PART: item["name"],
         f"{PREFIX}/replicatedjob-replicas": str(replicas_of(item)),
@@ -164,7 +170,7 @@ def _keep_alone(
 
 
 def _job_of(keys: dict[str, str]) -> str:
-    return job_name(keys[f"{PREFIX}/jobset-name"], keys[PART], int(keys[JOB_INDEX]))
+    return job_name(keys[NAME_OF_SET], keys[PART], int(keys[JOB_INDEX]))
 
 
 def claim_name(template: Json, jobset: Json) -> str:
@@ -184,7 +190,7 @@ def claims(jobset: Json) -> list[Json]:
                 "metadata": {
                     "name": claim_name(template, jobset),
                     "namespace": jobset["metadata"]["namespace"],
-                    "labels": {**(meta.get("labels") or {}), f"{PREFIX}/jobset-name": jobset["metadata"]["name"]},
+                    "labels": {**(meta.get("labels") or {}), NAME_OF_SET: jobset["metadata"]["name"]},
                     "annotations": dict(meta.get("annotations") or {}),
                 },
                 "spec": copy.deepcopy(template["spec"]),
@@ -221,7 +227,7 @@ def service(jobset: Json) -> Json:
         },
         "spec": {
             "clusterIP": "None",
-            "selector": {f"{PREFIX}/jobset-name": meta["name"]},
+            "selector": {NAME_OF_SET: meta["name"]},
             "publishNotReadyAddresses": publish is not False,
         },
     }

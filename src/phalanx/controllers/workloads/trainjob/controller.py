@@ -13,12 +13,14 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Refused
+from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
-from phalanx.controllers.runtime.pods import condition
+from phalanx.controllers.runtime.pods import active, condition, group_of
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
 from phalanx.controllers.workloads.trainjob.grouping import (
     ANCESTOR,
     group_train_job,
@@ -45,13 +47,23 @@ class TrainJobController(Controller):
         self._sets.on_change(self._set_changed)
         for cache in self._runtimes.values():
             cache.on_change(self._runtime_changed)
+        self._pods = caches.of(r.PODS)
+        self._pods.index("jobset", _index_by_set)
         if groups is not None:
             groups.feed(TRAIN_JOBS.kind, self.queue)
+            self._pods.on_change(self._pod_changed)
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         reference = controller_of(new or old or {})
         if reference is not None and reference["kind"] == TRAIN_JOBS.kind:
             self.queue.add(Key(key.namespace, reference["name"]))
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A pod in no group, which the gang does not wait for, comes or goes."""
+        pod = new or old or {}
+        name = jobset_of(pod)
+        if name and not group_of(pod) and self._owners.get(key.namespace, name) is not None:
+            self.queue.add(Key(key.namespace, name))
 
     def _runtime_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for owner in self._owners:
@@ -82,6 +94,8 @@ class TrainJobController(Controller):
         related = self._related(owner)
         grouping = group_train_job(owner, related) if self._groups is not None else Grouping()
         if self._groups is not None:
+            if grouping.groups:
+                grouping = each_without_outsiders(grouping, self._gangs(owner, related, grouping))
             # Once there is a JobSet its pods name the groups, which stay as they are and are made again when they go.
             state = await self._groups.ensure(owner, grouping, NAME, in_use=found is not None)
             if found is None and state is State.REPLACING:
@@ -95,6 +109,19 @@ class TrainJobController(Controller):
         except AlreadyExists:
             return
         self._sets.remember(msgspec.json.decode(answer))
+
+    def _gangs(self, owner: Json, related: list[Json], grouping: Grouping) -> dict[str, Gang]:
+        """Who should be in its groups."""
+        found: dict[str, Gang] = {}
+        meta = owner["metadata"]
+        there = [pod for pod in self._pods.by_index("jobset", f"{meta['namespace']}/{meta['name']}") if active(pod)]
+        for step in steps_of(owner, runtime_of(owner, related)):
+            link = grouping.links.get(step.name)
+            if link is not None:
+                before = found.get(link.pod_group, Gang(0, []))
+                pods = [pod for pod in there if pod["metadata"]["labels"].get(PART) == step.name]
+                found[link.pod_group] = Gang(before.everybody + step.pods, [*before.pods, *pods])
+        return found
 
     async def _suspend(self, found: Json, suspended: bool) -> None:
         if bool(found["spec"].get("suspend")) == suspended:
@@ -112,6 +139,11 @@ class TrainJobController(Controller):
         runtime = cache.get(namespace, name) if cache is not None else None
         around = self._groups.around(owner) if self._groups is not None else []
         return [*around, *([runtime] if runtime is not None else [])]
+
+
+def _index_by_set(pod: Json) -> list[str]:
+    name = jobset_of(pod)
+    return [f"{pod['metadata']['namespace']}/{name}"] if name else []
 
 
 def job_set_of(owner: Json, runtime: Json, grouping: Grouping) -> Json:
