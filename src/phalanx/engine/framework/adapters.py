@@ -52,7 +52,11 @@ def guarded(plugin: Any, call: Any, *args: Any) -> Any:
     except PluginFailure:
         raise
     except BaseException as problem:
-        raise PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}") from problem
+        raise failure_of(plugin, problem) from problem
+
+
+def failure_of(plugin: Any, problem: BaseException) -> PluginFailure:
+    return PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}")
 
 
 def checked(plugin: Any, method: str, answer: Any) -> Status | None:

@@ -20,6 +20,7 @@ from phalanx.engine.framework.adapters import (
     RowFilter,
     RowScore,
     checked,
+    failure_of,
     guarded,
     make_filter,
     make_score,
@@ -238,7 +239,7 @@ class Evaluation:
         except PluginFailure:
             raise
         except BaseException as problem:
-            raise PluginFailure(self._asked.name, f"{type(problem).__name__}: {problem}") from problem
+            raise failure_of(self._asked, problem) from problem
 
     def _ask_local(self, rows_of: tuple[Sequence[int], ...]) -> bool:
         """Those who judge each row by itself: they look at the rows that changed."""
@@ -289,18 +290,19 @@ class Evaluation:
         if feasible:
             value = 0.0
             for term in self._plain:
-                value += term.tracker.raw[row] * term.weight
+                value += term.tracker.raw.item(row) * term.weight  # sums of Python's floats cost half
             for term in self._normalised:
-                value += term.scaled[row]
+                value += term.scaled.item(row)
         else:
             value = NEVER
-        old = self.total[row]
+        old = self.total.item(row)
         if value != old:
             self.total[row] = value
             at = row // self._width
-            if value >= self._block[at]:
+            most = self._block.item(at)
+            if value >= most:
                 self._block[at] = value
-            elif old == self._block[at]:
+            elif old == most:
                 self._block[at] = self.total[at * self._width : (at + 1) * self._width].max()
         return stale
 
@@ -402,8 +404,17 @@ class Evaluation:
 
     def pre_filter(self) -> Status | None:
         """The first rejection before any node is looked at."""
+        shape = self.shape
         for plugin in self.profile.pre_filters:
-            status = checked(plugin, "pre_filter", guarded(plugin, plugin.pre_filter, self.shape))
+            try:
+                answer = plugin.pre_filter(shape)
+            except PluginFailure:
+                raise
+            except BaseException as problem:  # as in `guarded`, which costs as much again as most answers
+                raise failure_of(plugin, problem) from problem
+            if answer is None:
+                continue
+            status = checked(plugin, "pre_filter", answer)
             if status is None or status.code in (Code.SUCCESS, Code.SKIP):
                 continue
             if not status.rejected:

@@ -302,7 +302,10 @@ class Watch(Generic[T]):
         index.sync()
         if self._version != index.version:
             return None
-        if self._seen_rules != len(index.rule_sets) or any(len(classes) != seen for classes, seen in self._classes):
+        unknown = self._seen_rules != len(index.rule_sets)
+        for classes, seen in self._classes:
+            unknown = unknown or len(classes) != seen
+        if unknown:
             self._meet()
         found: list[tuple[T, int, int]] = []
         for i, (pods, meaning) in enumerate(self._entries):

@@ -47,6 +47,8 @@ class Use(NamedTuple):
 
 def claims_of(shape: Shape) -> list[Use]:
     """In the pod's order; a claim named twice is one claim."""
+    if not shape.volumes:
+        return []
     found = [
         Use((shape.namespace, volume.persistent_volume_claim.claim_name), volume.ephemeral is not None)
         for volume in shape.volumes

@@ -23,6 +23,7 @@ from phalanx.engine.state.records import PodRecord, PodState
 
 PENDING, ASSUMED, BINDING = PodState.PENDING, PodState.ASSUMED, PodState.BINDING
 CONFIRMED, BOUND, GONE = PodState.CONFIRMED, PodState.BOUND, PodState.GONE
+PLACED, LEFT, NOMINATION = Wake.POD_PLACED, Wake.POD_GONE, Wake.NOMINATION  # by name: see `roots`
 
 TRANSITIONS: dict[PodState, frozenset[PodState]] = {
     PENDING: frozenset({ASSUMED, BOUND, GONE}),
@@ -110,7 +111,7 @@ class Lifecycle:
         self._columns.place(record, row)
         self.crowded.add(row)
         self._waiting.placed(record.priority)
-        self._queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
+        self._queue.wake(ClusterChange(PLACED, row, record))
 
     # ---- to a node
 
@@ -122,9 +123,9 @@ class Lifecycle:
         self._to(record, ASSUMED)
         promised = nominations.clear(record)
         if promised and promised != record.node_name:
-            self._queue.wake(ClusterChange(Wake.NOMINATION, columns.row_of.get(promised, -1), record))
+            self._queue.wake(ClusterChange(NOMINATION, columns.row_of.get(promised, -1), record))
         self._waiting.placed(record.priority)
-        self._queue.wake(ClusterChange(Wake.POD_PLACED, row, record))
+        self._queue.wake(ClusterChange(PLACED, row, record))
         self.root_of[record.key] = root
         root.records.pop(record.key, None)
         if not root.records:
@@ -175,7 +176,7 @@ class Lifecycle:
         record.node_name = ""
         if row >= 0:
             self._columns.unplace(record)
-            self._queue.wake(ClusterChange(Wake.POD_GONE, row, record))
+            self._queue.wake(ClusterChange(LEFT, row, record))
         return self.root_of.pop(record.key, None)
 
     def _unhouse(self, record: PodRecord) -> None:
@@ -205,7 +206,7 @@ class Lifecycle:
         self._columns.place(record, row)
         self.crowded.add(row)
         self._queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
-        self._queue.wake(ClusterChange(Wake.POD_GONE, row, old))
+        self._queue.wake(ClusterChange(LEFT, row, old))
 
     def withdraw(self, record: PodRecord) -> None:
         """Undo whatever was done for a pod that is gone, or turned out to be elsewhere."""
@@ -216,12 +217,12 @@ class Lifecycle:
             if record.row >= 0:
                 row = record.row
                 self._columns.unplace(record)
-                self._queue.wake(ClusterChange(Wake.POD_GONE, row, record))
+                self._queue.wake(ClusterChange(LEFT, row, record))
         else:
             self.unqueue(record)
         node = self._cluster.nominations.clear(record)
         if node:
-            self._queue.wake(ClusterChange(Wake.NOMINATION, self._columns.row_of.get(node, -1), record))
+            self._queue.wake(ClusterChange(NOMINATION, self._columns.row_of.get(node, -1), record))
 
     def unqueue(self, record: PodRecord) -> None:
         root = self._queue.roots.get(f"pod/{record.key}")

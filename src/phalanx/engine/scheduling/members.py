@@ -21,7 +21,7 @@ from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.reminders import Reminders
 from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.scheduling.roots import ATTEMPT, GATED, NOWHERE, Place, Root
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import (
     AFTER_GROUP,
@@ -40,6 +40,8 @@ from phalanx.model.groups import (
 )
 from phalanx.model.groups.group import OURS
 from phalanx.model.objects import Pod
+
+PENDING, ASSUMED, RUNNING = MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class Members:
             self._moved(name, before, leaf)
         elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
             self._joined(key, known, pod)
-        elif pod.spec.node_name and old is not None and old.state is MemberState.ASSUMED and leaf is not None:
+        elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
             self._answered(forest.group(leaf))
         new = self._member(leaf, key)
         if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):
@@ -136,7 +138,7 @@ class Members:
             return False
         if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
             return True
-        return old.state in OURS and new.state is MemberState.RUNNING and self._as_expected(leaf)
+        return old.state in OURS and new.state is RUNNING and self._as_expected(leaf)
 
     def _leaf(self, leaf: GroupKey, pod: Pod, key: PodKey) -> GroupKey:
         """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
@@ -155,7 +157,7 @@ class Members:
         )
         for pod in (*self._after.pop(key, ()), *late):
             member = self._member(self.forest.leaf_of(pod), pod)
-            if member is None or member.state is not MemberState.PENDING:
+            if member is None or member.state is not PENDING:
                 continue
             before = self.forest.leaf_of(pod)
             self.saw(member.pod)
@@ -206,7 +208,7 @@ class Members:
             return
         member = self._member(leaf, key)
         heads = self.forest.drop_pod(namespace, name)
-        placed = member is not None and member.state is not MemberState.PENDING
+        placed = member is not None and member.state is not PENDING
         if member is not None:
             self.commits.released(member.pod.metadata.uid)
         for head in heads:
@@ -352,18 +354,18 @@ class Members:
         root = self._lives.waiting(self.home.get(leaf, ""))
         if root is not None:
             root.records.pop(name, None)
-            if not root.records and root.place is not Place.ATTEMPT:
+            if not root.records and root.place is not ATTEMPT:
                 self._lives.leave(root)
 
     def place_of(self, record: PodRecord) -> Place:
         """For validation: where a claimed pending pod is; NOWHERE means lost."""
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
-            return Place.NOWHERE
+            return NOWHERE
         if leaf in self.notes.dirty:
-            return Place.GATED  # arrived since the last step
+            return GATED  # arrived since the last step
         root = self._lives.waiting(self.home.get(leaf, ""))
-        return root.place if root is not None and record.key in root.records else Place.NOWHERE
+        return root.place if root is not None and record.key in root.records else NOWHERE
 
     def settle(self, head: GroupKey) -> None:
         """What is known of a tree of which nobody waits."""
@@ -427,7 +429,7 @@ def _same(old: Any | None, new: Any | None) -> bool:
 
 def _comes(old: Member | None, new: Member | None) -> bool:
     """It waits, and did so before if it was there: `Members.pending` follows."""
-    return new is not None and new.state is MemberState.PENDING and (old is None or old.state is new.state)
+    return new is not None and new.state is PENDING and (old is None or old.state is new.state)
 
 
 def _disrupted_as(group: Any | None) -> Any:

@@ -14,12 +14,23 @@ from types import MappingProxyType
 from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Wake
-from phalanx.engine.scheduling.roots import Place, Root
+from phalanx.engine.scheduling.roots import (
+    ACTIVE,
+    ATTEMPT,
+    BACKOFF,
+    GATED,
+    NOWHERE,
+    SEARCH,
+    WAITING,
+    Place,
+    Root,
+)
 from phalanx.engine.state.sieve import Requests, Sieve
 
 SortKey = Callable[[int, float, int], tuple[Any, ...]]
 # Changes of one row; a bucket may ask to hear of them only if the row has room for what it needs.
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
+_ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
 Worth = Callable[["Bucket", ClusterChange], bool]
 _FEW = 64  # entries that mean nothing any more are no reason to look at all
@@ -65,7 +76,7 @@ class Bucket:
         while self.heap:
             entry = self.heap[0]
             root = entry[2]
-            if root.entry is entry and root.place is Place.WAITING:
+            if root.entry is entry and root.place is WAITING:
                 return root
             heapq.heappop(self.heap)
             self.left -= 1
@@ -123,14 +134,14 @@ class Queue:
         root.errors += 1
         delay = min(self.initial_backoff * 2.0 ** min(root.errors - 1, 30), self.max_backoff)
         root.expiry = now + delay
-        root.place = Place.BACKOFF
+        root.place = BACKOFF
         self.roots[root.key] = root
         root.entry = (root.expiry, self._next(), root)
         heapq.heappush(self._backoff, root.entry)
 
     def gate(self, root: Root, plugin: str, message: str) -> None:
         self._leave(root)
-        root.place = Place.GATED
+        root.place = GATED
         root.gate = (plugin, message)
         self.roots[root.key] = root
 
@@ -176,7 +187,7 @@ class Queue:
     def put_aside(self, root: Root, scout_of: Bucket | None) -> None:
         """Its attempt is not finished: the others first. `scout_of`: those who wait for what becomes of it."""
         self._leave(root)
-        root.place = Place.SEARCH
+        root.place = SEARCH
         root.bucket = scout_of
         self.roots[root.key] = root
         self._searching[root.key] = root
@@ -192,7 +203,7 @@ class Queue:
     def go_on(self, root: Root) -> None:
         """Take out a root that was put aside. The caller must then move it somewhere, and call `attempted`."""
         del self._searching[root.key]
-        root.place = Place.ATTEMPT
+        root.place = ATTEMPT
 
     def stand_by(self, root: Root, scout: Root, key: Hashable) -> None:
         """Sleep until it is known what becomes of a root like this one, which was put aside."""
@@ -208,7 +219,7 @@ class Queue:
     def remove(self, root: Root) -> None:
         """Out of the queue: bound, assumed or gone."""
         self._leave(root)
-        root.place = Place.NOWHERE
+        root.place = NOWHERE
         self.roots.pop(root.key, None)
 
     def pop(self) -> Root | None:
@@ -216,9 +227,9 @@ class Queue:
         while self._active:
             entry = heapq.heappop(self._active)
             root = entry[2]
-            if root.entry is entry and root.place is Place.ACTIVE:
+            if root.entry is entry and root.place is ACTIVE:
                 root.entry = None
-                root.place = Place.ATTEMPT
+                root.place = ATTEMPT
                 root.attempts += 1
                 return root
         return None
@@ -236,7 +247,7 @@ class Queue:
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
             root = entry[2]
-            if root.entry is entry and root.place is Place.BACKOFF:
+            if root.entry is entry and root.place is BACKOFF:
                 if root.gate[0]:
                     self._readmit(root)  # it failed at the gate: ask there again
                 else:
@@ -264,18 +275,19 @@ class Queue:
         """Something happened: rouse every sleeping bucket to which it can matter."""
         if self._searching:
             self.heard(change)
-        sleeping = self._asleep[int(change.kind)]
+        kind = int(change.kind)
+        sleeping = self._asleep[kind]
         if sleeping:
             roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
             for bucket in roused:
                 self._rouse(bucket)
-        if change.row >= 0 and change.kind & ROW_WAKES:
+        if change.row >= 0 and kind & _ROW_BITS:
             for bucket in self._sieve.passing(change.row):
                 if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
                     self._rouse(bucket)
         if self._gatekeepers:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
-            for root in [r for r in self.roots.values() if r.place is Place.GATED and r.gate[0] in names]:
+            for root in [r for r in self.roots.values() if r.place is GATED and r.gate[0] in names]:
                 self._readmit(root)
 
     def missed(self, bucket: Bucket, changes: Iterable[ClusterChange] | None) -> None:
@@ -304,7 +316,7 @@ class Queue:
     def _has_active(self) -> bool:
         while self._active:
             entry = self._active[0]
-            if entry[2].entry is entry and entry[2].place is Place.ACTIVE:
+            if entry[2].entry is entry and entry[2].place is ACTIVE:
                 return True
             heapq.heappop(self._active)
         return False
@@ -313,23 +325,23 @@ class Queue:
         """For validation: every root as found in the structures themselves."""
         for entry in self._active:
             if entry[2].entry is entry:
-                yield entry[2], Place.ACTIVE
+                yield entry[2], ACTIVE
         for timed in self._backoff:
             if timed[2].entry is timed:
-                yield timed[2], Place.BACKOFF
+                yield timed[2], BACKOFF
         for root in self._searching.values():
-            yield root, Place.SEARCH
+            yield root, SEARCH
         for bucket in self._buckets.values():
             for entry in bucket.heap:
                 if entry[2].entry is entry:
-                    yield entry[2], Place.WAITING
+                    yield entry[2], WAITING
         for root in self.roots.values():
-            if root.place is Place.GATED:
-                yield root, Place.GATED
+            if root.place is GATED:
+                yield root, GATED
 
     def validate(self) -> None:
         """Whoever sleeps in a bucket that is awake has somebody before it that is being tried."""
-        scouts = {id(r.bucket) for r in self.roots.values() if r.place in (Place.ACTIVE, Place.SEARCH)}
+        scouts = {id(r.bucket) for r in self.roots.values() if r.place in (ACTIVE, SEARCH)}
         for bucket in self._buckets.values():
             assert bucket.asleep or bucket.first() is None or id(bucket) in scouts, f"nobody leads {bucket.key}"
 
@@ -348,14 +360,14 @@ class Queue:
         return (self._sort_key(root.priority, root.asked, root.order), self._next(), root)
 
     def _into_active(self, root: Root) -> None:
-        root.place = Place.ACTIVE
+        root.place = ACTIVE
         root.gate = ("", "")
         self.roots[root.key] = root
         root.entry = self._entry(root)
         heapq.heappush(self._active, root.entry)
 
     def _into_bucket(self, root: Root, bucket: Bucket) -> None:
-        root.place = Place.WAITING
+        root.place = WAITING
         root.bucket = bucket
         self.roots[root.key] = root
         root.entry = self._entry(root)
@@ -363,16 +375,16 @@ class Queue:
 
     def _leave(self, root: Root) -> None:
         """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
-        scout_of = root.bucket if root.place in (Place.ACTIVE, Place.SEARCH) else None
+        scout_of = root.bucket if root.place in (ACTIVE, SEARCH) else None
         root.entry = None
-        if root.place is Place.SEARCH:
+        if root.place is SEARCH:
             self._searching.pop(root.key, None)
-        if root.place is Place.WAITING and root.bucket is not None:
+        if root.place is WAITING and root.bucket is not None:
             root.bucket.leave()
             if root.bucket.first() is None:
                 self._drop(root.bucket)
         root.bucket = None
-        root.place = Place.NOWHERE
+        root.place = NOWHERE
         if scout_of is not None and not scout_of.asleep:
             self._follow(scout_of)
 

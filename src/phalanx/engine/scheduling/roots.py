@@ -37,6 +37,11 @@ class Place(enum.Enum):
     ATTEMPT = "attempt"  # being worked on right now
 
 
+# By name: looking up a member of an enum costs ten times what a global does, and a queue does little else.
+NOWHERE, ACTIVE, BACKOFF, WAITING, GATED, SEARCH, ATTEMPT = Place
+NONE = RootState.NONE
+
+
 @dataclass(slots=True)
 class UnderWay:
     """Whom a root has had evicted, and for what; it goes with the state EVICTING."""
@@ -77,10 +82,10 @@ class Root:
         self.order = order  # arrival number
         self.records: dict[str, PodRecord] = {}  # pending pods by key
         self.group: GroupKey | None = None  # of group roots; the leaf itself where no root is known yet ("waiting/…")
-        self.state = RootState.NONE
+        self.state = NONE
         self.plan: UnderWay | None = None  # while evicting
         self.refusal: Refusal | None = None  # of group roots: why the last attempt failed
-        self.place = Place.NOWHERE
+        self.place = NOWHERE
         self.entry: Any = None  # the valid heap entry, if in a heap
         self.bucket: Bucket | None = None  # where it waits, or from where it was woken
         self.attempts = 0

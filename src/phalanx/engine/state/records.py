@@ -30,6 +30,9 @@ class PodState(enum.IntEnum):
     GONE = 5  # finished, deleted, or replaced by a later version of itself
 
 
+_PENDING = PodState.PENDING
+
+
 class PodRecord:
     __slots__ = (
         "bind",
@@ -82,7 +85,7 @@ class PodRecord:
         self.starts(pod.status.start_time)
         self.row = -1  # row in the columns, -1 = on no known node
         self.node_name = ""  # set while bound or assumed, also when that node is unknown
-        self.state = PodState.PENDING
+        self.state = _PENDING
         self.bind = 0  # id of the Bind decision under way
         self.nominated = pod.status.nominated_node_name
         self.said = ""  # "reason: message" of the last PodScheduled condition sent or seen

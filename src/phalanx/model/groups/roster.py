@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.model.groups.group import KNOWN, PLACED, PREEMPT_LOWER, Group, Member, MemberState
+from phalanx.model.groups.group import (
+    ASSUMED,
+    CONFIRMED,
+    ENDING,
+    KNOWN,
+    PENDING,
+    PLACED,
+    PREEMPT_LOWER,
+    RUNNING,
+    SUCCEEDED,
+    Group,
+    Member,
+    MemberState,
+)
 from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN, RUN, WORKLOAD, GroupKey, PodKey
 from phalanx.model.objects.pod import Pod
 
@@ -41,12 +54,12 @@ class Roster:
     def confirm(self, group: Group, key: PodKey) -> bool:
         """Its bind is acknowledged: nothing that a tree counts changes. False: that was known."""
         old = group.members[key]
-        if old.state is not MemberState.ASSUMED:
+        if old.state is not ASSUMED:
             return False
-        self.assumed[key] = (MemberState.CONFIRMED, old.node)
-        group.members[key] = Member(old.pod, MemberState.CONFIRMED, old.node)
-        group.counts[MemberState.ASSUMED] -= 1
-        group.counts[MemberState.CONFIRMED] += 1
+        self.assumed[key] = (CONFIRMED, old.node)
+        group.members[key] = Member(old.pod, CONFIRMED, old.node)
+        group.counts[ASSUMED] -= 1
+        group.counts[CONFIRMED] += 1
         return True
 
     def remove(self, group: Group, key: PodKey) -> None:
@@ -62,7 +75,7 @@ class Roster:
 
     def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
         if pod.status.phase == "Succeeded":
-            return MemberState.SUCCEEDED, pod.spec.node_name
+            return SUCCEEDED, pod.spec.node_name
         if pod.status.phase == "Failed":
             return MemberState.FAILED, pod.spec.node_name
         if pod.spec.node_name:
@@ -71,12 +84,12 @@ class Roster:
             if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
                 return MemberState.EARLIER, pod.spec.node_name
             ending = pod.metadata.deletion_timestamp is not None
-            return (MemberState.ENDING if ending else MemberState.RUNNING), pod.spec.node_name
+            return (ENDING if ending else RUNNING), pod.spec.node_name
         if key in self.assumed:
             return self.assumed[key]
         if pod.metadata.deletion_timestamp is not None:
             return MemberState.LEAVING, ""
-        return (MemberState.PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
+        return (PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         self._count_state(group, key, member, sign)
@@ -88,7 +101,7 @@ class Roster:
             _tally(group.traits, traits, sign)
             if RUN in annotations:
                 _tally(group.runs, annotations[RUN], sign)
-        elif member.state is MemberState.SUCCEEDED and COMPLETED_IN in annotations:
+        elif member.state is SUCCEEDED and COMPLETED_IN in annotations:
             _tally(group.ended, annotations[COMPLETED_IN], sign)
         group.complete()
 
@@ -96,7 +109,7 @@ class Roster:
         state = member.state
         group.counts[state] += sign
         self.changed[group.key] = None
-        if state is MemberState.PENDING:
+        if state is PENDING:
             if member.pod.spec.scheduling_gates:
                 if sign > 0:
                     group.gated[key] = None
@@ -104,7 +117,7 @@ class Roster:
                     group.gated.pop(key, None)
         elif state in PLACED:
             group.on_nodes += sign
-            if state is MemberState.RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
+            if state is RUNNING and BOUND_IN_GROUP in member.pod.metadata.annotations:
                 group.marked += sign
 
 
