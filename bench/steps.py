@@ -236,6 +236,31 @@ def evicting(size: int, nodes: int, kinds: int) -> Callable[[], Figures]:
     return run
 
 
+def crowded(nodes: int, preemptors: int, gang: bool) -> Callable[[], Figures]:
+    """Ten pods of ten priorities and many sizes on every node, half of them under budgets; preemptors no two alike."""
+
+    def run() -> Figures:
+        bench, rng = Bench(), random.Random(13)
+        for app in range(20):
+            budget = {"metadata": {"name": f"b{app}", "namespace": "default", "uid": f"b{app}"},
+                      "spec": {"selector": {"matchLabels": {"app": f"a{app}"}}}, "status": {"disruptionsAllowed": app % 3}}  # fmt: skip
+            bench.see(msgspec.convert(budget, model.PodDisruptionBudget))
+        for i in range(nodes):
+            bench.see(node(f"n{i}").cpu("32").mem("128Gi").label("rack", f"r{i // 16}"))
+            for j in range(10):
+                low = pod(f"low-{i}-{j}").uid(f"low-{i}-{j}").cpu(f"{rng.randrange(2000, 3200, 100)}m").mem("4Gi")
+                bench.see(low.priority(j).label("app", f"a{rng.randrange(40)}").node(f"n{i}"))
+        bench.settle()
+        if gang:
+            bench.see(pod_group("hard").gang(preemptors).priority(100))
+        for i in range(preemptors):
+            one = pod(f"hard-{i}").uid(f"hard-{i}").cpu(f"{16_000 + 7 * i}m").mem("9Gi").priority(100)
+            bench.see(one.group("hard") if gang else one)
+        return bench.decide(f"hard-{preemptors - 1}", small)
+
+    return run
+
+
 SCENARIOS: dict[str, Callable[[], Figures]] = {
     "tied gang of 80, fits": tied(True),
     "tied gang of 80, two wishes that exclude each other": tied(False),
@@ -247,6 +272,8 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "singles, 500 pods no two alike, 5,000 nodes": singles(500, 5000),
     "evicting, gang of 50 in 3 shapes, 500 nodes": evicting(50, 500, 3),
     "evicting, gang of 200 in 5 shapes, 1,000 nodes": evicting(200, 1000, 5),
+    "crowded, 4 single pods, 5,000 nodes of 10 pods": crowded(5000, 4, False),
+    "crowded, gang of 4, 5,000 nodes of 10 pods": crowded(5000, 4, True),
 }
 
 

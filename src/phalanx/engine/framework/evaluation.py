@@ -7,7 +7,7 @@ a pass over all nodes either. Ties: the lowest row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -327,6 +327,22 @@ class Evaluation:
         return stale
 
     # ---- answers
+
+    def passes(self, rows: Sequence[int], quiet: Callable[[Shape], bool]) -> bool:
+        """Whether a pod could go to each of these rows now, at the least price: where neither the shape nor who came and
+        went since (`quiet`: of that shape a pod matters to its own row only) reaches beyond its row, what happened on
+        other rows is not looked at."""
+        columns = self.columns
+        changes = columns.log.since(self._position) if self._position >= 0 else None
+        if (
+            changes is None
+            or self.reaches_beyond
+            or columns.generation != self._generation
+            or self.objects.version != self._objects_version
+            or any(row in rows or record is None or not quiet(record.shape) for row, record, _ in changes)
+        ):
+            self.refresh()
+        return bool(self.feasible[rows].all())
 
     def best(self, allowed: Bools | None = None) -> int:
         """The feasible row with the highest score, -1 if there is none; within `allowed` (capacity,) if given."""

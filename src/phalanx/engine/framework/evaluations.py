@@ -32,6 +32,11 @@ class Evaluations:
         known[shape] = evaluation  # dict order is order of use
         return evaluation
 
+    def quiet(self, shape: Shape) -> bool:
+        """Known to say nothing about pods on other rows, and nothing that they could change."""
+        evaluation = self._known.get(shape)
+        return evaluation is not None and not evaluation.reaches_beyond
+
     def forget(self, shape: Shape) -> None:
         self._known.pop(shape, None)
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
@@ -283,12 +282,9 @@ class _Builder:
             # Trials with members in place leave their traces in evaluations.
             mask=mask.copy() if coupled or self._own else mask,
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
-            slots=None if promised or rejected else self._mine(evaluation.slots()),
-            score=None if (score := evaluation.preferences()) is None else self._mine(score),
+            slots=None if promised or rejected else evaluation.slots(),
+            score=evaluation.preferences(),
         )
-
-    def _mine(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return array.copy() if self._own else array
 
     def _promised(self, free: Floats, rids: list[int]) -> bool:
         """Room promised to others of at least our rank is not free. True if anything was taken off."""

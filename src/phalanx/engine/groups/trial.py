@@ -60,10 +60,9 @@ def fits_still(state: ClusterState, assignment: Assignment, known: Mapping[Shape
     alone = True  # what is said of a pod on a row does not depend on its fellows, but for room
     for shape, where in rows.items():
         evaluation = known.get(shape) or state.evaluation(someone[shape])
-        evaluation.refresh()
         if evaluation.reaches_beyond or evaluation.cap() is not None or shape.host_ports or shape.anti_affinity:
             alone = False
-        elif not evaluation.feasible[where].all():
+        elif not evaluation.passes(where, state.evaluations.quiet):
             return False
     return _room_for(state, rows, assignment) and (alone or holds(state, assignment))
 

@@ -41,7 +41,6 @@ from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
 from phalanx.engine.scheduling.reservations import gate_of, rehearse
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.records import PodRecord
-from phalanx.engine.state.requests import is_device
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
 
@@ -160,12 +159,12 @@ class Attempts:
             return None
         if any(record.shape is not shape for record in tree.records):
             return None
-        if coming.said(group) is not None or completion.wanted(group):
-            return None
         state = self._cluster
+        if coming.said(group) is not None or completion.wanted(group) or state.columns.devices():
+            return None
         try:
             built = build(state, group, tree.pending, state.settings.search_budget, tree.priority)
-            if built.coupled or any(map(is_device, built.problem.resources)):
+            if built.coupled:
                 return None
             found = find(state, group, built)
         except (PluginFailure, Unplaceable):
@@ -178,10 +177,13 @@ class Attempts:
         """What filters and scores say of every shape: where no two pods are alike that takes longer than the search."""
         shapes = {record.shape: record for record in tree.records}
         found: dict[Shape, Evaluation] = {}
-        for shape, record in shapes.items() if len(shapes) > 1 else ():
+        each = EVALUATION + self._cluster.columns.n // ROWS_PER_STEP
+        if len(shapes) * each <= self._cluster.settings.search_slice // 2:
+            return found  # soon done
+        for shape, record in shapes.items():
             found[shape] = evaluation = self._cluster.evaluation(record)
             evaluation.slots()
-            worked(EVALUATION + self._cluster.columns.n // ROWS_PER_STEP)
+            worked(each)
         return found
 
     def fits(self, seats: Assignment, before: Built | None = None) -> bool:
