@@ -242,8 +242,12 @@ def crowded(nodes: int, preemptors: int, gang: bool) -> Callable[[], Figures]:
     def run() -> Figures:
         bench, rng = Bench(), random.Random(13)
         for app in range(20):
-            budget = {"metadata": {"name": f"b{app}", "namespace": "default", "uid": f"b{app}"},
-                      "spec": {"selector": {"matchLabels": {"app": f"a{app}"}}}, "status": {"disruptionsAllowed": app % 3}}  # fmt: skip
+            name = f"b{app}"
+            budget = {
+                "metadata": {"name": name, "namespace": "default", "uid": name},
+                "spec": {"selector": {"matchLabels": {"app": f"a{app}"}}},
+                "status": {"disruptionsAllowed": app % 3},
+            }
             bench.see(msgspec.convert(budget, model.PodDisruptionBudget))
         for i in range(nodes):
             bench.see(node(f"n{i}").cpu("32").mem("128Gi").label("rack", f"r{i // 16}"))

@@ -329,9 +329,9 @@ class Evaluation:
     # ---- answers
 
     def passes(self, rows: Sequence[int], quiet: Callable[[Shape], bool]) -> bool:
-        """Whether a pod could go to each of these rows now, at the least price: where neither the shape nor who came and
-        went since (`quiet`: of that shape a pod matters to its own row only) reaches beyond its row, what happened on
-        other rows is not looked at."""
+        """Whether a pod could go to each of these rows now, at the least price: where neither the shape nor who came
+        and went since (`quiet`: of that shape a pod matters to its own row only) reaches beyond its row, what happened
+        on other rows is not looked at."""
         columns = self.columns
         changes = columns.log.since(self._position) if self._position >= 0 else None
         if (
