@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from writing import PODS, World, pod
+
+from local_cluster import LocalCluster
+from phalanx.base.errors import Invalid
 
 NETWORKING = "/apis/networking.k8s.io/v1/namespaces/ns"
 
@@ -65,3 +69,77 @@ def test_how_an_autoscaler_behaves_is_spelt_out_once_it_is_mentioned(world: Worl
         },
         "scaleDown": {"selectPolicy": "Max", "policies": [percent]},
     }
+
+
+def test_a_job_says_nothing_of_its_own_about_how_it_finds_its_pods(server: LocalCluster, namespace: str) -> None:
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+    def job(name: str, labels: dict[str, str], **more: Any) -> dict[str, Any]:
+        pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+        spec = {"template": {"metadata": {"labels": labels}, "spec": pod}, **more}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+    refused = server.ask("POST", path, job("a", {"a": "b"}, selector={"matchLabels": {"a": "b"}}))
+    assert refused.code == 422 and "spec.selector: Invalid value" in refused.json["message"]
+    assert "`selector` not auto-generated" in refused.json["message"]
+    refused = server.ask("POST", path, job("a", {"job-name": "other"}))
+    assert "spec.template.metadata.labels[job-name]: Invalid value" in refused.json["message"]
+    assert "must be 'a'" in refused.json["message"]
+    made = server.create(path, job("a", {"x": "y"}))
+    uid = made["metadata"]["uid"]
+    own = {"controller-uid": uid, "job-name": "a"}
+    own |= {f"batch.kubernetes.io/{key}": value for key, value in own.items()}
+    assert made["metadata"]["labels"] == made["spec"]["template"]["metadata"]["labels"] == {"x": "y"} | own
+    alike = job("b", {"x": "y"})
+    alike["metadata"]["labels"] = {"x": "y"}  # its own labels, which happen to be the same
+    assert server.create(path, alike)["metadata"]["labels"] == {"x": "y"}
+
+
+SETS = "/apis/apps/v1/namespaces/ns/statefulsets"
+DAEMONS = "/apis/apps/v1/namespaces/ns/daemonsets"
+
+
+def set_spec(**more: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    return {"selector": {"matchLabels": {"a": "b"}}, "template": template, **more}
+
+
+def test_a_stateful_set_rolls_one_pod_at_a_time_unless_only_the_type_is_named(world: World) -> None:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}}
+    assert spec_of(world, SETS, set_spec())["updateStrategy"] == rolling
+    named = {"metadata": {"name": "y"}, "spec": set_spec(updateStrategy={"type": "RollingUpdate"})}
+    assert world.create(SETS, named)["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+
+
+def test_templates_of_claims_are_judged_like_claims_and_the_set_names_hosts(world: World) -> None:
+    claim = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOncePod", "ReadOnlyMany", "All"]}}
+    claim["spec"] |= {"resources": {"requests": {"storage": "0"}}, "volumeMode": "Tape"}
+    with pytest.raises(Invalid) as refused:
+        spec_of(world, SETS, set_spec(volumeClaimTemplates=[claim]))
+    words = str(refused.value)
+    for expected in (
+        'spec.volumeClaimTemplates[0].spec.accessModes: Unsupported value: "All"',
+        "spec.volumeClaimTemplates[0].spec.accessModes: Forbidden: may not use ReadWriteOncePod with other",
+        'spec.volumeClaimTemplates[0].spec.resources[storage]: Invalid value: "0": must be greater than zero',
+        'spec.volumeClaimTemplates[0].spec.volumeMode: Unsupported value: "Tape": supported values: "Block", "Filesy',
+    ):
+        assert expected in words
+    claim["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    spec = set_spec(volumeClaimTemplates=[claim], serviceName="s")
+    spec["template"]["spec"]["hostname"] = "Not A Host"  # the set's pods get another
+    made = world.create(SETS, {"metadata": {"name": "x"}, "spec": spec})
+    with pytest.raises(Invalid, match="spec.volumeClaimTemplates: Invalid value.*field is immutable"):
+        world.update(f"{SETS}/x", {**made, "spec": {**made["spec"], "volumeClaimTemplates": []}})
+
+
+def test_a_daemon_set_counts_changes_of_its_template(world: World) -> None:
+    key = "deprecated.daemonset.template.generation"
+    made = world.create(DAEMONS, {"metadata": {"name": "x"}, "spec": set_spec()})
+    assert made["metadata"]["annotations"] == {key: "1"}
+    made["spec"]["minReadySeconds"] = 3
+    made["metadata"]["annotations"] = {"mine": "yes", key: "7"}  # not for others to say
+    made = world.update(f"{DAEMONS}/x", made)
+    assert made["metadata"]["annotations"] == {"mine": "yes", key: "1"} and made["metadata"]["generation"] == 2
+    made["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    made["metadata"].pop("annotations")
+    assert world.update(f"{DAEMONS}/x", made)["metadata"]["annotations"] == {key: "2"}

@@ -87,7 +87,7 @@ def test_stateful_and_daemon_sets_are_completed() -> None:
     obj, errors = born("statefulsets.apps", APP)
     assert errors == []
     assert obj["spec"]["podManagementPolicy"] == "OrderedReady"
-    assert obj["spec"]["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    assert obj["spec"]["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}}
     obj, errors = born("daemonsets.apps", APP)
     assert errors == []
     assert obj["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}

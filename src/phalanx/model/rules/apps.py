@@ -9,6 +9,7 @@ from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
 from phalanx.model.rules.assembly import Create, assemble, at_most_all, frozen, is_zero, not_negative, number_or_percent
 from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.storage import volume_claim_errors
 from phalanx.model.selectors import BadSelector, from_selector
 
 
@@ -55,8 +56,13 @@ def long_running(spec: Json, kind: str) -> list[FieldError]:
 
 
 def _judged_template(spec: Json) -> Json:
-    """The template as its pods will be: every claim template is a volume of its name, whatever else was called so."""
+    """The template as a StatefulSet's pods will be: every claim template is a volume of its name, whatever else was
+    called so, and the set says hostname and subdomain."""
     template: Json = spec.get("template") or {}
+    if "serviceName" in spec or spec.get("volumeClaimTemplates"):
+        named = {"hostname", "subdomain"}
+        kept = {key: value for key, value in (template.get("spec") or {}).items() if key not in named}
+        template = {**template, "spec": kept}
     claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
     if not claims:
         return template
@@ -218,8 +224,11 @@ def _stateful_set_default(obj: Json) -> None:
     strategy: Json = spec.setdefault("updateStrategy", {})
     if not strategy.get("type"):
         strategy["type"] = "RollingUpdate"
-    if strategy["type"] == "RollingUpdate":
-        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+        strategy.setdefault("rollingUpdate", {})
+    rolling: Json | None = strategy.get("rollingUpdate")  # who names the type alone is given nothing more
+    if strategy["type"] == "RollingUpdate" and rolling is not None:
+        rolling.setdefault("partition", 0)
+        rolling.setdefault("maxUnavailable", 1)
     retention: Json = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     retention.setdefault("whenDeleted", "Retain")
     retention.setdefault("whenScaled", "Retain")
@@ -236,7 +245,7 @@ def _stateful_set_default(obj: Json) -> None:
 _RETENTION = ("Retain", "Delete")
 
 
-def _stateful_set_errors(obj: Json) -> list[FieldError]:
+def _stateful_set_errors(obj: Json, claims: bool = True) -> list[FieldError]:
     spec: Json = obj.get("spec") or {}
     errors: list[FieldError] = []
     policy = spec.get("podManagementPolicy")
@@ -260,6 +269,8 @@ def _stateful_set_errors(obj: Json) -> list[FieldError]:
         if retention.get(field) not in (None, *_RETENTION):
             at = f"spec.persistentVolumeClaimRetentionPolicy.{field}"
             errors.append(not_supported(at, retention[field], _RETENTION))
+    for index, claim in enumerate(spec.get("volumeClaimTemplates") or ()) if claims else ():
+        errors += volume_claim_errors(claim.get("spec") or {}, f"spec.volumeClaimTemplates[{index}].spec")
     errors += not_negative(spec, "spec", "replicas", "minReadySeconds")
     errors += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
     service = spec.get("serviceName") or ""
@@ -270,7 +281,7 @@ def _stateful_set_errors(obj: Json) -> list[FieldError]:
 def stateful_set(gates: Gates) -> Rules:
     def update(new: Json, old: Json) -> list[FieldError]:
         spec, before = new.get("spec") or {}, old.get("spec") or {}
-        errors = _changed(new, old, _stateful_set_errors)
+        errors = _changed(new, old, lambda obj: _stateful_set_errors(obj, claims=False))
         fixed = frozen(spec, before, "spec", "selector", "volumeClaimTemplates", "serviceName", "podManagementPolicy")
         return errors + fixed
 
@@ -282,6 +293,8 @@ def stateful_set(gates: Gates) -> Rules:
         name=names.dns_label,
     )
 
+
+_GENERATION = "deprecated.daemonset.template.generation"
 
 # -- DaemonSet -------------------------------------------------------------------------------------------------------
 
@@ -318,7 +331,25 @@ def _daemon_set_errors(obj: Json) -> list[FieldError]:
     return errors
 
 
+def _template_generation(new: Json, old: Json | None) -> None:
+    """Counts changes of the template in an annotation that nobody else writes."""
+    meta: Json = new.setdefault("metadata", {})
+    if old is None:
+        given = str((meta.get("annotations") or {}).get(_GENERATION) or "")
+        count = int(given) if given.isascii() and given.isdecimal() else 1
+        count = max(1, count)
+    else:
+        known = str((old["metadata"].get("annotations") or {}).get(_GENERATION) or "0")
+        same_template = (new.get("spec") or {}).get("template") == (old.get("spec") or {}).get("template")
+        count = (int(known) if known.isascii() and known.isdecimal() else 0) + (not same_template)
+    meta["annotations"] = {**(meta.get("annotations") or {}), _GENERATION: str(count)}
+
+
 def daemon_set(gates: Gates) -> Rules:
+    def prepare(new: Json, old: Json | None) -> None:
+        drop_from_template(gates, new, old)
+        _template_generation(new, old)
+
     def update(new: Json, old: Json) -> list[FieldError]:
         fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
         return _changed(new, old, _daemon_set_errors) + fixed
@@ -327,7 +358,7 @@ def daemon_set(gates: Gates) -> Rules:
         default=_daemon_set_default,
         create=_daemon_set_errors,
         update=update,
-        prepare=lambda new, old: drop_from_template(gates, new, old),
+        prepare=prepare,
     )
 
 

@@ -55,7 +55,7 @@ def _job_default(obj: Json) -> None:
     meta: Json = obj.setdefault("metadata", {})
     template_labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
     if not meta.get("labels") and template_labels:
-        meta["labels"] = dict(template_labels)
+        meta["labels"] = template_labels  # the very same map, as in Go: see _own_selector
 
 
 def _cron_job_default(obj: Json) -> None:
@@ -72,6 +72,11 @@ def _cron_job_default(obj: Json) -> None:
             spec[field] = value
 
 
+def _own_labels(meta: Json) -> tuple[tuple[str, str], ...]:
+    uid, name = meta.get("uid") or "", meta.get("name") or ""
+    return (_LEGACY_UID, uid), (_LEGACY_NAME, name), (_UID, uid), (_NAME, name)
+
+
 def _own_selector(obj: Json) -> None:
     """A Job selects its pods by its own uid unless the user took that over."""
     spec, meta = obj["spec"], obj.get("metadata") or {}
@@ -79,11 +84,11 @@ def _own_selector(obj: Json) -> None:
     if spec.get("manualSelector") or not uid:
         return
     template_meta: Json = spec["template"].setdefault("metadata", {})
-    labels: Json = dict(template_meta.get("labels") or {})
+    given = template_meta.get("labels") or {}
+    labels = given | {key: value for key, value in _own_labels(meta) if key not in given}
+    if meta.get("labels") is given:  # taken from the template: the Job has the new labels, too
+        meta["labels"] = dict(labels)
     template_meta["labels"] = labels
-    name = meta.get("name") or ""
-    for key, value in ((_UID, uid), (_LEGACY_UID, uid), (_NAME, name), (_LEGACY_NAME, name)):
-        labels.setdefault(key, value)
     spec.setdefault("selector", {}).setdefault("matchLabels", {}).setdefault(_UID, uid)
 
 
@@ -274,6 +279,23 @@ def _selector(spec: Json) -> list[FieldError]:
     return errors
 
 
+def _generated(obj: Json) -> list[FieldError]:
+    """Who leaves the selection to the Job says nothing else about it: neither in labels nor in the selector."""
+    spec, meta = obj.get("spec") or {}, obj.get("metadata") or {}
+    if spec.get("manualSelector") or spec.get("selector") is None or not meta.get("uid"):
+        return []
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    errors = [
+        invalid(f"spec.template.metadata.labels[{key}]", labels, f"must be '{value}'")
+        for key, value in _own_labels(meta)
+        if labels.get(key) != value
+    ]
+    selector = spec["selector"]
+    if not placement.label_selector(selector, "") and not from_selector(selector).matches(dict(_own_labels(meta))):
+        errors.append(invalid("spec.selector", selector, "`selector` not auto-generated"))
+    return errors
+
+
 def _job_name(obj: Json) -> list[FieldError]:
     """An indexed Job names the host of its last pod after itself."""
     spec, name = obj.get("spec") or {}, (obj.get("metadata") or {}).get("name") or ""
@@ -359,7 +381,7 @@ def job(gates: Gates) -> Rules:
 
     def create(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
-        errors = _job_name(obj) + _selector(spec) + job_spec_errors(spec, "spec")
+        errors = _generated(obj) + _job_name(obj) + _selector(spec) + job_spec_errors(spec, "spec")
         return errors + scheduling_create(spec, "spec.scheduling", gates) + job_template_errors(spec, "spec")
 
     def update(new: Json, old: Json) -> list[FieldError]:

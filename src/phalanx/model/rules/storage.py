@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, forbidden, immutable, not_supported, required
+from phalanx.model import names, quantity
+from phalanx.model.fieldpath import all_invalid, forbidden, immutable, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, resources
@@ -15,11 +15,35 @@ _MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _RECLAIM = ("Delete", "Recycle", "Retain")
 
 
-def _access_modes(spec: Json) -> list[FieldError]:
-    modes = spec.get("accessModes") or []
+def _access_modes(spec: Json, path: str = "spec") -> list[FieldError]:
+    at, modes = f"{path}.accessModes", spec.get("accessModes") or []
     if not modes:
-        return [required("spec.accessModes", "at least 1 access mode is required")]
-    return [not_supported("spec.accessModes", mode, _MODES) for mode in modes if mode not in _MODES]
+        return [required(at, "at least 1 access mode is required")]
+    errors = [not_supported(at, mode, _MODES) for mode in modes if mode not in _MODES]
+    if "ReadWriteOncePod" in modes and any(mode in _MODES for mode in modes if mode != "ReadWriteOncePod"):
+        errors.append(forbidden(at, "may not use ReadWriteOncePod with other access modes"))
+    return errors
+
+
+def volume_claim_errors(spec: Json, path: str) -> list[FieldError]:
+    """What a claim, or a template of claims, may ask for."""
+    errors = _access_modes(spec, path)
+    errors += placement.label_selector(spec.get("selector"), f"{path}.selector")
+    size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    if size is None:
+        errors.append(required(f"{path}.resources[storage]"))
+    elif quantity.is_valid(size) and quantity.nanos(size) <= 0:
+        errors.append(invalid(f"{path}.resources[storage]", size, "must be greater than zero"))
+    else:
+        errors += resources.amount(size, f"{path}.resources[storage]")
+    for field in ("storageClassName", "volumeAttributesClassName"):
+        name = spec.get(field)
+        if name:
+            errors += all_invalid(f"{path}.{field}", name, names.dns_subdomain(name))
+    mode = spec.get("volumeMode")
+    if mode is not None and mode not in ("Block", "Filesystem"):
+        errors.append(not_supported(f"{path}.volumeMode", mode, ("Block", "Filesystem")))
+    return errors
 
 
 def persistent_volume(gates: Gates) -> Rules:
@@ -61,18 +85,7 @@ def persistent_volume_claim(gates: Gates) -> Rules:
         obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
 
     def create(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors = _access_modes(spec)
-        size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
-        if size is None:
-            errors.append(required("spec.resources[storage]"))
-        else:
-            errors += resources.amount(size, "spec.resources.requests[storage]")
-        errors += placement.label_selector(spec.get("selector"), "spec.selector")
-        name = spec.get("storageClassName")
-        if name:
-            errors += all_invalid("spec.storageClassName", name, names.dns_subdomain(name))
-        return errors
+        return volume_claim_errors(obj.get("spec") or {}, "spec")
 
     def update(new: Json, old: Json) -> list[FieldError]:
         spec, before = new.get("spec") or {}, old.get("spec") or {}
