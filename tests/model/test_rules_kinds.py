@@ -87,7 +87,8 @@ def test_stateful_and_daemon_sets_are_completed() -> None:
     obj, errors = born("statefulsets.apps", APP)
     assert errors == []
     assert obj["spec"]["podManagementPolicy"] == "OrderedReady"
-    assert obj["spec"]["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}}
+    rolling = {"partition": 0, "maxUnavailable": 1}
+    assert obj["spec"]["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
     obj, errors = born("daemonsets.apps", APP)
     assert errors == []
     assert obj["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
