@@ -69,6 +69,10 @@ def test_names_and_messages_are_text_and_logins_that_end_say_so(small: Watched, 
         page.locator("#view .problem").wait_for()
         assert page.locator("#view img").count() == 0
         assert page.title() == "Phalanx"
+        page.get_by_role("button", name="Log out").click()
+        page.locator("#login").get_by_text("You are logged out").wait_for()
+        page.goto(small.dashboard.link())
+        page.locator("#state[data-state=live]").wait_for()
         # A login that ends while the page is open is told at once.
         login = small.dashboard._login
         real, login._now = login._now, lambda: real() + 2 * SESSION_SECONDS

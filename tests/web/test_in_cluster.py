@@ -12,10 +12,11 @@ import pytest
 from dashboard_run import Browser
 
 from local_cluster import LocalCluster, local_cluster
-from phalanx.base.errors import Forbidden
+from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, Unauthorized
 from phalanx.serve.guarded import Guarded
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from phalanx.web.in_cluster import DashboardAtHealth
+from phalanx.web.tokens import Tokens
 
 
 class AtHealth:
@@ -90,6 +91,57 @@ def test_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.Monk
     assert len(browser.get("/dashboard/api/snapshot")["nodes"]) == 3
     code, told = browser.ask("POST", "/dashboard/api/whatif", {"text": "a: 1"})
     assert code == 403 and "verb post" in told["message"]
+
+
+def test_who_is_no_longer_let_in_is_out_and_who_logs_out_is_out_at_once(
+    health: AtHealth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser, other = health.browser(health.cluster.token), health.browser(health.cluster.token)
+    assert other.ask("DELETE", "/dashboard/api/session")[0] == 200
+    code, told = other.ask("GET", "/dashboard/api/snapshot")
+    assert code == 401, told
+    stream = browser.follow(browser.get("/dashboard/api/snapshot")["id"], "/dashboard/api/feed")
+
+    async def check(self: Guarded, token: str, path: str, verb: str) -> None:
+        assert token == health.cluster.token  # the one that was shown, unlocked by the cookie
+        raise Forbidden("no permission to get the non-resource URL /phalanx/v1/dashboard")
+
+    monkeypatch.setattr(Guarded, "check", check)
+    monkeypatch.setattr("phalanx.web.tokens.AGAIN_SECONDS", 0.0)  # a minute has passed
+    for _ in range(2):  # and the reason is told to every request, whichever of them was the first
+        code, told = browser.ask("GET", "/dashboard/api/snapshot")
+        assert code == 401 and "no longer lets you in: no permission" in told["message"], told
+    with pytest.raises(AssertionError, match="the stream ended"):
+        while True:
+            stream.next()
+    stream.close()
+
+
+def test_a_token_is_kept_locked_and_a_silent_api_server_ends_nothing() -> None:
+    now = [0.0]
+    says: list[ApiProblem | None] = [None]
+
+    async def check(token: str) -> str:
+        assert token == "secret-token"
+        if says[0] is not None:
+            raise says[0]
+        return "look"
+
+    async def story() -> None:
+        tokens = Tokens(check, lambda: now[0])
+        may, key = await tokens.enter("secret-token")
+        assert may == await tokens.may(key) == "look"
+        assert not any(b"secret-token" in kept.locked for kept in tokens._kept.values())
+        now[0], says[0] = 61.0, ServiceUnavailable("away")
+        assert await tokens.may(key) == "look"
+        now[0], says[0] = 122.0, Unauthorized("expired")
+        with pytest.raises(Unauthorized, match="no longer lets you in: expired"):
+            await tokens.may(key)
+        for wrong in ("", "made-up", "A" * 43):
+            with pytest.raises(Unauthorized, match="ended"):
+                await tokens.may(wrong)
+
+    asyncio.run(story())
 
 
 def test_one_that_stands_by_names_the_one_that_leads_and_goes_on_when_it_does(health: AtHealth) -> None:

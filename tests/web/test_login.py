@@ -37,6 +37,17 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(watched: Watch
     assert browser.cookie.startswith(f"phalanx-{port}=")  # two clusters on one machine do not log each other out
 
 
+def test_who_logs_out_is_out_with_every_copy_of_the_cookie(watched: Watched) -> None:
+    browser = watched.browser()
+    kept = browser.cookie
+    assert browser.ask("DELETE", "/api/session", Origin="http://evil.example")[0] == 403  # no other page logs you out
+    assert browser.ask("DELETE", "/api/session")[0] == 200
+    browser.cookie = kept
+    code, told = browser.ask("GET", "/api/snapshot")
+    assert code == 401 and told["message"] == "you are logged out"
+    assert watched.browser().ask("GET", "/api/snapshot")[0] == 200  # others stay
+
+
 def test_another_link_comes_from_whoever_has_the_token_of_the_api_server(watched: Watched) -> None:
     assert watched.ask("GET", "/phalanx/v1/dashboard", token="wrong").code == 401
     url = watched.get("/phalanx/v1/dashboard")["url"]

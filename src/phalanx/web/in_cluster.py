@@ -1,8 +1,8 @@
 """The dashboard of a scheduler in a cluster: below /dashboard/ at its health address, for people the API server knows.
 
 Whoever logs in shows a bearer token. The API server says whether it is genuine and what its owner may do: `get` on
-/phalanx/v1/dashboard lets look, `post` on /phalanx/v1/whatif lets ask. The token is not kept; the login ends after an
-hour, when the API server is asked again.
+/phalanx/v1/dashboard lets look, `post` on /phalanx/v1/whatif lets ask. It is asked again every minute, and the login
+ends after an hour.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from phalanx.web.history import History
 from phalanx.web.login import ASK, LOOK, Login
 from phalanx.web.questions import Questions
 from phalanx.web.site import Site
+from phalanx.web.tokens import Tokens
 
 PREFIX = "/dashboard"
 SESSION_SECONDS = 3600.0
@@ -57,7 +58,9 @@ class DashboardAtHealth:
                 return LOOK
             return ASK
 
-        self._site = Site(feed, Questions(reader, diagnostics, client), login, prefix=PREFIX, tokens=rights)
+        self._site = Site(
+            feed, Questions(reader, diagnostics, client), login, prefix=PREFIX, tokens=Tokens(rights, clock.now)
+        )
 
     def routes(self) -> dict[str, Handler]:
         return {f"{PREFIX}/{{path:.*}}": self._site.handle, PREFIX: self._to_page}

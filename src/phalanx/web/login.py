@@ -1,7 +1,7 @@
 """Who may look: links that work once, and the signed cookie they are exchanged for.
 
 A cookie says until when it is good and what its owner may do, signed with a key nobody else has; nothing is kept per
-session, so a server that restarts with the same key lets open pages go on.
+session but who logged out, so a server that restarts with the same key lets open pages go on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Login:
         self._key, self._now = key, now
         self.session_seconds = session_seconds
         self._links: dict[str, float] = {}  # digest of the secret -> good until
+        self._ended: dict[str, float] = {}  # logged out before their time -> until when they would have been good
 
     @classmethod
     def keyed(cls, secret: str, now: Callable[[], float]) -> Login:
@@ -51,18 +52,31 @@ class Login:
             raise Unauthorized("this login link has expired")
         return self.cookie(ASK)
 
-    def cookie(self, may: str) -> str:
-        body = f"{int(self._now() + self.session_seconds)}.{may}.{secrets.token_hex(8)}"
+    def cookie(self, may: str, key: str = "") -> str:
+        """`key`: what the owner alone is to have; without one it is a name for this login."""
+        body = f"{int(self._now() + self.session_seconds)}.{may}.{key or secrets.token_hex(8)}"
         return f"{body}.{self._sign(body)}"
+
+    def key(self, cookie: str) -> str:
+        """Of a cookie that `may` has let in."""
+        return cookie.split(".")[2]
+
+    def leave(self, cookie: str) -> None:
+        """Good no longer, wherever else the cookie may be; as long as this process lives."""
+        now = self._now()
+        self._ended = {name: until for name, until in self._ended.items() if until >= now}
+        self._ended[self.key(cookie)] = float(cookie.partition(".")[0])
 
     def may(self, cookie: str) -> str:
         """What the owner of a cookie may do; raises Unauthorized and says why."""
         body, _, signature = cookie.rpartition(".")
         if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
             raise Unauthorized("you are not logged in here" if not cookie else "this login is of another server")
-        until, may, _ = body.split(".")
+        until, may, name = body.split(".")
         if float(until) < self._now():
             raise Unauthorized("this login has expired")
+        if name in self._ended:
+            raise Unauthorized("you are logged out")
         return may
 
     def _sign(self, body: str) -> str:

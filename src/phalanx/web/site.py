@@ -9,7 +9,6 @@ import asyncio
 import gzip
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.resources import files
 
@@ -29,16 +28,16 @@ from phalanx.web import guard
 from phalanx.web.feed import Feed
 from phalanx.web.login import ASK, LOOK, Login
 from phalanx.web.questions import MOST_TEXT, Questions
+from phalanx.web.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
-TokenCheck = Callable[[str], Awaitable[str]]  # a bearer token -> what its owner may do; raises ApiProblem
 _PACKED = 1 << 11  # answers from so many bytes on are compressed
 
 
 class Site:
     def __init__(
-        self, feed: Feed, questions: Questions, login: Login, *, prefix: str = "", tokens: TokenCheck | None = None
+        self, feed: Feed, questions: Questions, login: Login, *, prefix: str = "", tokens: Tokens | None = None
     ) -> None:
         """`tokens`: people may log in with a token of the API server."""
         self._feed, self._questions, self._login = feed, questions, login
@@ -71,7 +70,7 @@ class Site:
             return await self._session(request)
         if path == "api/whatif":
             _method(request, "POST")
-            if self._may(request) != ASK:
+            if await self._may(request) != ASK:
                 raise Forbidden(
                     "this login may look, but not ask what-if: that takes the verb post on /phalanx/v1/whatif"
                 )
@@ -79,7 +78,7 @@ class Site:
         _method(request, "GET")
         if not path.startswith("api/"):
             return _file(path or "index.html", request)
-        self._may(request)
+        await self._may(request)
         if path == "api/snapshot":
             return _reply(await self._feed.snapshot(), request)
         if path == "api/feed":
@@ -91,13 +90,20 @@ class Site:
 
     # ---- login
 
-    def _may(self, request: web.Request) -> str:
-        return self._login.may(request.cookies.get(_cookie(request), ""))
+    async def _may(self, request: web.Request) -> str:
+        cookie = request.cookies.get(_cookie(request), "")
+        may = self._login.may(cookie)
+        return may if self._tokens is None else await self._tokens.may(self._login.key(cookie))
 
     async def _session(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
-            return _reply(msgspec.json.encode({"may": self._may(request), "tokens": self._tokens is not None}))
+            return _reply(msgspec.json.encode({"may": await self._may(request), "tokens": self._tokens is not None}))
         if request.method == "DELETE":
+            await self._may(request)
+            cookie = request.cookies[_cookie(request)]
+            self._login.leave(cookie)
+            if self._tokens is not None:
+                self._tokens.leave(self._login.key(cookie))
             response = _reply(b"{}")
             response.del_cookie(_cookie(request), path="/")
             return response
@@ -107,8 +113,8 @@ class Site:
         except msgspec.DecodeError:
             raise BadRequest("the login could not be read") from None
         if self._tokens is not None and sent.get("token"):
-            cookie = self._login.cookie(await self._tokens(sent["token"]))
-        elif sent.get("once"):
+            cookie = self._login.cookie(*await self._tokens.enter(sent["token"]))
+        elif self._tokens is None and sent.get("once"):
             cookie = self._login.redeem(sent["once"])
         else:
             raise Unauthorized("you are not logged in here")
@@ -134,7 +140,7 @@ class Site:
         follow = self._feed.follow(after)
         try:
             async for text in follow:
-                self._may(request)  # a login that ended ends what it opened; the page then says so
+                await self._may(request)  # a login that ended ends what it opened; the page then says so
                 async with asyncio.timeout(30):  # a page that reads nothing for so long is not looked at
                     await response.write(text)
         except (TimeoutError, ConnectionResetError, Unauthorized):
@@ -194,4 +200,4 @@ def _file(name: str, request: web.Request) -> web.Response:
     return web.Response(body=body, headers=headers)
 
 
-__all__ = ["ASK", "LOOK", "Site", "TokenCheck"]
+__all__ = ["ASK", "LOOK", "Site"]

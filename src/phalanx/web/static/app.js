@@ -111,6 +111,7 @@ function toolbar() {
   $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
   $("zoom-all").addEventListener("click", () => map.whole());
   $("skip").addEventListener("click", () => $("view").focus());
+  $("logout").addEventListener("click", () => feed.leave());
   $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "light" ? "dark" : "light"));
   map.addEventListener("open", (event) => go("node", event.detail));
   map.addEventListener("nothing", () => {

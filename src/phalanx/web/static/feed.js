@@ -32,6 +32,7 @@ const query = (path, values) => call(`${path}?${new URLSearchParams(values)}`);
 export const ask = {
   session: () => call("api/session"),
   login: (secret) => post("api/session", secret),
+  logout: () => call("api/session", { method: "DELETE" }),
   snapshot: () => call("api/snapshot"),
   node: (name) => query("api/node", { name }),
   members: (key) => query("api/members", { key }),
@@ -67,6 +68,18 @@ export class Feed extends EventTarget {
       if (problem.code === 401) return this.say("login", problem.message);
       this.say("away", problem.message);
       this.again();
+    }
+  }
+
+  // The login ends here and on the server; the page stays, with what it showed last.
+  async leave() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    try {
+      await ask.logout();
+      this.say("login", "you are logged out");
+    } catch (problem) {
+      this.say(problem.code === 401 ? "login" : "away", problem.message);
     }
   }
 
