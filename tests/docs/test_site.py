@@ -43,6 +43,11 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
         )
 
 
+def test_the_site_wears_the_sign_of_the_dashboard() -> None:
+    sign = (ROOT / "src" / "phalanx" / "web" / "static" / "icon.svg").read_bytes()
+    assert (ROOT / "docs" / "images" / "logo.svg").read_bytes() == sign
+
+
 def test_every_page_is_on_one_of_the_four_paths() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     paths = {
