@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from phalanx.cli.live import picture
 from phalanx.cli.local import _guide
-from phalanx.serve.board import Row
+from phalanx.serve.board import Board, Row
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 
@@ -55,3 +56,24 @@ def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_s
     ]
     ready, dashboard, blank, below = 1, 1, 2, 1
     assert ready + dashboard + blank + len(guide) + len(table) + below <= 24
+
+
+def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condition_follows() -> None:
+    class Nobody:
+        """Of the client the board only follows objects, which come by hand here."""
+
+    def named(name: str) -> dict[str, str]:
+        return {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1"}
+
+    async def rows() -> list[Row]:
+        board = Board(Nobody(), lambda _: None)  # type: ignore[arg-type]
+        for name in ("a", "b"):
+            spec = {"nodeName": "n", "schedulingGroup": {"podGroupName": "g"}}
+            board._pods.remember({"metadata": named(name), "status": {}, "spec": spec})
+        told = [{"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "WaitingForMembers"}]
+        for name, least in (("g", 2), ("h", 1)):
+            policy = {"schedulingPolicy": {"gang": {"minCount": least}}}
+            board._groups.remember({"metadata": named(name), "status": {"conditions": told}, "spec": policy})
+        return board.rows()
+
+    assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Scheduled"), ("h", "WaitingForMembers")]

@@ -162,7 +162,9 @@ def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Pha
     assert f"podgroup/default/{group_name}: " in phalanx("plan", "job/mine", *here, code=1)
     assert f"podgroup/{group_name} in default: pending" in phalanx("why", "job", "mine", *here, code=1)
     assert f"podgroup/{group_name} in default: pending" in phalanx("why", "pg", group_name, *here, code=1)
-    assert "there is no Job other in default; see kubectl get jobs" in phalanx("why", "jobs/other", *here, code=2)
+    missing = phalanx("why", "jobs/other", *here, code=2)
+    assert "error: there is no Job other in default; see kubectl get jobs" in missing
+    assert "Usage" not in missing  # the command was right
     assert "there is no namespace 'nowhere'" in phalanx("why", "job/mine", "-n", "nowhere", *here, code=2)
     assert "there is one in default: add -n default" in phalanx("why", "job/mine", "-n", "kube-system", *here, code=2)
     assert "one thing at a time" in phalanx("why", "job/mine", "job/other", *here, code=2)

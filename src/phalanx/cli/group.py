@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from phalanx.cli.documents import Unreadable, read_documents
-from phalanx.cli.output import output_option, table
+from phalanx.cli.output import Wrong, output_option, table
 from phalanx.cli.words import short
 from phalanx.model.annotations import unknown
 
@@ -54,7 +54,7 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
 
         kinds = ", ".join(sorted({kind.resource.kind for kind in KINDS}))
         found = ", ".join(sorted({document["kind"] for document in documents})) or "nothing"
-        raise click.UsageError(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
+        raise Wrong(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
     if output == "json":
         _print_json(results)
     elif output == "yaml":

@@ -42,6 +42,15 @@ class Answer:
     next: str = ""  # a command that makes sense now, for people at a terminal
 
 
+class Wrong(click.ClickException):
+    """What was asked about is not there, or cannot be read: the command itself was right, so no usage is shown."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"error: {self.message}", err=True)
+
+
 def for_programs(output: str) -> bool:
     return output in ("json", "yaml")
 

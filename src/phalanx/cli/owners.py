@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import click
 import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, Where, target
-from phalanx.cli.output import Answer
+from phalanx.cli.output import Answer, Wrong
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
@@ -55,14 +54,14 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
     try:
         await client.get(_NAMESPACES, namespace)
     except NotFound:
-        raise click.UsageError(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
+        raise Wrong(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
     elsewhere = [
         item["metadata"]["namespace"] for item in await _items(client, resource, "") if item["metadata"]["name"] == name
     ]
     hint = f"there is one in {elsewhere[0]}: add -n {elsewhere[0]}" if elsewhere else (
         f"see kubectl get {resource.plural} -n {namespace}"
     )  # fmt: skip
-    raise click.UsageError(f"there is no {resource.kind} {name} in {namespace}; {hint}")
+    raise Wrong(f"there is no {resource.kind} {name} in {namespace}; {hint}")
 
 
 async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tuple[Answer, list[tuple[str, str]]]:

@@ -9,8 +9,9 @@ import msgspec
 
 from phalanx.cli.asking import Asker, Paint, Where, asking_options, run
 from phalanx.cli.documents import Unreadable, read_documents
-from phalanx.cli.output import Answer, say
+from phalanx.cli.output import Answer, Wrong, say
 from phalanx.cli.plan import cost_lines
+from phalanx.cli.words import plural
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 
 MOST_NODES = 8
@@ -44,16 +45,16 @@ def whatif(files: tuple[str, ...], namespace: str, kubeconfig: str, context: str
 
 
 def read(name: str) -> list[Any]:
-    """Documents of a file. Raises UsageError."""
+    """Documents of a file. Raises Wrong."""
     try:
         found = read_documents(name)
     except Unreadable as problem:
-        raise click.UsageError(str(problem)) from None
+        raise Wrong(str(problem)) from None
     if not found:
-        raise click.UsageError(f"{name} has no documents: give manifests of pods, groups or workloads")
+        raise Wrong(f"{name} has no documents: give manifests of pods, groups or workloads")
     for document in found:
         if not isinstance(document, dict):
-            raise click.UsageError(f"{name}: every document needs apiVersion and kind")
+            raise Wrong(f"{name}: every document needs apiVersion and kind")
     return found
 
 
@@ -91,4 +92,4 @@ def _place(place: GroupPlace, wide: bool) -> str:
     most = len(place.nodes) if wide else MOST_NODES
     nodes = ", ".join(f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in place.nodes[:most])
     more = f" and {len(place.nodes) - most} more nodes" if len(place.nodes) > most else ""
-    return f"{place.group}: {place.pods} pods{where}{': ' + nodes if nodes else ''}{more}"
+    return f"{place.group}: {plural(place.pods, 'pod')}{where}{': ' + nodes if nodes else ''}{more}"

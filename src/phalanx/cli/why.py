@@ -9,6 +9,7 @@ from phalanx.cli.asking import Asker, NobodyAnswers, Paint, Where, asking_option
 from phalanx.cli.completion import complete_target
 from phalanx.cli.output import Answer, say, watch_option
 from phalanx.cli.owners import each_root
+from phalanx.cli.words import plural
 from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
@@ -144,7 +145,7 @@ def _level(level: Level) -> str:
     if not level.ready:
         parts.append(f"{level.known} known")
     if level.pending:
-        parts.append(f"{level.pending} pods pending")
+        parts.append(f"{plural(level.pending, 'pod')} pending")
     if level.gated:
         parts.append(f"{level.gated} gated")
     if level.topology:

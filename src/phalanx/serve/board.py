@@ -66,6 +66,9 @@ class Board:
         placed = [pod for pod in pods if pod["spec"].get("nodeName")]
         running = sum((pod.get("status") or {}).get("phase") == "Running" for pod in pods)
         status, message = _condition(group)
+        gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
+        if kind == "PodGroup" and 0 < (gang.get("minCount") or 0) <= len(placed):
+            status, message = "Scheduled", ""  # its condition is written after its pods have their nodes
         return Row(
             meta["namespace"],
             meta["name"],
