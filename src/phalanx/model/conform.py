@@ -67,41 +67,40 @@ def _compiled(schema: Object) -> Convert:
 
 def _compile_object(schema: Object) -> Convert:
     table: dict[str, Entry] = {}
+    # Registered before its fields are compiled: records may contain themselves.
+    _made[schema] = convert = _converter(table)
+    for name, field in schema.fields.items():
+        table[name] = (*_compile(field.type), _droppable(field))
+    return convert
+
+
+def _converter(table: dict[str, Entry]) -> Convert:
     get = table.get
 
     def convert(obj: Json) -> Json:
-        drop: list[str] | None = None
+        drop: list[str] = []
         for name, value in obj.items():
             entry = get(name)
             if entry is None:
                 raise _Odd
             cls, inner, droppable = entry
             if value:
+                if value.__class__ is not cls and cls is not None:
+                    raise _Odd
                 if inner is not None:
-                    if value.__class__ is not cls and cls is not None:
-                        raise _Odd
                     new = inner(value)
                     if new is not value:
                         obj[name] = new
                     if droppable and not new:
-                        drop = [name] if drop is None else [*drop, name]
-                elif value.__class__ is not cls and cls is not None:
-                    raise _Odd
+                        drop.append(name)
             elif value is None or (droppable and (value.__class__ is cls or cls is None)):
-                drop = [name] if drop is None else [*drop, name]
-            elif inner is not None and (cls is str or cls is None):
-                raise _Odd  # the zero value of a notation of its own (time, quantity) is rare: take the slow way
-            elif value.__class__ is not cls and cls is not None:
-                raise _Odd
-        if drop is not None:
-            for name in drop:
-                del obj[name]
+                drop.append(name)
+            elif (cls is not None and value.__class__ is not cls) or (inner is not None and cls in (str, None)):
+                raise _Odd  # also the zero value of a notation of its own (time, quantity): rare, take the slow way
+        for name in drop:
+            del obj[name]
         return obj
 
-    # Registered before its fields are compiled: records may contain themselves.
-    _made[schema] = convert
-    for name, field in schema.fields.items():
-        table[name] = (*_compile(field.type), _droppable(field))
     return convert
 
 

@@ -151,30 +151,7 @@ def _service_errors(obj: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         errors.append(required("spec.ports"))
-    seen: set[str] = set()
-    places: set[tuple[str | None, int | None]] = set()
-    for index, port in enumerate(ports):
-        at = f"spec.ports[{index}]"
-        name = port.get("name") or ""
-        if not name:
-            if len(ports) > 1:
-                errors.append(required(f"{at}.name"))
-        else:
-            errors += all_invalid(f"{at}.name", name, names.dns_label(name))
-            if name in seen:
-                errors.append(duplicate(f"{at}.name", name))
-        seen.add(name)
-        errors += all_invalid(f"{at}.port", port.get("port") or 0, names.port_number(port.get("port") or 0))
-        if port.get("protocol") not in ("TCP", "UDP", "SCTP"):
-            errors.append(not_supported(f"{at}.protocol", port.get("protocol") or "", ("SCTP", "TCP", "UDP")))
-        errors += all_invalid(f"{at}.targetPort", port.get("targetPort") or 0, names.port(port.get("targetPort")))
-        if port.get("nodePort") and kind not in ("NodePort", "LoadBalancer"):
-            errors.append(forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'"))
-        place = (port.get("protocol"), port.get("port"))
-        if place in places:
-            shown = {field: port[field] for field in ("protocol", "port") if port.get(field)}
-            errors.append(duplicate(at, shown))
-        places.add(place)
+    errors += _service_ports(ports, kind)
     if kind not in _TYPES:
         errors.append(not_supported("spec.type", kind or "", _TYPES))
     errors += label_errors(spec.get("selector"), "spec.selector")
@@ -193,6 +170,34 @@ def _service_errors(obj: Json) -> list[FieldError]:
             errors += all_invalid("spec.externalName", spec["externalName"], names.dns_subdomain(name))
     elif kind in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == "None":
         errors.append(invalid("spec.clusterIPs[0]", "None", f"may not be set to 'None' for {kind} services"))
+    return errors
+
+
+def _service_ports(ports: list[Json], kind: str | None) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    places: set[tuple[str | None, int | None]] = set()
+    for index, port in enumerate(ports):
+        at = f"spec.ports[{index}]"
+        name = port.get("name") or ""
+        if name:
+            errors += all_invalid(f"{at}.name", name, names.dns_label(name))
+            if name in seen:
+                errors.append(duplicate(f"{at}.name", name))
+        elif len(ports) > 1:
+            errors.append(required(f"{at}.name"))
+        seen.add(name)
+        errors += all_invalid(f"{at}.port", port.get("port") or 0, names.port_number(port.get("port") or 0))
+        if port.get("protocol") not in ("TCP", "UDP", "SCTP"):
+            errors.append(not_supported(f"{at}.protocol", port.get("protocol") or "", ("SCTP", "TCP", "UDP")))
+        errors += all_invalid(f"{at}.targetPort", port.get("targetPort") or 0, names.port(port.get("targetPort")))
+        if port.get("nodePort") and kind not in ("NodePort", "LoadBalancer"):
+            errors.append(forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'"))
+        place = (port.get("protocol"), port.get("port"))
+        if place in places:
+            shown = {field: port[field] for field in ("protocol", "port") if port.get(field)}
+            errors.append(duplicate(at, shown))
+        places.add(place)
     return errors
 
 

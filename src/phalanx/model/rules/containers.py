@@ -89,14 +89,8 @@ def _container(container: Json, path: str, known: set[str], claims: set[str]) ->
         errors.append(not_supported(f"{path}.terminationMessagePolicy", policy, allowed))
     if found := container.get("ports"):
         errors += _ports(found, f"{path}.ports")
-    for index, variable in enumerate(container.get("env") or ()):
-        name = variable.get("name")
-        if not name:
-            errors.append(required(f"{path}.env[{index}].name"))
-        elif not _is_variable(name):
-            errors.append(invalid(f"{path}.env[{index}].name", name, _VARIABLE))
-        if variable.get("valueFrom") is not None:
-            errors += _value_from(variable, f"{path}.env[{index}].valueFrom")
+    if found := container.get("env"):
+        errors += _variables(found, f"{path}.env")
     if found := container.get("envFrom"):
         errors += _environment(found, f"{path}.envFrom")
     if container.get("volumeMounts"):
@@ -106,10 +100,11 @@ def _container(container: Json, path: str, known: set[str], claims: set[str]) ->
         errors.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
     if found := container.get("resources"):
         errors += resources.requirements(found, f"{path}.resources")
-        for index, claim in enumerate(found.get("claims") or ()):
-            if claim.get("name") not in claims:
-                at = f"{path}.resources.claims[{index}].name"
-                errors.append(not_found(at, claim.get("name") or ""))
+        errors += [
+            not_found(f"{path}.resources.claims[{index}].name", claim.get("name") or "")
+            for index, claim in enumerate(found.get("claims") or ())
+            if claim.get("name") not in claims
+        ]
     if found := container.get("securityContext"):
         errors += user_ids(found, f"{path}.securityContext", "runAsUser", "runAsGroup")
     return errors
@@ -121,6 +116,19 @@ def user_ids(context: Json, path: str, *fields: str) -> list[FieldError]:
         for field in fields
         if context.get(field) is not None and not 0 <= context[field] <= _MAX_ID
     ]
+
+
+def _variables(found: list[Json], path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for index, variable in enumerate(found):
+        name = variable.get("name")
+        if not name:
+            errors.append(required(f"{path}[{index}].name"))
+        elif not _is_variable(name):
+            errors.append(invalid(f"{path}[{index}].name", name, _VARIABLE))
+        if variable.get("valueFrom") is not None:
+            errors += _value_from(variable, f"{path}[{index}].valueFrom")
+    return errors
 
 
 def _is_variable(name: str) -> bool:

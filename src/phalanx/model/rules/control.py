@@ -28,22 +28,23 @@ _BEHAVIOR: dict[str, Json] = {
 _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
-def horizontal_pod_autoscaler(gates: Gates) -> Rules:
-    def default(obj: Json) -> None:
-        spec: Json = obj.setdefault("spec", {})
-        if spec.get("minReplicas") is None:
-            spec["minReplicas"] = 1
-        if not spec.get("metrics"):
-            target = {"type": "Utilization", "averageUtilization": 80}
-            spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
-        behavior = spec.get("behavior")
-        if behavior is not None:
-            for side, usual in _BEHAVIOR.items():
-                rules = behavior.setdefault(side, {})
-                for field, value in usual.items():
-                    if rules.get(field) is None:
-                        rules[field] = copy.deepcopy(value)
+def _autoscaler_default(obj: Json) -> None:
+    spec: Json = obj.setdefault("spec", {})
+    if spec.get("minReplicas") is None:
+        spec["minReplicas"] = 1
+    if not spec.get("metrics"):
+        target = {"type": "Utilization", "averageUtilization": 80}
+        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+    behavior = spec.get("behavior")
+    if behavior is not None:
+        for side, usual in _BEHAVIOR.items():
+            rules = behavior.setdefault(side, {})
+            for field, value in usual.items():
+                if rules.get(field) is None:
+                    rules[field] = copy.deepcopy(value)
 
+
+def horizontal_pod_autoscaler(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors: list[FieldError] = []
@@ -60,7 +61,7 @@ def horizontal_pod_autoscaler(gates: Gates) -> Rules:
             errors.append(required("spec.maxReplicas"))
         return errors
 
-    rules = assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new))
+    rules = assemble(default=_autoscaler_default, create=errors_of, update=lambda new, old: errors_of(new))
     return replace(rules, from_storage={"v1": hpa_view.from_v2}, to_storage={"v1": hpa_view.to_v2})
 
 

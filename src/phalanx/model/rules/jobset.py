@@ -50,28 +50,35 @@ def _default(obj: Json) -> None:
     for field in ("enableDNSHostnames", "publishNotReadyAddresses"):
         if network.get(field) is None:
             network[field] = True
-    failure = spec.get("failurePolicy")
-    if failure is not None:
-        if failure.get("maxRestarts") is None:
-            failure["maxRestarts"] = 0
-        if not failure.get("restartStrategy"):
-            failure["restartStrategy"] = "Recreate"
-        for index, rule in enumerate(failure.get("rules") or ()):
-            if not rule.get("name"):
-                rule["name"] = f"failurePolicyRule{index}"
+    if spec.get("failurePolicy") is not None:
+        _default_failure_policy(spec["failurePolicy"])
     for item in spec.get("replicatedJobs") or ():
-        if item.get("replicas") is None:
-            item["replicas"] = 1
-        if not item.get("groupName"):
-            item["groupName"] = "default"
-        job: Json = item.setdefault("template", {}).setdefault("spec", {})
-        if job.get("completionMode") is None:
-            job["completionMode"] = "Indexed"
-        pod: Json = job.setdefault("template", {}).setdefault("spec", {})
-        if not pod.get("restartPolicy"):
-            pod["restartPolicy"] = "OnFailure"
+        _default_replicated_job(item)
     for policy in spec.get("volumeClaimPolicies") or ():
         policy.setdefault("retentionPolicy", {}).setdefault("whenDeleted", "Delete")
+
+
+def _default_failure_policy(policy: Json) -> None:
+    if policy.get("maxRestarts") is None:
+        policy["maxRestarts"] = 0
+    if not policy.get("restartStrategy"):
+        policy["restartStrategy"] = "Recreate"
+    for index, rule in enumerate(policy.get("rules") or ()):
+        if not rule.get("name"):
+            rule["name"] = f"failurePolicyRule{index}"
+
+
+def _default_replicated_job(item: Json) -> None:
+    if item.get("replicas") is None:
+        item["replicas"] = 1
+    if not item.get("groupName"):
+        item["groupName"] = "default"
+    job: Json = item.setdefault("template", {}).setdefault("spec", {})
+    if job.get("completionMode") is None:
+        job["completionMode"] = "Indexed"
+    pod: Json = job.setdefault("template", {}).setdefault("spec", {})
+    if not pod.get("restartPolicy"):
+        pod["restartPolicy"] = "OnFailure"
 
 
 # -- create ----------------------------------------------------------------------------------------------------------

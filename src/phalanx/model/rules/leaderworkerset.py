@@ -109,19 +109,7 @@ def rules(gates: Gates) -> Rules:
         spec: Json = obj.get("spec") or {}
         template: Json = spec.get("leaderWorkerTemplate") or {}
         replicas, size = spec.get("replicas", 1), template.get("size", 1)
-        errors: list[FieldError] = []
-        if not 0 <= replicas <= MAX_REPLICAS:
-            text = (
-                "must be greater than or equal to 0"
-                if replicas < 0
-                else f"must be less than or equal to {MAX_REPLICAS}"
-            )
-            errors.append(invalid("spec.replicas", replicas, text))
-        if size < 1:
-            errors.append(invalid(f"{_TEMPLATE}.size", size, "must be equal or greater than 1"))
-        elif replicas * size > podspec.MAX_INT32:
-            text = f"the product of replicas and worker replicas must not exceed {podspec.MAX_INT32}"
-            errors.append(invalid("spec.replicas", replicas, text))
+        errors = _how_many(replicas, size)
         if template.get("restartPolicy") not in _RESTART:
             errors.append(not_supported(f"{_TEMPLATE}.restartPolicy", template.get("restartPolicy") or "", _RESTART))
         policies = ("LeaderCreated", "LeaderReady")
@@ -157,6 +145,20 @@ def rules(gates: Gates) -> Rules:
             podspec.drop_gated(gates, (found.get(field) or {}).get("spec"), (before.get(field) or {}).get("spec"))
 
     return assemble(default=_default, create=errors_of, update=update, prepare=prepare, name=names.dns_1035_label)
+
+
+def _how_many(replicas: int, size: int) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if replicas < 0:
+        errors.append(invalid("spec.replicas", replicas, "must be greater than or equal to 0"))
+    elif replicas > MAX_REPLICAS:
+        errors.append(invalid("spec.replicas", replicas, f"must be less than or equal to {MAX_REPLICAS}"))
+    if size < 1:
+        errors.append(invalid(f"{_TEMPLATE}.size", size, "must be equal or greater than 1"))
+    elif replicas * size > podspec.MAX_INT32:
+        text = f"the product of replicas and worker replicas must not exceed {podspec.MAX_INT32}"
+        errors.append(invalid("spec.replicas", replicas, text))
+    return errors
 
 
 def _templates(template: Json) -> list[FieldError]:

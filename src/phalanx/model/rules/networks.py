@@ -56,33 +56,34 @@ def endpoint_slice(gates: Gates) -> Rules:
         for endpoint in obj.get("endpoints") or ():
             endpoint.setdefault("conditions", {})
 
-    def errors_of(obj: Json) -> list[FieldError]:
-        kind = obj.get("addressType") or ""
-        if not kind:
-            return [required("addressType")]
-        if kind not in _ADDRESS_TYPES:
-            return [not_supported("addressType", kind, _ADDRESS_TYPES)]
-        errors: list[FieldError] = []
-        for index, port in enumerate(obj.get("ports") or ()):
-            name = port.get("name") or ""
-            errors += all_invalid(f"ports[{index}].name", name, names.dns_label(name) if name else [])
-        for index, endpoint in enumerate(obj.get("endpoints") or ()):
-            at = f"endpoints[{index}].addresses"
-            addresses = endpoint.get("addresses") or []
-            if not addresses:
-                errors.append(required(at, "must contain at least 1 address"))
-            elif len(addresses) > _MANY:
-                errors.append(invalid(at, len(addresses), f"must have at most {_MANY} items"))
-            elif kind != "FQDN":
-                for place, address in enumerate(addresses):
-                    errors += _ip(address, f"{at}[{place}]")
-        return errors
-
     def update(new: Json, old: Json) -> list[FieldError]:
         moved = new.get("addressType") != old.get("addressType")
-        return errors_of(new) + ([immutable("addressType")] if moved else [])
+        return _slice_errors(new) + ([immutable("addressType")] if moved else [])
 
-    return assemble(default=default, create=errors_of, update=update, status_apart=False)
+    return assemble(default=default, create=_slice_errors, update=update, status_apart=False)
+
+
+def _slice_errors(obj: Json) -> list[FieldError]:
+    kind = obj.get("addressType") or ""
+    if not kind:
+        return [required("addressType")]
+    if kind not in _ADDRESS_TYPES:
+        return [not_supported("addressType", kind, _ADDRESS_TYPES)]
+    errors: list[FieldError] = []
+    for index, port in enumerate(obj.get("ports") or ()):
+        name = port.get("name") or ""
+        errors += all_invalid(f"ports[{index}].name", name, names.dns_label(name) if name else [])
+    for index, endpoint in enumerate(obj.get("endpoints") or ()):
+        at = f"endpoints[{index}].addresses"
+        addresses = endpoint.get("addresses") or []
+        if not addresses:
+            errors.append(required(at, "must contain at least 1 address"))
+        elif len(addresses) > _MANY:
+            errors.append(invalid(at, len(addresses), f"must have at most {_MANY} items"))
+        elif kind != "FQDN":
+            for place, address in enumerate(addresses):
+                errors += _ip(address, f"{at}[{place}]")
+    return errors
 
 
 def ingress(gates: Gates) -> Rules:
@@ -136,22 +137,25 @@ def network_policy(gates: Gates) -> Rules:
         if not spec.get("policyTypes"):
             spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
 
-    def errors_of(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors = placement.label_selector(spec.get("podSelector"), "spec.podSelector")
-        for side, field in (("ingress", "from"), ("egress", "to")):
-            for index, rule in enumerate(spec.get(side) or ()):
-                for place, peer in enumerate(rule.get(field) or ()):
-                    if not any(value is not None for value in peer.values()):
-                        errors.append(required(f"spec.{side}[{index}].{field}[{place}]", "must specify a peer"))
-                for place, port in enumerate(rule.get("ports") or ()):
-                    errors += _last_port(port, f"spec.{side}[{index}].ports[{place}]")
-        for index, kind in enumerate(spec.get("policyTypes") or ()):
-            if kind not in ("Ingress", "Egress"):
-                errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Ingress", "Egress")))
-        return errors
+    return assemble(
+        default=default, create=_policy_errors, update=lambda new, old: _policy_errors(new), status_apart=False
+    )
 
-    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+
+def _policy_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    errors = placement.label_selector(spec.get("podSelector"), "spec.podSelector")
+    for side, field in (("ingress", "from"), ("egress", "to")):
+        for index, rule in enumerate(spec.get(side) or ()):
+            for place, peer in enumerate(rule.get(field) or ()):
+                if not any(value is not None for value in peer.values()):
+                    errors.append(required(f"spec.{side}[{index}].{field}[{place}]", "must specify a peer"))
+            for place, port in enumerate(rule.get("ports") or ()):
+                errors += _last_port(port, f"spec.{side}[{index}].ports[{place}]")
+    for index, kind in enumerate(spec.get("policyTypes") or ()):
+        if kind not in ("Ingress", "Egress"):
+            errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Ingress", "Egress")))
+    return errors
 
 
 def _last_port(port: Json, at: str) -> list[FieldError]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from phalanx.model import names
 from phalanx.model.alike import Alike
@@ -14,15 +15,7 @@ from phalanx.model.rules.meta import annotation_errors, label_errors
 
 NameRule = Callable[[str], list[str]]
 MAX_INT32 = 2**31 - 1
-_FIRST_NAMES: tuple[tuple[str, NameRule], ...] = (
-    ("serviceAccountName", names.dns_subdomain),
-    ("nodeName", names.dns_subdomain),
-)
-_HOST_NAMES: tuple[tuple[str, NameRule], ...] = (("hostname", names.dns_label), ("subdomain", names.dns_label))
-_CLASS_NAMES: tuple[tuple[str, NameRule], ...] = (
-    ("priorityClassName", names.dns_subdomain),
-    ("runtimeClassName", names.dns_subdomain),
-)
+Part = Callable[[Any, str, Json], list[FieldError]]  # what a field says, its path, the whole spec
 _PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -108,70 +101,101 @@ def _gates(gates: list[Json], path: str) -> list[FieldError]:
     return errors
 
 
-def _optional_parts(spec: Json, path: str) -> list[FieldError]:
-    """Everything most pods do not have: one look-up each, in the order in which Kubernetes complains."""
-    errors: list[FieldError] = []
-    get = spec.get
-    if found := get("nodeSelector"):
-        errors += label_errors(found, f"{path}.nodeSelector")
-    if found := get("securityContext"):
-        errors += containers.user_ids(found, f"{path}.securityContext", "fsGroup", "runAsUser", "runAsGroup")
-        if found.get("sysctls"):
-            errors += _sysctls(found["sysctls"], spec, f"{path}.securityContext.sysctls")
-    if found := get("affinity"):
-        errors += placement.affinity(found, f"{path}.affinity")
-    if get("dnsPolicy") == "None" and not (get("dnsConfig") or {}).get("nameservers"):
-        errors += _no_name_servers(get("dnsConfig"), f"{path}.dnsConfig")
-    for index, gate in enumerate(get("readinessGates") or ()):
-        kind = gate.get("conditionType") or ""
-        errors += all_invalid(f"{path}.readinessGates[{index}].conditionType", kind, names.label_key(kind))
-    if found := get("schedulingGates"):
-        errors += _gates(found, f"{path}.schedulingGates")
-    if found := get("topologySpreadConstraints"):
-        errors += placement.spread(found, f"{path}.topologySpreadConstraints")
-    errors += _name_errors(spec, path, _FIRST_NAMES)
-    deadline = get("activeDeadlineSeconds")
-    if deadline is not None and not 1 <= deadline <= MAX_INT32:
-        text = f"must be between 1 and {MAX_INT32}, inclusive"
-        errors.append(invalid(f"{path}.activeDeadlineSeconds", deadline, text))
-    errors += _name_errors(spec, path, _HOST_NAMES)
-    if found := get("tolerations"):
-        errors += placement.tolerations(found, f"{path}.tolerations")
-    for index, alias in enumerate(get("hostAliases") or ()):
-        ip = alias.get("ip") or ""
-        errors += all_invalid(f"{path}.hostAliases[{index}].ip", ip, names.ip_address(ip))
-    errors += _name_errors(spec, path, _CLASS_NAMES)
-    policy = get("preemptionPolicy")
-    if policy is not None and policy not in _PREEMPTION_POLICIES:
-        errors.append(not_supported(f"{path}.preemptionPolicy", policy, _PREEMPTION_POLICIES))
-    if found := get("overhead"):
-        errors += resources.resource_list(found, f"{path}.overhead")
-    if (found := get("os")) is not None and found.get("name") not in ("linux", "windows"):
-        errors += _system(found.get("name") or "", f"{path}.os")
-    if get("schedulingGroup") is not None or get("workloadRef") is not None:
-        errors += group_membership(spec, path)
+def _named(rule: NameRule) -> Part:
+    return lambda name, path, spec: all_invalid(path, name, rule(name)) if name else []
+
+
+def _security_context(found: Json, path: str, spec: Json) -> list[FieldError]:
+    errors = containers.user_ids(found, path, "fsGroup", "runAsUser", "runAsGroup")
+    if found.get("sysctls"):
+        errors += _sysctls(found["sysctls"], spec, f"{path}.sysctls")
     return errors
 
 
-def _name_errors(spec: Json, path: str, fields: tuple[tuple[str, NameRule], ...]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for field, rule in fields:
-        value = spec.get(field)
-        if value and (problems := rule(value)):
-            errors += all_invalid(f"{path}.{field}", value, problems)
-    return errors
-
-
-def _no_name_servers(config: Json | None, path: str) -> list[FieldError]:
+def _name_servers(policy: str, path: str, spec: Json) -> list[FieldError]:
+    config, at = spec.get("dnsConfig"), path.removesuffix("dnsPolicy") + "dnsConfig"
+    if policy != "None" or (config or {}).get("nameservers"):
+        return []
     if config is None:
-        return [required(path, "must provide `dnsConfig` when `dnsPolicy` is None")]
-    return [required(f"{path}.nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")]
+        return [required(at, "must provide `dnsConfig` when `dnsPolicy` is None")]
+    return [required(f"{at}.nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")]
 
 
-def _system(name: str, path: str) -> list[FieldError]:
+def _readiness_gates(found: list[Json], path: str, spec: Json) -> list[FieldError]:
+    kinds = [gate.get("conditionType") or "" for gate in found]
+    return [
+        error
+        for index, kind in enumerate(kinds)
+        for error in all_invalid(f"{path}[{index}].conditionType", kind, names.label_key(kind))
+    ]
+
+
+def _deadline(seconds: int, path: str, spec: Json) -> list[FieldError]:
+    allowed = 1 <= seconds <= MAX_INT32
+    return [] if allowed else [invalid(path, seconds, f"must be between 1 and {MAX_INT32}, inclusive")]
+
+
+def _host_aliases(found: list[Json], path: str, spec: Json) -> list[FieldError]:
+    addresses = [alias.get("ip") or "" for alias in found]
+    return [
+        error
+        for index, ip in enumerate(addresses)
+        for error in all_invalid(f"{path}[{index}].ip", ip, names.ip_address(ip))
+    ]
+
+
+def _preemption_policy(policy: str, path: str, spec: Json) -> list[FieldError]:
+    return [] if policy in _PREEMPTION_POLICIES else [not_supported(path, policy, _PREEMPTION_POLICIES)]
+
+
+def _system(found: Json, path: str, spec: Json) -> list[FieldError]:
+    name = found.get("name") or ""
     if not name:
         return [required(f"{path}.name", "cannot be empty")]
-    return [not_supported(path, name, ("linux", "windows"))]
+    return [] if name in ("linux", "windows") else [not_supported(path, name, ("linux", "windows"))]
+
+
+def _group(found: Json, path: str, spec: Json) -> list[FieldError]:
+    return group_membership(spec, path.rpartition(".")[0])
+
+
+def _reference(found: Json, path: str, spec: Json) -> list[FieldError]:
+    return _group(found, path, spec) if spec.get("schedulingGroup") is None else []  # said there
+
+
+# Everything most pods do not have, in the order in which Kubernetes complains.
+_OPTIONAL: tuple[tuple[str, Part], ...] = (
+    ("nodeSelector", lambda found, path, spec: label_errors(found, path)),
+    ("securityContext", _security_context),
+    ("affinity", lambda found, path, spec: placement.affinity(found, path)),
+    ("dnsPolicy", _name_servers),
+    ("readinessGates", _readiness_gates),
+    ("schedulingGates", lambda found, path, spec: _gates(found, path)),
+    ("topologySpreadConstraints", lambda found, path, spec: placement.spread(found, path)),
+    ("serviceAccountName", _named(names.dns_subdomain)),
+    ("nodeName", _named(names.dns_subdomain)),
+    ("activeDeadlineSeconds", _deadline),
+    ("hostname", _named(names.dns_label)),
+    ("subdomain", _named(names.dns_label)),
+    ("tolerations", lambda found, path, spec: placement.tolerations(found, path)),
+    ("hostAliases", _host_aliases),
+    ("priorityClassName", _named(names.dns_subdomain)),
+    ("runtimeClassName", _named(names.dns_subdomain)),
+    ("preemptionPolicy", _preemption_policy),
+    ("overhead", lambda found, path, spec: resources.resource_list(found, path)),
+    ("os", _system),
+    ("schedulingGroup", _group),
+    ("workloadRef", _reference),
+)
+
+
+def _optional_parts(spec: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for field, rule in _OPTIONAL:
+        found = spec.get(field)
+        if found is not None:
+            errors += rule(found, f"{path}.{field}", spec)
+    return errors
 
 
 def _sysctls(found: list[Json], spec: Json, path: str) -> list[FieldError]:

@@ -55,11 +55,8 @@ def container(item: Json, *, pod: bool, host_network: bool = False) -> None:
         item["resources"] = {}
     elif pod and resources:
         _requests_from_limits(resources)
-    for port in item.get("ports") or ():
-        if not port.get("protocol"):
-            port["protocol"] = "TCP"
-        if host_network and not port.get("hostPort"):
-            port["hostPort"] = port.get("containerPort")
+    if item.get("ports"):
+        _ports(item["ports"], host_network)
     for field in ("livenessProbe", "readinessProbe", "startupProbe"):
         if item.get(field):
             _probe(item[field])
@@ -68,6 +65,14 @@ def container(item: Json, *, pod: bool, host_network: bool = False) -> None:
             _request(hook)
     for variable in item.get("env") or ():
         _reference(variable.get("valueFrom"))
+
+
+def _ports(ports: list[Json], host_network: bool) -> None:
+    for port in ports:
+        if not port.get("protocol"):
+            port["protocol"] = "TCP"
+        if host_network and not port.get("hostPort"):
+            port["hostPort"] = port.get("containerPort")
 
 
 def _reference(source: Json | None) -> None:

@@ -85,16 +85,19 @@ def _hook_errors(hook: Json, at: str) -> list[FieldError]:
     if seconds is not None and not 1 <= seconds <= 30:
         errors.append(invalid(f"{at}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds"))
     for number, rule in enumerate(hook.get("rules") or ()):
-        here = f"{at}.rules[{number}]"
-        for field in ("operations", "apiGroups", "apiVersions", "resources"):
-            if not rule.get(field):
-                errors.append(required(f"{here}.{field}"))
-        for index, operation in enumerate(rule.get("operations") or ()):
-            if operation not in _OPERATIONS:
-                errors.append(not_supported(f"{here}.operations[{index}]", operation, _OPERATIONS))
-        if rule.get("scope") not in (None, "*", "Cluster", "Namespaced"):
-            errors.append(not_supported(f"{here}.scope", rule["scope"], ("*", "Cluster", "Namespaced")))
+        errors += _rule_errors(rule, f"{at}.rules[{number}]")
     return errors + _client_errors(hook.get("clientConfig") or {}, f"{at}.clientConfig")
+
+
+def _rule_errors(rule: Json, at: str) -> list[FieldError]:
+    needed = ("operations", "apiGroups", "apiVersions", "resources")
+    errors = [required(f"{at}.{field}") for field in needed if not rule.get(field)]
+    for index, operation in enumerate(rule.get("operations") or ()):
+        if operation not in _OPERATIONS:
+            errors.append(not_supported(f"{at}.operations[{index}]", operation, _OPERATIONS))
+    if rule.get("scope") not in (None, "*", "Cluster", "Namespaced"):
+        errors.append(not_supported(f"{at}.scope", rule["scope"], ("*", "Cluster", "Namespaced")))
+    return errors
 
 
 def _client_errors(client: Json, at: str) -> list[FieldError]:
