@@ -81,9 +81,10 @@ async def count_bound(target: Target, pods: int, seconds: float) -> tuple[float,
 
 def measure(title: str, target: Target, bodies: list[bytes], others: dict[str, int]) -> None:
     """`others`: further processes whose CPU time is told, by name and process id."""
+    limit = 20 + len(bodies) / 50
     seen = {"server": target} | {name: Target("", "", "", pid) for name, pid in others.items()}
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        counting = pool.apply_async(_run, (count_bound, (target, len(bodies), 20 + len(bodies) / 200)))
+        counting = pool.apply_async(_run, (count_bound, (target, len(bodies), limit)))
         time.sleep(1)  # the watcher connects
         before = {name: process.cpu() for name, process in seen.items()}
         started = time.perf_counter()
@@ -96,8 +97,11 @@ def measure(title: str, target: Target, bodies: list[bytes], others: dict[str, i
     memory = ", ".join(f"{name} {process.memory():,.0f} MiB" for name, process in seen.items())
     print(
         f"{title}: {count:,} of {len(bodies):,} pods bound at {rate:,.0f}/s "
-        f"(created at {created:,.0f}/s; CPU per pod: {cpu}; {memory})"
+        f"(created at {created:,.0f}/s; CPU per pod: {cpu}; {memory})",
+        flush=True,
     )
+    if count < len(bodies):
+        raise SystemExit(f"{len(bodies) - count:,} pods were not bound after {limit:,.0f} s: the figures mean nothing")
 
 
 def plain(pods: int) -> list[bytes]:
@@ -170,20 +174,48 @@ def separate(pods: int, nodes: int) -> None:
             measure("scheduler apart", target, plain(pods), {"scheduler": pid})
 
 
-def memory(_: int, nodes: int) -> None:
+def memory(_: int, nodes: int, pods: int = 50_000) -> None:
     with tempfile.TemporaryDirectory() as directory:
         with cluster("up", "--nodes", str(nodes), data=directory) as (target, _line):
-            print(f"up with {nodes:,} nodes: {target.memory():,.0f} MiB")
-            measure("and 50,000 pods", target, plain(50_000), {})
+            print(f"up with {nodes:,} nodes: {target.memory():,.0f} MiB", flush=True)
+            measure(f"and {pods:,} pods", target, plain(pods), {})
+            until_running(target, pods)
             settle(target)
-            print(f"all of them running: {target.memory():,.0f} MiB")
+            print(f"all of them running: {target.memory():,.0f} MiB", flush=True)
         started = time.perf_counter()
         with cluster("up", "--nodes", str(nodes), data=directory) as (target, _line):
             print(f"restarted, ready after {time.perf_counter() - started:.1f} s: {target.memory():,.0f} MiB")
 
 
+async def count_running(target: Target) -> int:
+    """Names only, in pages: looking must not change what is looked at."""
+    accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+    count, following = 0, ""
+    async with target.session(1) as session:
+        while True:
+            query = {"fieldSelector": "status.phase=Running", "limit": "500", "continue": following}
+            async with session.get(PODS, params=query, headers=accept) as reply:
+                assert reply.status == 200, await reply.text()
+                page = await reply.json()
+            count += len(page["items"])
+            following = page["metadata"].get("continue") or ""
+            if not following:
+                return count
+
+
+def until_running(target: Target, pods: int, seconds: float = 900.0) -> None:
+    """Raises SystemExit when they do not all run in time, or when one that ran no longer does."""
+    deadline, most = time.monotonic() + seconds, 0
+    while (running := in_process(count_running, target)) < pods:
+        if running < most or time.monotonic() > deadline:
+            why = f"{most:,} ran before" if running < most else f"after {seconds:,.0f} s"
+            raise SystemExit(f"{running:,} of {pods:,} pods run ({why}): the figures mean nothing")
+        most = running
+        time.sleep(5)
+
+
 def settle(target: Target) -> None:
-    """Until the process has next to nothing left to do."""
+    """Until the process has next to nothing left to do: less than a sixth of a core, as long as it can have one."""
     before = target.cpu()
     while True:
         time.sleep(2)
