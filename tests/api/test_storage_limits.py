@@ -58,6 +58,16 @@ def test_no_kind_of_write_makes_an_object_larger_than_its_limit(world: World, ho
     assert world.get(f"{DEPLOYMENTS}/other") is None
 
 
+@pytest.mark.parametrize("containers", [4000, 12000])
+def test_an_object_that_is_too_large_is_refused_before_it_is_judged(world: World, containers: int) -> None:
+    """Judging thousands of containers that are never stored would keep everybody else waiting."""
+    items = [{"name": f"c{n}", "image": "i"} for n in range(containers)]
+    items[-1] = {"name": "NOT A NAME", "image": "i"}
+    body = {"metadata": {"name": "huge"}, "spec": {"containers": items}}
+    with pytest.raises(RequestEntityTooLarge, match='pods "huge" would take'):
+        world.create("/api/v1/namespaces/ns/pods", body)
+
+
 def test_an_object_at_its_limit_can_be_marked_for_deletion_and_emptied(world: World) -> None:
     world.create(DEPLOYMENTS, web(finalizers=["example.com/held"]))
     entry = world.store.get(("deployments.apps", "ns", "web"))

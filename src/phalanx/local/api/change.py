@@ -42,6 +42,7 @@ from phalanx.model.rules import meta
 from phalanx.model.zeros import fill
 
 OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
+LARGE_BODY = 64 << 10  # of a request that is worth a look at its size before everything else
 MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
 BEYOND = frozenset((MUTATING, VALIDATING, LIMIT_RANGES, QUOTAS))
 HOOKED = frozenset(("", "status", "approval"))  # subresources that speak the kind of their object
@@ -106,6 +107,9 @@ class Changes:
         if kind.default is not None:
             kind.default(obj)
         metadata = metadata_of(obj)
+        large = len(request.body) > LARGE_BODY
+        if large:
+            _check_size(kind, name, encode(obj))
         if not applied:
             self.fields.created(kind, obj, options.manager, now)
         generate = "" if name else str(metadata.get("generateName") or "")
@@ -122,6 +126,8 @@ class Changes:
         if kind.prepare_create is not None:
             kind.prepare_create(obj)
         self.custom.prepare_create(kind, obj)
+        if large:
+            _check_size(kind, name, encode(obj))
         if kind.validate_create is not None:
             errors = kind.validate_create(obj)
         else:
@@ -324,10 +330,7 @@ class Changes:
         """What is on its way out may always be marked so; everything else has limits."""
         terminating = bool(obj["metadata"].get("deletionTimestamp"))
         if size > OBJECT_BYTES + (MARK_BYTES if terminating else 0):
-            raise RequestEntityTooLarge(
-                f'{kind.plural} "{key[2]}" would take {size} bytes, and an object may take {OBJECT_BYTES}: '
-                "keep less in it, or spread it over several"
-            )
+            raise _too_large(kind, key[2], size)
         alarm = "" if terminating or kind.plural == "leases" else self.store.alarm()
         if alarm:
             # Without Retry-After: a full disk is not mended by waiting, and kubectl would wait in silence.
@@ -415,6 +418,19 @@ class Changes:
         if version.from_storage is not None or version.name != kind.storage_version or kind.stored_as:
             value = encode(object_in(kind, version, value))
         return Answer(code, value, warnings=warnings)
+
+
+def _check_size(kind: Kind, name: str, value: bytes) -> None:
+    """What is too large before all of it is there is refused before the loop has spent more time on it."""
+    if len(value) > OBJECT_BYTES:
+        raise _too_large(kind, name, len(value))
+
+
+def _too_large(kind: Kind, name: str, size: int) -> RequestEntityTooLarge:
+    return RequestEntityTooLarge(
+        f'{kind.plural} "{name}" would take {size} bytes, and an object may take {OBJECT_BYTES}: '
+        "keep less in it, or spread it over several"
+    )
 
 
 def _builder(obj: Json) -> Callable[[int], bytes]:
