@@ -107,9 +107,7 @@ class Changes:
         if kind.default is not None:
             kind.default(obj)
         metadata = metadata_of(obj)
-        large = len(request.body) > LARGE_BODY
-        if large:
-            _check_size(kind, name, encode(obj))
+        _check_size(request, name, obj)
         if not applied:
             self.fields.created(kind, obj, options.manager, now)
         generate = "" if name else str(metadata.get("generateName") or "")
@@ -126,8 +124,7 @@ class Changes:
         if kind.prepare_create is not None:
             kind.prepare_create(obj)
         self.custom.prepare_create(kind, obj)
-        if large:
-            _check_size(kind, name, encode(obj))
+        _check_size(request, name, obj)
         if kind.validate_create is not None:
             errors = kind.validate_create(obj)
         else:
@@ -420,10 +417,10 @@ class Changes:
         return Answer(code, value, warnings=warnings)
 
 
-def _check_size(kind: Kind, name: str, value: bytes) -> None:
+def _check_size(request: Request, name: str, obj: Json) -> None:
     """What is too large before all of it is there is refused before the loop has spent more time on it."""
-    if len(value) > OBJECT_BYTES:
-        raise _too_large(kind, name, len(value))
+    if len(request.body) > LARGE_BODY and (size := len(encode(obj))) > OBJECT_BYTES:
+        raise _too_large(request.kind, name, size)
 
 
 def _too_large(kind: Kind, name: str, size: int) -> RequestEntityTooLarge:
