@@ -204,12 +204,13 @@ class Life:
         """Where there is room for all of it, all of it runs, unless its user was told what to do."""
         if self.grouped:
             groups = {group["metadata"]["name"]: group for group in self.cluster.all("PodGroup")}
+            there = {*groups, *(workload["metadata"]["name"] for workload in self.cluster.all("Workload"))}
             for pod in self.live():
-                name = self.group_of(pod)
-                if pod["spec"].get("nodeName") or not name or "/" in name or name in groups:
+                name = self.group_of(pod).partition("/")[0]
+                if pod["spec"].get("nodeName") or not name or name in there:
                     continue
-                if name in BY_HAND:
-                    return  # deleted, and gone with its last pod; whoever made it has to do so again
+                if name in BY_HAND:  # deleted, and gone with its last pod, or adopted and gone with its owner
+                    return  # whoever made it has to do so again
                 raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which nobody makes")
             if any("deletionTimestamp" in group["metadata"] for group in groups.values()):
                 return  # deleted by hand: who is made next waits until the others are gone

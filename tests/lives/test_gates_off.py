@@ -45,6 +45,8 @@ def test_a_parent_that_is_dropped_is_told_with_a_warning(
     assert "parentCompositePodGroupName" not in reply.json["spec"]
     assert "spec.parentCompositePodGroupName is not stored" in reply.headers["warning"]
     assert "CompositePodGroup, which is off" in reply.headers["warning"]
+    (event,) = events_about(cluster, "PodGroup", "leaf")
+    assert "spec.parentCompositePodGroupName is not stored" in event["message"]
 
 
 LINK = {"schedulingGroup": {"podGroupName": "by-hand"}}
@@ -78,7 +80,16 @@ def test_a_link_that_is_dropped_from_a_template_is_told(
     reply = cluster.ask("POST", where, body)
     assert reply.code == 201, reply.json
     assert "schedulingGroup" not in json.dumps(reply.json["spec"])
-    assert f"{field} is not stored: it needs the feature gate GenericWorkload" in reply.headers["warning"]
+    told = f"{field} is not stored: it needs the feature gate GenericWorkload"
+    assert told in reply.headers["warning"]
+    (event,) = events_about(cluster, body["kind"], body["metadata"]["name"])
+    assert told in event["message"]
+
+
+def events_about(cluster: LocalCluster, kind: str, name: str) -> list[Json]:
+    """As `kubectl describe` finds them."""
+    found: list[Json] = cluster.get("/api/v1/namespaces/default/events")["items"]
+    return [e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == (kind, name)]
 
 
 def test_nothing_is_told_where_nothing_is_dropped(server: LocalCluster, namespace: str) -> None:

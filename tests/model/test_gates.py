@@ -21,6 +21,10 @@ def test_gates_are_set_by_text() -> None:
     assert gates == Gates({"PodGroupPreemptionPolicy": True, "GangScheduling": False})
 
 
+def test_a_gate_that_its_kep_only_names_may_be_on() -> None:
+    assert Gates.parse("WorkloadBasicPolicyDesiredCount=true")("WorkloadBasicPolicyDesiredCount")
+
+
 @pytest.mark.parametrize(
     ("text", "mentions"),
     [
@@ -29,7 +33,6 @@ def test_gates_are_set_by_text() -> None:
         ("GenericWorkload=maybe", ["maybe", "GenericWorkload"]),
         ("TopologyAwareWorkloadScheduling=false", ["CompositePodGroup", "TopologyAwareWorkloadScheduling"]),
         ("GenericWorkload=false", ["GangScheduling", "GenericWorkload"]),
-        ("WorkloadBasicPolicyDesiredCount=true", ["WorkloadBasicPolicyDesiredCount", "leave it off"]),
         ("MutableMinGroupCount=true,CompositePodGroup=false", ["MutableMinGroupCount", "CompositePodGroup"]),
     ],
 )

@@ -13,7 +13,8 @@ What a gate that is off means to the API:
 * ``WorkloadWithJob``: ``Job.spec.scheduling`` is dropped.
 * ``JobSetGang`` (KEP-1068), ``PodGroupPerReplica`` (KEP-407): JobSets, LeaderWorkerSets get no groups.
 * ``WorkloadSchedulingCycle`` (KEP-4671): nothing. Groups are always tried as one, which is what it asks for.
-* ``WorkloadBasicPolicyDesiredCount`` (KEP-4671): known, not built; switching it on is refused.
+* ``WorkloadBasicPolicyDesiredCount``: nothing. KEP-4671 lists the name among its gates and says no more of it: neither
+  its API nor that of Kubernetes 1.37 has a field behind it. So it may be on, and changes nothing.
 * ``MutableMinGroupCount`` *on*: ``minGroupCount`` of a CompositePodGroup may change (KEP-6012 Beta; 1.37 forbids it).
 """
 
@@ -39,7 +40,6 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "WorkloadSchedulingCycle": (True, ()),
     "WorkloadBasicPolicyDesiredCount": (False, ()),
 }
-NOT_BUILT = frozenset({"WorkloadBasicPolicyDesiredCount"})
 # Fields of `spec` that are dropped from new objects while a gate is off.
 DROPPED = {
     "parentCompositePodGroupName": "CompositePodGroup",
@@ -95,8 +95,6 @@ class Gates:
         for name, (_, needs) in KNOWN.items():
             if not self._on[name]:
                 continue
-            if name in NOT_BUILT:
-                raise ConfigProblem(_FLAG, f"{name} is a gate of Kubernetes that is not built here; leave it off")
             for needed in needs:
                 if not self._on[needed]:
                     raise ConfigProblem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from phalanx.base.clock import rfc3339
@@ -14,7 +15,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.crd import FINALIZER as CLEANUP
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.crd import CustomKinds
-from phalanx.local.api.gated_fields import FieldPath, exists, gated_fields, shown
+from phalanx.local.api.gated_fields import FieldPath, event_of, exists, gated_fields, is_controlled, shown
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
 from phalanx.local.api.managed_fields import FieldTracker
 from phalanx.local.api.metadata import (
@@ -74,7 +75,7 @@ class Changes:
         body = read_object(request, options)
         asked = gated_fields(body.obj)
         obj, entry = await self.create_object(request, options, body.obj)
-        warnings = body.warnings + self.warnings(request.kind, obj) + self.dropped(asked, obj)
+        warnings = body.warnings + self.warnings(request.kind, obj) + await self.dropped(request, asked, obj, entry)
         warnings += tuple(unknown(obj["metadata"].get("annotations")))
         return self.answer(request, obj, entry, 201, warnings)
 
@@ -82,13 +83,25 @@ class Changes:
         """What was written and means nothing here."""
         return self.custom.warnings(kind, obj) + not_evaluated(kind, obj)
 
-    def dropped(self, asked: list[FieldPath], obj: Json) -> tuple[str, ...]:
+    async def dropped(
+        self, request: Request, asked: list[FieldPath], obj: Json, entry: Entry | None
+    ) -> tuple[str, ...]:
         """What a gate that is off has taken from a new object: silently it would be another object."""
-        return tuple(
+        found = tuple(
             f"{shown(path)} is not stored: it needs the feature gate {DROPPED[str(path[-1])]}, which is off"
             for path in asked
             if not self.ctx.gates(DROPPED[str(path[-1])]) and not exists(obj, path)
         )
+        events = self.ctx.registry.by_path("", "v1", "events")
+        if not found or entry is None or events is None or is_controlled(obj):
+            return found  # what a controller makes is its owner's, who was told
+        kind, now = request.kind, self.ctx.clock.now()
+        event = event_of(kind.kind, api_version(kind.group, request.version.name), obj, found, now)
+        stamp_new(events, event["metadata"], event["metadata"]["namespace"], rfc3339(now), self.ctx.rng)
+        key = (events.storage_key, event["metadata"]["namespace"], event["metadata"]["name"])
+        with suppress(RevisionMismatch):
+            await self.put(events, key, event, 0)
+        return found
 
     async def create_object(
         self, request: Request, options: WriteOptions, obj: Json, *, applied: bool = False

@@ -1,9 +1,14 @@
-"""Fields of new objects that a feature gate may take away: of their spec, and of the templates in it."""
+"""Fields of new objects that a feature gate may take away: of their spec, and of the templates in it.
+
+Whoever writes such an object is told with a warning; whoever looks at it later, with an event.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from phalanx.base.clock import rfc3339
 from phalanx.model.gates import DROPPED
 
 Json = dict[str, Any]
@@ -38,6 +43,32 @@ def _look(node: Any, path: FieldPath, found: list[FieldPath]) -> None:
                 _look(node[name], (*path, name), found)
         if path[-1] != "spec" and "spec" in node:
             _look(node["spec"], (*path, "spec"), found)
+
+
+def is_controlled(obj: Json) -> bool:
+    return any(owner.get("controller") for owner in obj["metadata"].get("ownerReferences") or ())
+
+
+def event_of(kind: str, version: str, obj: Json, warnings: Sequence[str], now: float) -> Json:
+    """What the object's author was told when it came to be."""
+    meta, time = obj["metadata"], rfc3339(now)
+    namespace = meta.get("namespace") or "default"
+    about = {"apiVersion": version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
+    if "namespace" in meta:
+        about["namespace"] = namespace
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{meta['name'][:200]}.{meta['uid'][:8]}", "namespace": namespace},
+        "involvedObject": about,
+        "type": "Warning",
+        "reason": "FeatureGateOff",
+        "message": "; ".join(warnings)[:1000],
+        "source": {"component": "apiserver"},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }
 
 
 def exists(obj: Json, path: FieldPath) -> bool:

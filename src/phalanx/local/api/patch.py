@@ -91,7 +91,8 @@ class Patches:
             view = _in_version(request, made)
             asked = gated_fields(view)
             stored, new_entry = await changes.create_object(request, options, view, applied=True)
-            return changes.answer(request, stored, new_entry, 201, (*warnings, *changes.dropped(asked, stored)))
+            told = await changes.dropped(request, asked, stored, new_entry)
+            return changes.answer(request, stored, new_entry, 201, (*warnings, *told))
 
         def mutate(current: Json) -> Json:
             latest = changes.latest(request)
