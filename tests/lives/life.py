@@ -62,6 +62,7 @@ class Life:
     suspended: bool = False
     ended: bool = False
     excused: set[str] = field(default_factory=set)  # groups that lost members by themselves since they were whole
+    all_excused: bool = False  # whatever groups there are when it is looked at next
     fillers: int = 0
     completions: int = 0
     succeeded: int = 0  # pods of this run that are not made again
@@ -167,6 +168,9 @@ class Life:
         return self.kind == "CronJob" and began + RUN_SECONDS <= self.cluster.clock.now()
 
     def whole_or_nobody_new(self, before: Uids) -> None:
+        if self.all_excused:
+            self.excused.update(name for name, _, _ in self.gangs())
+            self.all_excused = False
         for name, minimum, members in self.gangs():
             bound = [pod for pod in members if pod["spec"].get("nodeName")]
             if len(bound) >= minimum:

@@ -54,6 +54,7 @@ class StatusWriter:
         self._wishes: dict[str, _Wish] = {}  # by uid
         self._order: asyncio.Queue[str] = asyncio.Queue()
         self._writing: dict[str, asyncio.Event] = {}
+        self._no_strategic: set[Resource] = set()  # the server said so: it is not asked again for every write
         # (uid, type) -> (status, since): a message that changes must not look like a transition
         self._since: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
 
@@ -141,6 +142,9 @@ class StatusWriter:
             status["conditions"] = list(wish.conditions.values())
         if wish.nominated is not None:
             status["nominatedNodeName"] = wish.nominated or None
+        if wish.resource in self._no_strategic:
+            await self._rewrite(wish)
+            return
         # The uid in the patch makes it fail on an object of the same name that is not ours.
         patch = {"metadata": {"uid": wish.uid}, "status": status}
         try:
@@ -156,10 +160,11 @@ class StatusWriter:
                 self._rng,
             )
         except UnsupportedMediaType:
+            self._no_strategic.add(wish.resource)
             await self._rewrite(wish)
 
     async def _rewrite(self, wish: _Wish) -> None:
-        """Groups that are custom resources have no strategic merge: read, merge by type, write."""
+        """Custom resources have no strategic merge: read, merge by type, write."""
         for attempt in range(5):
             obj = msgspec.json.decode(await self._client.get(wish.resource, wish.name, wish.namespace))
             if obj["metadata"]["uid"] != wish.uid:

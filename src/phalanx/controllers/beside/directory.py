@@ -154,7 +154,8 @@ class Directory:
             return True
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         begun = any(pod.spec.node_name and not pod.linked for pod in pods)
-        if begun and not any(is_ours(obj) for obj in self._groups.owned(owner)):
+        # One that is linked was so by us, before we were stopped, and waits for its group.
+        if begun and not any(pod.linked for pod in pods) and not any(is_ours(obj) for obj in self._groups.owned(owner)):
             return False
         self._enrolled.add(meta["uid"])
         return True
