@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from writing import DEPLOYMENTS, MERGE, PODS, STRATEGIC, World, deployment, pod
 
+from local_cluster import LocalCluster
 from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 
 NODE = {"target": {"kind": "Node", "name": "n1"}}
@@ -339,3 +340,81 @@ def test_a_status_write_changes_labels_of_those_kinds_where_kubernetes_lets_it(w
     owner = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]}
     found = world.patch(f"{PODS}/a/status", {"metadata": metadata | owner, "status": {"phase": "Running"}})
     assert found["metadata"]["labels"] == {"app": "a", "x": "1"} and "ownerReferences" not in found["metadata"]
+
+
+# -- parts of pods -----------------------------------------------------------------------------------------------
+
+
+def asking(world: World, **requests: str) -> str:
+    body = pod("p")
+    body["spec"]["containers"] = [{"name": "c", "image": "i", "resources": {"requests": requests}}]
+    world.create(PODS, body)
+    return f"{PODS}/p"
+
+
+def resize(world: World, path: str, **container: Any) -> Any:
+    patch = {"spec": {"containers": [{"name": "c", **container}]}, "metadata": {"labels": {"x": "y"}}}
+    return world.patch(f"{path}/resize", patch, STRATEGIC)
+
+
+def test_a_resize_changes_cpu_and_memory_and_nothing_else(world: World) -> None:
+    path = asking(world, cpu="1", memory="1Gi")
+    with pytest.raises(Invalid, match="pod updates may not change fields other than"):  # by the front door
+        world.patch(path, {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}}, STRATEGIC)
+    resized = resize(world, path, resources={"requests": {"cpu": "2"}}, image="other")
+    container = resized["spec"]["containers"][0]
+    assert container["resources"] == {"requests": {"cpu": "2", "memory": "1Gi"}} and container["image"] == "i"
+    assert resized["metadata"]["generation"] == 2 and "x" not in resized["metadata"]["labels"]
+    assert [found.get("subresource") for found in resized["metadata"]["managedFields"]][-1] == "resize"
+    for words, asked in (
+        ("Pod QOS Class may not change as a result of resizing", {"limits": {"cpu": "2", "memory": "1Gi"}}),
+        ("only cpu and memory resources are mutable", {"requests": {"ephemeral-storage": "1Gi"}}),
+        (r"spec.containers\[0\].resources.requests: Forbidden: resource requests cannot be removed",
+         {"requests": {"cpu": None}}),
+    ):  # fmt: skip
+        with pytest.raises(Invalid, match=words):
+            resize(world, path, resources=asked)
+    several = {"spec": {"containers": [{"name": "new", "image": "i"}]}}
+    with pytest.raises(Invalid, match="spec.containers: Forbidden: containers may not be added or removed on resize"):
+        world.patch(f"{path}/resize", several, STRATEGIC)
+
+
+def test_a_resize_keeps_to_limits_and_quotas(world: World) -> None:
+    path = asking(world, cpu="1")
+    ranges = "/api/v1/namespaces/ns/limitranges"
+    world.create(ranges, {"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Pod", "min": {"cpu": "500m"}}]}})
+    with pytest.raises(Forbidden, match="minimum cpu usage per Pod is 500m, but request is 250m"):
+        resize(world, path, resources={"requests": {"cpu": "250m"}})
+    quotas = "/api/v1/namespaces/ns/resourcequotas"
+    world.create(quotas, {"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "2"}}})
+    assert resize(world, path, resources={"requests": {"cpu": "2"}})["metadata"]["generation"] == 2
+    with pytest.raises(Forbidden, match="exceeded quota: q, requested: requests.cpu=1, used: requests.cpu=2"):
+        resize(world, path, resources={"requests": {"cpu": "3"}})
+
+
+def test_ephemeral_containers_come_and_stay_as_they_are(world: World) -> None:
+    path = asking(world, cpu="1")
+
+    def look(**container: Any) -> Any:
+        return world.patch(f"{path}/ephemeralcontainers", {"spec": {"ephemeralContainers": [container]}}, STRATEGIC)
+
+    made = look(name="shell", image="busybox:1", targetContainerName="c")
+    (container,) = made["spec"]["ephemeralContainers"]
+    assert container["imagePullPolicy"] == "IfNotPresent" and made["metadata"]["generation"] == 2
+    for words, asked in (
+        ('existing ephemeral containers "shell" may not be changed', {"name": "shell", "image": "other"}),
+        (r'spec.ephemeralContainers\[0\].name: Duplicate value: "c"', {"name": "c", "image": "i"}),
+        ('targetContainerName: Not found: "no"', {"name": "s", "image": "i", "targetContainerName": "no"}),
+        ("ports: Forbidden: cannot be set for an Ephemeral Container",
+         {"name": "s", "image": "i", "ports": [{"containerPort": 80}]}),
+    ):  # fmt: skip
+        with pytest.raises(Invalid, match=words):
+            look(**asked)
+    with pytest.raises(Invalid, match='existing ephemeral containers "shell" may not be removed'):
+        world.patch(f"{path}/ephemeralcontainers", {"spec": {"ephemeralContainers": None}})
+
+
+@pytest.mark.parametrize("door", ["exec", "attach", "portforward", "proxy"])
+def test_nothing_runs_in_a_pod_and_whoever_wants_in_is_told_so(server: LocalCluster, namespace: str, door: str) -> None:
+    reply = server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/{door}", command="ls")
+    assert reply.code == 400 and 'pod "p" is simulated: nothing runs in its containers' in reply.json["message"]

@@ -51,9 +51,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     assert ledger.shortage(amounts({"cpu": "1"})) is None
     short = ledger.shortage(amounts({"cpu": "1500m"}))
     assert short is not None and short.reason == "OutOfcpu"
-    assert short.message == (
-        "Pod was rejected: Node didn't have enough resource: cpu, requested: 1500, used: 3000, capacity: 4000"
-    )
+    assert short.message == ("Node didn't have enough resource: cpu, requested: 1500, used: 3000, capacity: 4000")
     short = ledger.shortage(amounts({"nvidia.com/gpu": "1"}))
     assert short is not None and short.reason == "OutOfnvidia.com/gpu" and "capacity: 0" in short.message
 

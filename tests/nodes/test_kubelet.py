@@ -492,3 +492,62 @@ def test_a_status_tells_which_spec_it_is_about() -> None:
             assert ready["observedGeneration"] == found["metadata"]["generation"]
 
     asyncio.run(scenario())
+
+
+def test_a_running_pod_grows_where_its_node_has_room_and_waits_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.local.nodes.kubelet.RESIZE_SECONDS", 0.05)
+
+    def allocated(cpu: str) -> Callable[[Json], bool]:
+        return lambda body: body["status"]["containerStatuses"][0].get("allocatedResources") == {"cpu": cpu}
+
+    def pending(reason: str) -> Callable[[Json], bool]:
+        return lambda body: any(
+            (found["type"], found.get("reason")) == ("PodResizePending", reason)
+            for found in body["status"].get("conditions") or ()
+        )
+
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            size = int(
+                json.loads(await cluster.client.get(cluster.resource("Node"), NODE))["status"]["capacity"]["cpu"]
+            )
+
+            async def resize(name: str, cpu: int) -> None:
+                patch = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}]}}
+                kind = "application/strategic-merge-patch+json"
+                await cluster.client.patch(
+                    cluster.resource("Pod"), name, patch, "default", patch_type=kind, subresource="resize"
+                )
+
+            await bound(cluster, "p", cpu="1")
+            await bound(cluster, "q", cpu=str(size - 3))
+            for name in "pq":
+                await cluster.until("Pod", name, when=phase("Running"))
+            await resize("p", 2)
+            grown = await cluster.until("Pod", "p", when=allocated("2"))
+            assert grown["status"]["observedGeneration"] == 2
+            await resize("p", size + 1)
+            body = await cluster.until("Pod", "p", when=pending("Infeasible"))
+            assert "Node didn't have enough resource: cpu, requested:" in str(body["status"]["conditions"])
+            await resize("p", 4)
+            await cluster.until("Pod", "p", when=pending("Deferred"))
+            await cluster.client.delete(cluster.resource("Pod"), "q", "default", grace_seconds=0)
+            body = await cluster.until("Pod", "p", when=allocated("4"))
+            assert "PodResizePending" not in conditions(body)
+
+    asyncio.run(scenario())
+
+
+def test_a_debugging_container_runs_as_far_as_anything_does() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p")
+            await cluster.until("Pod", "p", when=phase("Running"))
+            patch = {"spec": {"ephemeralContainers": [{"name": "shell", "image": "busybox"}]}}
+            await cluster.client.patch(
+                cluster.resource("Pod"), "p", patch, "default", subresource="ephemeralcontainers"
+            )
+            body = await cluster.until("Pod", "p", when=lambda body: body["status"].get("ephemeralContainerStatuses"))
+            assert body["status"]["ephemeralContainerStatuses"][0]["state"]["running"]
+
+    asyncio.run(scenario())

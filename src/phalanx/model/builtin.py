@@ -61,7 +61,7 @@ def _core() -> Iterator[Kind]:
                 generation=False, verbs=("create", "delete", "get", "list", "patch", "update", "watch"))  # fmt: skip
     yield _kind("Node", namespaced=False, short_names=("no",), subresources=_STATUS, generation=False)
     yield _kind("Pod", short_names=("po",), categories=("all",),
-                subresources=frozenset({"status", "binding", "eviction", "log"}))  # fmt: skip
+                subresources=_STATUS | {"binding", "eviction", "log", "ephemeralcontainers", "resize"})  # fmt: skip
     yield _kind("ConfigMap", short_names=("cm",), generation=False)
     yield _kind("Secret", generation=False)
     yield _kind("Service", short_names=("svc",), categories=("all",), subresources=_STATUS, generation=False,
@@ -214,7 +214,7 @@ def _served(gates: Gates) -> tuple[Kind, ...]:
 
 _HOOKS = (
     "default", "prepare_create", "prepare_update", "prepare_status",
-    "validate_create", "validate_update", "validate_status", "validate_name",
+    "validate_create", "validate_update", "validate_status", "validate_name", "parts",
 )  # fmt: skip
 
 

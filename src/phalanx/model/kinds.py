@@ -62,6 +62,14 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A subresource that speaks the kind of its object and writes a part of it (`pods/resize`)."""
+
+    only: Callable[[Json, Json], Json]  # (new, old) -> old with what of the new object this part may change
+    errors: Callable[[Json, Json], list[FieldError]]  # (new, old), in place of `validate_update`
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     kind: str
     group: str
@@ -85,6 +93,7 @@ class Kind:
     create_on_update: bool = False  # PUT may create (leases, events, …)
     strategic: bool = True  # strategic merge patch offered (false for custom resources: 415)
     zeros: Json = field(default_factory=dict)  # what every stored object has at least (model.zeros)
+    parts: Mapping[str, Part] = field(default_factory=dict)  # by subresource
     status_writes: tuple[str, ...] = ()  # metadata that a write to the status subresource may change, too
     warning: str = ""  # told to everybody who writes one
     stored: bool = True  # false: asked and answered in one request, nothing is kept (reviews, Binding)

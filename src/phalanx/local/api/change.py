@@ -46,11 +46,14 @@ OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
 LARGE_BODY = 64 << 10  # of a request that is worth a look at its size before everything else
 MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
 BEYOND = frozenset((MUTATING, VALIDATING, LIMIT_RANGES, QUOTAS))
-HOOKED = frozenset(("", "status", "approval"))  # subresources that speak the kind of their object
+HOOKED = frozenset(
+    ("", "status", "approval", "resize", "ephemeralcontainers")
+)  # subresources that speak the kind of their object
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
 
+Validate = Callable[[Json, Json], list[FieldError]]
 Mutate = Callable[[Json], Json]  # the stored object in the client's version (a private copy) -> what it shall become
 
 
@@ -226,6 +229,7 @@ class Changes:
         self, request: Request, options: WriteOptions, new: Json, entry: Entry, *, applied: bool
     ) -> tuple[Json, Entry | None]:
         kind, status = request.kind, request.subresource in ("status", "approval")
+        part = kind.parts.get(request.subresource)
         old = self._stored(kind, entry)
         self.check_preconditions(kind, request.name, metadata_of(new), old["metadata"])
         new = self.to_storage(kind, request.version, new)
@@ -234,13 +238,8 @@ class Changes:
         metadata, before = metadata_of(new), old["metadata"]
         keep_system_fields(metadata, before)
         metadata["resourceVersion"] = before["resourceVersion"]
-        if status:
-            if request.subresource == "approval":
-                new = decision_only(new, old)
-            new = status_only(kind, new, old)
-            metadata = new["metadata"]
-        elif "status" in kind.subresources:
-            keep_status(new, old)
+        new = within(request, new, old)
+        metadata = new["metadata"]
         hooked = self.beyond and request.subresource in HOOKED and self.webhooks.active
         if hooked:
             new = await self.webhooks.mutate(Admitted(request, "UPDATE", new, old, options.dry_run))
@@ -257,12 +256,16 @@ class Changes:
                 kind.prepare_update(new, old)
             self.custom.prepare_update(kind, new, old)
             bump_generation(kind, new, old)
-        validate = kind.validate_status if status else kind.validate_update or meta.on_update
+        validate: Validate | None = part.errors if part is not None else kind.validate_update or meta.on_update
+        if status:
+            validate = kind.validate_status
         if validate is not None:
             self.reject(kind, request.name, validate(new, old))
         self.fill_zeros(kind, new)
         if hooked:
             await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
+        if self.beyond and part is not None:
+            self.admission.within_limits(kind, new, request.namespace)
         if self.beyond and not status:
             self.quotas.check(kind, new, request.namespace)
         if new == old:
@@ -449,6 +452,19 @@ def _builder(obj: Json) -> Callable[[int], bytes]:
         return encode(obj)
 
     return build
+
+
+def within(request: Request, new: Json, old: Json) -> Json:
+    """What the request may change, through its subresource or without one, over what stands."""
+    kind = request.kind
+    if request.subresource in ("status", "approval"):
+        return status_only(kind, decision_only(new, old) if request.subresource == "approval" else new, old)
+    part = kind.parts.get(request.subresource)
+    if part is not None:
+        return part.only(new, old)
+    if "status" in kind.subresources:
+        keep_status(new, old)
+    return new
 
 
 def status_only(kind: Kind, new: Json, old: Json) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phalanx.base.errors import MethodNotAllowed, NotFound
+from phalanx.base.errors import BadRequest, MethodNotAllowed, NotFound
 from phalanx.local.api.request import query_flag
 from phalanx.model.kinds import Kind, Registry, Version
 
@@ -48,6 +48,9 @@ def parse(path: str) -> Route | None:
     return Route(group, version, rest[0], namespace, rest[1], rest[2], watch)
 
 
+NOTHING_RUNS = ("exec", "attach", "portforward", "proxy")  # what leads into a container
+
+
 def resolve(registry: Registry, route: Route) -> tuple[Kind, Version]:
     """The kind behind a route; NotFound when it is not served there."""
     kind = registry.by_path(route.group, route.version, route.plural)
@@ -59,6 +62,9 @@ def resolve(registry: Registry, route: Route) -> tuple[Kind, Version]:
     elif route.namespace:
         raise NotFound(UNKNOWN)
     if route.subresource and route.subresource not in kind.subresources:
+        if kind.storage_key == "pods" and route.subresource in NOTHING_RUNS:
+            what = f'pod "{route.name}" is simulated: nothing runs in its containers'
+            raise BadRequest(f"{what}, so there is no {route.subresource}")
         raise NotFound(UNKNOWN)
     return kind, kind.version(route.version)
 

@@ -8,7 +8,7 @@ one to the store waits, so a write without preconditions never loses a race.
 from __future__ import annotations
 
 from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed
-from phalanx.local.api.change import Changes
+from phalanx.local.api.change import HOOKED, Changes
 from phalanx.local.api.context import Context
 from phalanx.local.api.delete import Deletes
 from phalanx.local.api.patch import Patches
@@ -50,7 +50,7 @@ class Writer:
             if request.kind.kind == "Binding":
                 return await self._subresources.bind(request)
             return review(request, self._changes)
-        if request.subresource not in ("", "status", "approval"):
+        if request.subresource not in HOOKED:
             return await self._subresources.handle(request)
         match request.verb:
             case "create":

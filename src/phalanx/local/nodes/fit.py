@@ -107,10 +107,11 @@ class Shortage:
     def message(self) -> str:
         unit = NANO // 1000 if self.resource == "cpu" else NANO  # cpu is told in thousandths
         told = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
-        return (
-            f"Pod was rejected: Node didn't have enough resource: {self.resource}, "
-            f"requested: {told[0]}, used: {told[1]}, capacity: {told[2]}"
-        )
+        return f"{self.short}, requested: {told[0]}, used: {told[1]}, capacity: {told[2]}"
+
+    @property
+    def short(self) -> str:
+        return f"Node didn't have enough resource: {self.resource}"
 
 
 @dataclass(slots=True)
@@ -133,6 +134,15 @@ class Ledger:
         for name in _in_order(requests):
             capacity, used = self.allocatable.get(name, 0), self.used.get(name, 0)
             if requests[name] > capacity - used:
+                return Shortage(name, requests[name], used, capacity)
+        return None
+
+    def shortage_for(self, uid: str, requests: Amounts) -> Shortage | None:
+        """What a pod that is here already lacks to grow to this; `used` is what the others use."""
+        held = self.pods.get(uid, {})
+        for name in _in_order(requests) if self.allocatable else ():
+            capacity, used = self.allocatable.get(name, 0), self.used.get(name, 0) - held.get(name, 0)
+            if requests[name] > max(capacity - used, held.get(name, 0)):
                 return Shortage(name, requests[name], used, capacity)
         return None
 

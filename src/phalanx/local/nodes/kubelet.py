@@ -38,6 +38,7 @@ from phalanx.local.nodes.views import (
 
 PODS = Resource("", "v1", "pods", "Pod")
 LONGEST_BACKOFF = 300.0
+RESIZE_SECONDS = 10.0  # until a pod that asks for more than its node has left is looked at again
 MANAGER = "kubelet"
 
 Place = tuple[str, str]  # (namespace, name) of a pod
@@ -94,6 +95,7 @@ class Run:
     stop_at: float = 0.0
     stop_code: int = 0
     grace: int | None = None  # with which it was told to
+    deferred: bool = False  # asks for more than its node has left
     over: bool = False  # a final phase was written
     deleted: bool = False
 
@@ -297,9 +299,11 @@ class SimulatedKubelet:
             pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
         ):
             await self._write(place, pod, pod_status.readiness(pod, rfc3339(now)))
-        elif pod.status.observed_generation < pod.metadata.generation:
-            await self._write(place, pod, {})  # a new spec, which changes nothing of what is simulated
-        dues: list[float] = []
+        elif run.deferred or pod.status.observed_generation < pod.metadata.generation:
+            status = self._new_spec(pod, run, now)
+            if status or pod.status.observed_generation < pod.metadata.generation:
+                await self._write(place, pod, status)
+        dues: list[float] = [now + RESIZE_SECONDS] if run.deferred else []
         limit = pod.spec.active_deadline_seconds
         if limit is not None:
             deadline = run.pod_started + self._real(limit)
@@ -322,6 +326,29 @@ class SimulatedKubelet:
             dues.append(end)
         if dues:
             self._wake(place, min(dues))
+
+    def _new_spec(self, pod: KubeletPod, run: Run, now: float) -> dict[str, Any]:
+        """What another spec changes: ephemeral containers, and what its containers ask for, if the node has that."""
+        status = pod_status.looked_into(pod, rfc3339(now))
+        requests, ledger = pod_requests(pod), run.node.ledger
+        if requests == ledger.pods.get(run.uid, requests):
+            if run.deferred:  # taken back
+                run.deferred = False
+                return status | pod_status.resized(pod, rfc3339(run.started), run.restarts)
+            return status
+        short = ledger.shortage_for(run.uid, requests)
+        if short is None:
+            ports = ledger.ports.get(run.uid, ())
+            ledger.give_back(run.uid)
+            ledger.take(run.uid, requests, ports)
+            run.deferred = False
+            return status | pod_status.resized(pod, rfc3339(run.started), run.restarts)
+        if run.deferred and pod.status.observed_generation == pod.metadata.generation:
+            return status  # said already
+        run.deferred = True
+        never = short.requested > short.capacity
+        reason, message = ("Infeasible", short.message) if never else ("Deferred", short.short)
+        return status | pod_status.not_resized(rfc3339(now), reason, message)
 
     async def _exit(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
         """The containers ended by themselves."""

@@ -9,6 +9,7 @@ from phalanx.local.nodes.views import KubeletPod
 from phalanx.model.objects.pod import Container
 
 Json = dict[str, Any]
+RESIZE_PENDING = "PodResizePending"
 
 
 def pod_ip(pod: KubeletPod, host_ip: str) -> str:
@@ -29,7 +30,7 @@ def _condition(type_: str, status: bool, now: str, reason: str = "", message: st
 
 
 def _container(pod: KubeletPod, container: Container, state: Json, ready: bool, restarts: int, last: Json) -> Json:
-    return {
+    status: Json = {
         "name": container.name,
         "image": container.image,
         "imageID": container.image,
@@ -40,6 +41,12 @@ def _container(pod: KubeletPod, container: Container, state: Json, ready: bool, 
         "state": state,
         "lastState": last,
     }
+    if pod.metadata.generation > 1 and container.resources.requests:
+        # Elsewhere every status has them; here only where somebody may have changed them.
+        given = {"requests": container.resources.requests, "limits": container.resources.limits}
+        status["allocatedResources"] = container.resources.requests
+        status["resources"] = {name: amounts for name, amounts in given.items() if amounts}
+    return status
 
 
 def _terminated(code: int, started: str, now: str) -> Json:
@@ -59,6 +66,26 @@ def _init_containers(pod: KubeletPod, state: Json, started: str, now: str, runni
         else:
             statuses.append(_container(pod, container, _terminated(0, started, now), True, 0, {}))
     return {"initContainerStatuses": statuses} if statuses else {}
+
+
+def resized(pod: KubeletPod, started: str, restarts: int) -> Json:
+    """What its containers ask for now is theirs."""
+    pending = {"$patch": "delete", "type": RESIZE_PENDING}
+    return {
+        "conditions": [pending],
+        "containerStatuses": _containers(pod, {"running": {"startedAt": started}}, True, restarts),
+    }
+
+
+def not_resized(now: str, reason: str, message: str) -> Json:
+    return {"conditions": [_condition(RESIZE_PENDING, True, now, reason, message)]}
+
+
+def looked_into(pod: KubeletPod, now: str) -> Json:
+    """Its ephemeral containers run; nothing runs in them."""
+    state = {"running": {"startedAt": now}}
+    statuses = [_container(pod, container, state, False, 0, {}) for container in pod.spec.ephemeral_containers or ()]
+    return {"ephemeralContainerStatuses": statuses} if statuses else {}
 
 
 def readiness(pod: KubeletPod, now: str) -> Json:

@@ -27,7 +27,7 @@ def unsuitable(pod: KubeletPod, node: KubeletNode) -> tuple[str, str] | None:
 
 def no_room(ledger: Ledger, requests: Amounts, ports: tuple[HostPort, ...]) -> tuple[str, str] | None:
     if shortage := ledger.shortage(requests):
-        return shortage.reason, shortage.message
+        return shortage.reason, f"Pod was rejected: {shortage.message}"
     if ports and ledger.ports_taken(ports):
         why = "node(s) didn't have free ports for the requested pod ports"
         return "NodePorts", f"Pod was rejected: Predicate NodePorts failed: {why}"

@@ -67,6 +67,7 @@ class Spec(Struct, frozen=True, gc=False):
     node_name: str = ""
     containers: list[KubeletContainer] = msgspec.field(default_factory=list)
     init_containers: list[KubeletContainer] | None = None
+    ephemeral_containers: list[KubeletContainer] | None = None
     overhead: Resources | None = None
     resources: ResourceRequirements | None = None
     restart_policy: str = "Always"

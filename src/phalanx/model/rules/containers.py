@@ -277,8 +277,34 @@ def errors_of(spec: Json, path: str) -> list[FieldError]:
             if container.get(field) is not None:
                 text = "may not be set for init containers without restartPolicy=Always"
                 errors.append(forbidden(f"{at}.{field}", text))
+    if spec.get("ephemeralContainers"):
+        errors += _ephemeral(spec, path, known, claims, seen)
     if spec.get("hostNetwork"):
         errors += _host_network(spec, path)
+    return errors
+
+
+def _ephemeral(spec: Json, path: str, known: set[str], claims: set[str], seen: set[str]) -> list[FieldError]:
+    """Containers that somebody looks into a running pod with; they serve nobody."""
+    errors: list[FieldError] = []
+    others = set(seen)
+    for index, container in enumerate(spec["ephemeralContainers"]):
+        at = f"{path}.ephemeralContainers[{index}]"
+        errors += _container(container, at, known, claims) + _only_once(container, at, seen)
+        target = container.get("targetContainerName")
+        if target and target not in others:
+            errors.append(not_found(f"{at}.targetContainerName", target))
+        errors += [
+            forbidden(f"{at}.{field}", "cannot be set for an Ephemeral Container")
+            for field in ("ports", "resources", *_SIDECAR_ONLY)
+            if container.get(field)
+        ]
+        for place, mount in enumerate(container.get("volumeMounts") or ()):
+            errors += [
+                forbidden(f"{at}.volumeMounts[{place}].{field}", "cannot be set for an Ephemeral Container")
+                for field in ("subPath", "subPathExpr")
+                if mount.get(field)
+            ]
     return errors
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.model.kinds import FieldError, Json
+from phalanx.model.kinds import FieldError, Json, Part
 
 Errors = list[FieldError]
 
@@ -23,6 +23,7 @@ class Rules:
     validate_update: Callable[[Json, Json], Errors] | None = None  # (new, old)
     validate_status: Callable[[Json, Json], Errors] | None = None  # (new, old)
     validate_name: Callable[[str], list[str]] | None = None
+    parts: Mapping[str, Part] = field(default_factory=dict)  # by subresource
     selectable: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
     from_storage: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)
     to_storage: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, forbidden, immutable, invalid
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules import meta, placement, podspec, podspec_defaults, resources
+from phalanx.model.rules import meta, placement, pod_parts, podspec, podspec_defaults, resources
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.groupparts import same
 
@@ -213,4 +213,5 @@ def rules(gates: Gates) -> Rules:
         validate_create=_create_errors,
         validate_update=_update_errors,
         validate_status=_status_errors,
+        parts=pod_parts.PARTS,
     )

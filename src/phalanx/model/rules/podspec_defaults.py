@@ -25,7 +25,7 @@ def pod_spec(spec: Json, *, pod: bool) -> None:
     elif spec.get("serviceAccount") and not spec.get("serviceAccountName"):
         spec["serviceAccountName"] = spec["serviceAccount"]
     host_network = bool(spec.get("hostNetwork"))
-    for field in ("containers", "initContainers"):
+    for field in ("containers", "initContainers", "ephemeralContainers"):
         for item in spec.get(field) or ():
             container(item, pod=pod, host_network=host_network)
     if pod and spec.get("resources"):
