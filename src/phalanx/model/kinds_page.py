@@ -21,10 +21,7 @@ ANSWERED = "answered"  # a question: nothing is kept
 DOES: dict[str, tuple[str, str]] = {
     "namespaces": (ENFORCED, "deletion takes everything along, pods first"),
     "nodes": (SIMULATED, "with the label `simulation.phalanx.dev/simulated`; others are left alone"),
-    "pods": (
-        SIMULATED,
-        "no containers: phases, restarts, grace periods and exit codes as annotations say; resized as far as nodes have room",
-    ),
+    "pods": (SIMULATED, "no containers: phases, restarts, grace and exit codes as annotations say; resized in place"),
     "configmaps": (STORED, "nothing mounts them; sizes, keys and `immutable` are checked"),
     "secrets": (STORED, "nothing mounts them; types and `immutable` are checked"),
     "services": (STORED, "addresses and node ports are given out once each; nothing routes"),
