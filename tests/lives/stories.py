@@ -64,6 +64,11 @@ class Story:
         """Whether the cluster serves groups itself; else they are custom resources."""
         return not self.variant.beside or random.Random(f"{self.name} {self.seed} native").random() < 0.5
 
+    @property
+    def where(self) -> tuple[object, ...]:
+        """Stories of the same place are told on one cluster."""
+        return self.variant.beside, self.native, self.variant.definitions
+
     def broken(self, how: object) -> Broken:
         return Broken(f"{self.name} {json.dumps(self.like)}, seed {self.seed}: {' > '.join(self.told)}: {how}")
 
@@ -161,20 +166,18 @@ async def _start(cluster: SimulatedCluster, variant: Variant, crash: Crash) -> N
 def tell_all(kind: str, seeds: Sequence[int]) -> list[str]:
     """What breaks, of the stories of these seeds: the variants of the kind take turns."""
     names = kinds()[kind]
+    stories = [Story.draw(names[seed % len(names)], seed) for seed in seeds]
     broken: list[str] = []
-    for turn, name in enumerate(names):
-        own = [seed for seed in seeds if seed % len(names) == turn]
-        stories = [Story.draw(name, seed) for seed in own]
-        for native in (True, False):
-            left = [story for story in stories if story.native is native]
-            while left:
-                together, left = left[:ON_ONE_CLUSTER], left[ON_ONE_CLUSTER:]
-                try:
-                    tell(together)
-                except Broken as how:
-                    last = sum("leave" in story.told for story in together)
-                    broken.append(_shortest([story.seed for story in together[: last + 1]], name, str(how)))
-                    left = together[last + 1 :] + left
+    for where in dict.fromkeys(story.where for story in stories):
+        left = [story for story in stories if story.where == where]
+        while left:
+            together, left = left[:ON_ONE_CLUSTER], left[ON_ONE_CLUSTER:]
+            try:
+                tell(together)
+            except Broken as how:
+                last = sum("leave" in story.told for story in together)
+                broken.append(_shortest(together[: last + 1], str(how)))
+                left = together[last + 1 :] + left
     return broken
 
 
@@ -183,9 +186,9 @@ def live(name: str, seed: int, events: Sequence[str] | None = None, like: Json |
     tell([Story.draw(name, seed, events, like)])
 
 
-def _shortest(seeds: Sequence[int], name: str, how: str) -> str:
-    """The shortest story found that breaks as the last of these seeds did: alone, or after as few others as can be."""
-    seed = seeds[-1]
+def _shortest(stories: Sequence[Story], how: str) -> str:
+    """The shortest story found that breaks as the last of these did: alone, or after as few others as can be."""
+    name, seed = stories[-1].name, stories[-1].seed
     events = Story.draw(name, seed).events
     try:
         live(name, seed)
@@ -193,13 +196,14 @@ def _shortest(seeds: Sequence[int], name: str, how: str) -> str:
         how = str(broken)
     else:
         before = 1
-        while before < len(seeds):
+        while before < len(stories):
+            earlier = [f"{story.name} {story.seed}" for story in stories[-1 - before : -1]]
             try:
-                tell([Story.draw(name, one) for one in seeds[-1 - before :]])
+                tell([Story.draw(story.name, story.seed) for story in stories[-1 - before :]])
             except Broken as broken:
-                return f"after the stories of seeds {list(seeds[-1 - before : -1])} on the same cluster: {broken}"
+                return f"after {', '.join(earlier)} on the same cluster: {broken}"
             before *= 2
-        return f"after the stories of seeds {list(seeds[:-1])} on the same cluster: {how}"
+        return f"after {', '.join(f'{story.name} {story.seed}' for story in stories[:-1])} on the same cluster: {how}"
     index = 0
     while index < len(events):
         fewer = [*events[:index], *events[index + 1 :]]

@@ -16,9 +16,9 @@ from variants import kinds
 
 from phalanx.model.groups import forest
 
-SEQUENCES = int(os.environ.get("LIVES_SEQUENCES", "15"))
+SEQUENCES = int(os.environ.get("LIVES_SEQUENCES", "100"))
 FIRST = int(os.environ.get("LIVES_SEED", "0"))
-AT_ONCE = 100  # in one test, so that several processes share the work and none may take for ever
+AT_ONCE = 50  # in one test, so that several processes share the work and none may take for ever
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEQUENCES, AT_ONCE))
