@@ -129,34 +129,7 @@ class World:
         for life in range(1 + (self.rng.random() < 0.5)):
             if life:
                 self.crash()
-            clients = [asyncio.ensure_future(self.client(life * CLIENTS + i)) for i in range(CLIENTS)]
-            watcher = asyncio.ensure_future(self.watcher())
-            dies = self.rng.randrange(5, 60) if life == 0 and self.rng.random() < 0.5 else 1 << 30
-            turns = 0
-            while not all(client.done() for client in clients):
-                await asyncio.sleep(0)
-                turns += 1
-                if turns == dies:
-                    break
-                if self.rng.random() < 0.3:
-                    self.disk.step(refuse=self.rng.random() < 0.05)
-            if turns == dies:
-                self.copy()  # what is on the disk now is all that survives
-            for task in clients:
-                if not task.done():
-                    task.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
-            for task in clients:
-                if not task.cancelled() and task.exception() is not None:
-                    raise task.exception()  # type: ignore[misc]
-            if turns != dies:
-                self.disk.step()
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                self.copy()
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
-            await self.store.close()
+            await self.live(life)
         self.crash()
         self.events += [
             event for event in self.told(self.known) if int(event[2][1]) > int(self.known)
@@ -165,6 +138,36 @@ class World:
         self.listed(final, await self.api.handle(self.request("list")))
         final.answered = self.tick()
         self.history.append(final)
+        await self.store.close()
+
+    async def live(self, life: int) -> None:
+        """Until all clients have done what they wanted, or the process dies in the middle of it."""
+        clients = [asyncio.ensure_future(self.client(life * CLIENTS + i)) for i in range(CLIENTS)]
+        watcher = asyncio.ensure_future(self.watcher())
+        dies = self.rng.randrange(5, 60) if life == 0 and self.rng.random() < 0.5 else 1 << 30
+        turns = 0
+        while not all(client.done() for client in clients):
+            await asyncio.sleep(0)
+            turns += 1
+            if turns == dies:
+                break
+            if self.rng.random() < 0.3:
+                self.disk.step(refuse=self.rng.random() < 0.05)
+        if turns == dies:
+            self.copy()  # what is on the disk now is all that survives
+        for task in clients:
+            task.cancel()  # nothing to one that is done
+        await asyncio.gather(*clients, return_exceptions=True)
+        for task in clients:
+            if not task.cancelled() and task.exception() is not None:
+                raise task.exception()  # type: ignore[misc]
+        if turns != dies:
+            self.disk.step()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.copy()
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
         await self.store.close()
 
     def copy(self) -> None:

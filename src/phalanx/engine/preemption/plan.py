@@ -57,6 +57,53 @@ class _Best:
         return self.value
 
 
+class _Seating:
+    """What has to go so that members can sit somewhere: a price for each choice of domains, and the search in one."""
+
+    def __init__(self, problem: PreemptionProblem, domains: Domains, freeing: Freeing, branching: Branching) -> None:
+        self._domains, self._freeing, self.branching = domains, freeing, branching
+        self._members = sum(leaf.need for leaf in leaves(problem.placement.root))
+        self._scopes: dict[int, Situation] = {}  # by the root's own node set
+        self._clusters: dict[tuple[FreedSeat, ...], list[tuple[object, Contest]]] = {}
+        self.too_large = False  # prices are too low: something could not be counted
+
+    def clusters(self, seats: tuple[FreedSeat, ...]) -> list[tuple[object, Contest]]:
+        if seats not in self._clusters:
+            self._clusters[seats] = [(self._name(part), cluster) for part, cluster in self._domains.clusters(seats)]
+        return self._clusters[seats]
+
+    def _name(self, seats: tuple[FreedSeat, ...]) -> object:
+        """Equal leaves are the same to a covering."""
+        return tuple(sorted((self._domains.kind(self._domains.leaves[s.leaf])[:2], s.area) for s in seats))
+
+    def price(self, seats: tuple[FreedSeat, ...]) -> float | None:
+        """No less than this has to go; None: it does not fit, whoever goes."""
+        total = 0.0
+        area = self._domains.top(seats[0].area)
+        if area not in self._scopes:
+            scope = self._freeing.scope(area, self._domains.areas[area], self._members)
+            self._scopes[area] = Situation(self._freeing, scope, Stand())
+        for name, cluster in self.clusters(seats):
+            try:
+                found = self.branching.cover(name, cluster, self._scopes[area])
+            except TooManyWays:
+                self.too_large = True
+                continue
+            if found is None:
+                return None
+            total += found.price
+        return total
+
+    def look(self, seats: tuple[FreedSeat, ...], effort: Effort, best: _Best) -> None:
+        """Search these domains for something cheaper."""
+        self.branching.effort = effort
+        tasks = self.clusters(seats)
+        nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
+        claims = sum(n for _, cluster in tasks for _, n in cluster.claims)
+        exact = self._freeing.scope(("choice", nodes.tobytes()), nodes, claims)
+        self.branching.run(tasks, exact, best.value, best.offer)
+
+
 class Planner:
     def __init__(self, problem: PreemptionProblem) -> None:
         self.problem = problem
@@ -151,59 +198,12 @@ class Planner:
 
     def _search(self, prices: Prices, threshold: int, known: frozenset[int] | None) -> Solved | None:
         freeing = Freeing(self.problem, prices, threshold)
-        effort = Effort(self.problem.budget)
-        branching = Branching(freeing, effort)
-        members = sum(leaf.need for leaf in leaves(self.problem.placement.root))
-        scopes: dict[int, Situation] = {}  # by the root's own node set
-        memo: dict[tuple[FreedSeat, ...], list[tuple[object, Contest]]] = {}
-        too_large = False
-
-        def clusters(seats: tuple[FreedSeat, ...]) -> list[tuple[object, Contest]]:
-            if seats not in memo:
-                memo[seats] = [(self._name(part), cluster) for part, cluster in self.domains.clusters(seats)]
-            return memo[seats]
-
-        def price(seats: tuple[FreedSeat, ...]) -> float | None:
-            nonlocal too_large
-            total = 0.0
-            area = self.domains.top(seats[0].area)
-            if area not in scopes:
-                scope = freeing.scope(area, self.domains.areas[area], members)
-                scopes[area] = Situation(freeing, scope, Stand())
-            for name, cluster in clusters(seats):
-                try:
-                    found = branching.cover(name, cluster, scopes[area])
-                except TooManyWays:
-                    too_large = True
-                    continue
-                if found is None:
-                    return None
-                total += found.price
-            return total
-
+        branching = Branching(freeing, Effort(self.problem.budget))
+        seating = _Seating(self.problem, self.domains, freeing, branching)
         best = _Best(self.problem.units, prices, self.order)
-        bound = INFINITE
         if known is not None:
             best.offer(known)
-        choices = Choices(self.domains, price, MAX_CHOICES)
-        for choice in choices.run(self.problem.placement.root):
-            if prices.proved(choice.bound) >= best.value:
-                break
-            if effort.over:
-                bound = min(bound, choice.bound)
-                break
-            part = Effort(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
-            branching.effort = part
-            tasks = clusters(choice.seats)
-            nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
-            exact = freeing.scope(("choice", nodes.tobytes()), nodes, sum(n for _, c in tasks for _, n in c.claims))
-            branching.run(tasks, exact, best.value, best.offer)
-            effort.used = part.used
-            if part.truncated:
-                bound = min(bound, choice.bound)
-        if choices.cut:
-            bound = min(bound, choices.floor)
-        self.used += effort.used
+        bound = self._choose(seating, best, prices)
         if best.evicted is None:
             fallback = self._fallback(freeing, branching)
             if fallback is None:
@@ -211,14 +211,27 @@ class Planner:
             best.offer(fallback)
         assert best.evicted is not None
         value = best.value
-        bound = min(bound, value)
-        if too_large or freeing.truncated:
-            bound = 0.0
+        bound = 0.0 if seating.too_large or freeing.truncated else min(bound, value)
         return Solved(best.evicted, value, max(0.0, min(value, prices.proved(bound))), prices)
 
-    def _name(self, seats: tuple[FreedSeat, ...]) -> object:
-        """Equal leaves are the same to a covering."""
-        return tuple(sorted((self.domains.kind(self.domains.leaves[s.leaf])[:2], s.area) for s in seats))
+    def _choose(self, seating: _Seating, best: _Best, prices: Prices) -> float:
+        """Offers what is found to `best`; answers what no choice that was not looked at to its end undercuts."""
+        bound = INFINITE
+        effort = seating.branching.effort
+        choices = Choices(self.domains, seating.price, MAX_CHOICES)
+        for choice in choices.run(self.problem.placement.root):
+            if prices.proved(choice.bound) >= best.value:
+                break
+            if effort.over:
+                bound = min(bound, choice.bound)
+                break
+            part = Effort(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
+            seating.look(choice.seats, part, best)
+            effort.used = part.used
+            if part.truncated:
+                bound = min(bound, choice.bound)
+        self.used += effort.used
+        return min(bound, choices.floor) if choices.cut else bound
 
     def _fallback(self, freeing: Freeing, branching: Branching) -> frozenset[int] | None:
         """Place on everything evictable gone, then put back whom that placement does not need."""

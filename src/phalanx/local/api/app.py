@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -182,15 +182,7 @@ class App:
         )
         if watched:
             self._authorize(record, user, attributes_of(request))
-        for name, value in scope["headers"]:
-            if name == b"accept":
-                request.accept = value.decode("latin-1")
-            elif name == b"content-type":
-                request.content_type = value.decode("latin-1")
-            elif name == b"user-agent":
-                request.user_agent = value.decode("latin-1")
-            elif name == b"content-length" and value.isdigit() and int(value) > self._limits.body_bytes:
-                raise too_large(self._limits.body_bytes)
+        self._read_headers(request, scope["headers"])
         if method in WITH_BODY:
             request.body = await self._body(receive)
         try:
@@ -202,6 +194,17 @@ class App:
             raise
         self.metrics.count(request, answer.code)
         return answer
+
+    def _read_headers(self, request: Request, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        for name, value in headers:
+            if name == b"accept":
+                request.accept = value.decode("latin-1")
+            elif name == b"content-type":
+                request.content_type = value.decode("latin-1")
+            elif name == b"user-agent":
+                request.user_agent = value.decode("latin-1")
+            elif name == b"content-length" and value.isdigit() and int(value) > self._limits.body_bytes:
+                raise too_large(self._limits.body_bytes)
 
     def _authorize(self, record: Record | None, user: User, asked: Attributes) -> None:
         """Raises Forbidden, in Kubernetes' words."""

@@ -137,15 +137,7 @@ class Changes:
             obj = await self.webhooks.mutate(Admitted(request, "CREATE", obj, None, options.dry_run))
             metadata = obj["metadata"]
         stamp_new(kind, metadata, namespace, now, self.ctx.rng)
-        if kind.prepare_create is not None:
-            kind.prepare_create(obj)
-        self.custom.prepare_create(kind, obj)
-        _check_size(request, name, obj)
-        if kind.validate_create is not None:
-            errors = kind.validate_create(obj)
-        else:
-            errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
-        self.reject(kind, str(metadata.get("name") or ""), errors)
+        self._validate_new(request, obj, name)
         self.fill_zeros(kind, obj)
         if hooked:
             await self.webhooks.validate(Admitted(request, "CREATE", obj, None, options.dry_run))
@@ -154,7 +146,25 @@ class Changes:
             self.quotas.check(kind, obj, namespace)
         if generate:
             return await self._store_generated(kind, obj, namespace, generate, options)
-        name = metadata["name"]
+        return await self._store_new(kind, obj, namespace, options)
+
+    def _validate_new(self, request: Request, obj: Json, name: str) -> None:
+        """`name`: as the client gave it."""
+        kind = request.kind
+        if kind.prepare_create is not None:
+            kind.prepare_create(obj)
+        self.custom.prepare_create(kind, obj)
+        _check_size(request, name, obj)
+        if kind.validate_create is not None:
+            errors = kind.validate_create(obj)
+        else:
+            errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
+        self.reject(kind, str(obj["metadata"].get("name") or ""), errors)
+
+    async def _store_new(
+        self, kind: Kind, obj: Json, namespace: str, options: WriteOptions
+    ) -> tuple[Json, Entry | None]:
+        name = obj["metadata"]["name"]
         key = (kind.storage_key, namespace, name)
         if self.store.latest(key) is not None:
             raise already_exists(kind, name)
@@ -235,32 +245,20 @@ class Changes:
         new = self.to_storage(kind, request.version, new)
         if kind.default is not None:
             kind.default(new)
-        metadata, before = metadata_of(new), old["metadata"]
-        keep_system_fields(metadata, before)
-        metadata["resourceVersion"] = before["resourceVersion"]
+        keep_system_fields(metadata_of(new), old["metadata"])
+        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         new = within(request, new, old)
-        metadata = new["metadata"]
         hooked = self.beyond and request.subresource in HOOKED and self.webhooks.active
         if hooked:
             new = await self.webhooks.mutate(Admitted(request, "UPDATE", new, old, options.dry_run))
-            metadata = new["metadata"]
         if not applied:
             now = rfc3339(self.ctx.clock.now())
             self.fields.updated(kind, new, old, options.manager, now, request.subresource)
         if status:
-            if kind.prepare_status is not None:
-                kind.prepare_status(new, old)
+            self._validate_status(kind, request.name, new, old)
         else:
             self.admission.update(kind, new, old, request.user)
-            if kind.prepare_update is not None:
-                kind.prepare_update(new, old)
-            self.custom.prepare_update(kind, new, old)
-            bump_generation(kind, new, old)
-        validate: Validate | None = part.errors if part is not None else kind.validate_update or meta.on_update
-        if status:
-            validate = kind.validate_status
-        if validate is not None:
-            self.reject(kind, request.name, validate(new, old))
+            self._validate_changed(kind, request.name, new, old, part.errors if part is not None else None)
         self.fill_zeros(kind, new)
         if hooked:
             await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
@@ -268,6 +266,11 @@ class Changes:
             self.admission.within_limits(kind, new, request.namespace)
         if self.beyond and not status:
             self.quotas.check(kind, new, request.namespace)
+        return await self._store_changed(kind, new, old, entry, options)
+
+    async def _store_changed(
+        self, kind: Kind, new: Json, old: Json, entry: Entry, options: WriteOptions
+    ) -> tuple[Json, Entry | None]:
         if new == old:
             await self.durable(entry)
             return old, entry
@@ -276,6 +279,20 @@ class Changes:
         if released(new, old):
             return new, await self.remove(kind, entry.key, new, entry.revision)
         return new, await self.put(kind, entry.key, new, entry.revision)
+
+    def _validate_status(self, kind: Kind, name: str, new: Json, old: Json) -> None:
+        if kind.prepare_status is not None:
+            kind.prepare_status(new, old)
+        if kind.validate_status is not None:
+            self.reject(kind, name, kind.validate_status(new, old))
+
+    def _validate_changed(self, kind: Kind, name: str, new: Json, old: Json, of_part: Validate | None) -> None:
+        """`of_part`: the rules of a subresource that changes a part of the spec."""
+        if kind.prepare_update is not None:
+            kind.prepare_update(new, old)
+        self.custom.prepare_update(kind, new, old)
+        bump_generation(kind, new, old)
+        self.reject(kind, name, (of_part or kind.validate_update or meta.on_update)(new, old))
 
     def check_preconditions(self, kind: Kind, name: str, metadata: Json, current: Json) -> None:
         uid = metadata.get("uid")

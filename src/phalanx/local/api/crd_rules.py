@@ -61,18 +61,13 @@ def _group_and_names(obj: Json, spec: Json, names: Json) -> list[FieldError]:
         errors += all_invalid("spec.group", group, dns_subdomain(group))
         if "." not in group:
             errors.append(invalid("spec.group", group, "should be a domain with at least one dot"))
-    for field in ("plural", "singular"):
+    for field in ("plural", "singular", "kind", "listKind"):
         value = names.get(field) or ""
-        if not value and field == "plural":
-            errors.append(required("spec.names.plural"))
-        elif value:
-            errors += all_invalid(f"spec.names.{field}", value, dns_1035_label(value))
-    for field in ("kind", "listKind"):
-        value = names.get(field) or ""
-        if not value and field == "kind":
-            errors.append(required("spec.names.kind"))
-        elif value:
-            errors += all_invalid(f"spec.names.{field}", value, dns_1035_label(value.lower()))
+        if value:
+            shown = value if field in ("plural", "singular") else value.lower()
+            errors += all_invalid(f"spec.names.{field}", value, dns_1035_label(shown))
+        elif field in ("plural", "kind"):
+            errors.append(required(f"spec.names.{field}"))
     if names.get("kind") and names.get("kind") == names.get("listKind"):
         errors.append(invalid("spec.names.listKind", names["listKind"], "kind and listKind may not be the same"))
     for i, short in enumerate(names.get("shortNames") or []):
@@ -186,22 +181,26 @@ def _list_errors(schema: Json, kind: str, path: str) -> list[FieldError]:
         errors.append(not_supported(f"{path}.{LIST_TYPE}", listed, _LIST_TYPES))
     if kind != "array":
         errors.append(invalid(f"{path}.type", kind, f"must be array if {LIST_TYPE} is specified"))
-    keys = schema.get(LIST_KEYS)
+    keys = schema.get(LIST_KEYS) or []
     if listed == "map":
-        if not keys:
-            errors.append(required(f"{path}.{LIST_KEYS}", "must not be empty if x-kubernetes-list-type is map"))
-        items: Any = schema.get("items")
-        properties = (items.get("properties") or {}) if isinstance(items, dict) else {}
-        needed = (items.get("required") or []) if isinstance(items, dict) else []
-        for i, key in enumerate(keys or []):
-            if key not in properties:
-                text = "entries must all be names of item properties"
-                errors.append(invalid(f"{path}.{LIST_KEYS}[{i}]", key, text))
-            elif key not in needed and "default" not in properties[key]:
-                text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be required"
-                errors.append(required(f"{path}.items.properties[{key}].default", text))
+        errors += _map_keys_errors(keys, schema.get("items"), path)
     elif keys:
         errors.append(forbidden(f"{path}.{LIST_KEYS}", "must be empty if x-kubernetes-list-type is not map"))
+    return errors
+
+
+def _map_keys_errors(keys: list[Any], items: Any, path: str) -> list[FieldError]:
+    if not keys:
+        return [required(f"{path}.{LIST_KEYS}", "must not be empty if x-kubernetes-list-type is map")]
+    errors: list[FieldError] = []
+    item: Json = items if isinstance(items, dict) else {}
+    properties, needed = item.get("properties") or {}, item.get("required") or []
+    for i, key in enumerate(keys):
+        if key not in properties:
+            errors.append(invalid(f"{path}.{LIST_KEYS}[{i}]", key, "entries must all be names of item properties"))
+        elif key not in needed and "default" not in properties[key]:
+            text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be required"
+            errors.append(required(f"{path}.items.properties[{key}].default", text))
     return errors
 
 

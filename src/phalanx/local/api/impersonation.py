@@ -26,6 +26,33 @@ def account_groups(name: str) -> tuple[str, ...]:
 
 def impersonated(asking: User, headers: Iterable[tuple[bytes, bytes]], check: Check) -> User:
     """Who the request shall count as. Raises BadRequest and whatever `check` raises."""
+    asked = _asked_for(headers)
+    name, groups = asked.name, list(asked.groups)
+    if not name:
+        raise BadRequest(
+            "requested impersonation of groups, a uid or extra values without a user: give Impersonate-User"
+        )
+    account = name.removeprefix(_ACCOUNT).split(":") if account_groups(name) else None
+    if account is not None:
+        check(asking, Attributes("impersonate", "", "serviceaccounts", "", account[0], account[1]))
+    else:
+        check(asking, Attributes("impersonate", "", "users", "", "", name))
+    for group in groups:
+        check(asking, Attributes("impersonate", "", "groups", "", "", group))
+    if asked.uid:
+        check(asking, Attributes("impersonate", _AUTHENTICATION, "uids", "", "", asked.uid))
+    for key, values in asked.extra.items():
+        for value in values:
+            check(asking, Attributes("impersonate", _AUTHENTICATION, "userextras", key, "", value))
+    if account is not None and not groups:
+        groups = list(account_groups(name))
+    if "system:authenticated" not in groups and name != "system:anonymous":
+        groups.append("system:authenticated")
+    return User(name, asked.uid, tuple(groups), asked.extra)
+
+
+def _asked_for(headers: Iterable[tuple[bytes, bytes]]) -> User:
+    """What the headers say, as they say it."""
     name, uid = "", ""
     groups: list[str] = []
     extra: dict[str, tuple[str, ...]] = {}
@@ -41,24 +68,4 @@ def impersonated(asking: User, headers: Iterable[tuple[bytes, bytes]], check: Ch
         elif header.startswith(_EXTRA):
             key = unquote(header.removeprefix(_EXTRA))
             extra[key] = (*extra.get(key, ()), text)
-    if not name:
-        raise BadRequest(
-            "requested impersonation of groups, a uid or extra values without a user: give Impersonate-User"
-        )
-    account = name.removeprefix(_ACCOUNT).split(":") if account_groups(name) else None
-    if account is not None:
-        check(asking, Attributes("impersonate", "", "serviceaccounts", "", account[0], account[1]))
-    else:
-        check(asking, Attributes("impersonate", "", "users", "", "", name))
-    for group in groups:
-        check(asking, Attributes("impersonate", "", "groups", "", "", group))
-    if uid:
-        check(asking, Attributes("impersonate", _AUTHENTICATION, "uids", "", "", uid))
-    for key, values in extra.items():
-        for value_ in values:
-            check(asking, Attributes("impersonate", _AUTHENTICATION, "userextras", key, "", value_))
-    if account is not None and not groups:
-        groups = list(account_groups(name))
-    if "system:authenticated" not in groups and name != "system:anonymous":
-        groups.append("system:authenticated")
     return User(name, uid, tuple(groups), extra)

@@ -6,7 +6,7 @@ Problems are BadRequest (the patch makes no sense) or Invalid (a list item lacks
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from phalanx.local.api.patch_merge import clone
 from phalanx.local.api.problems import bad_request, rejected_patch
@@ -51,8 +51,7 @@ def _merge_object(target: dict[str, Any], patch: dict[str, Any], schema: Type | 
             target[name] = _merge_list(target[name], [], patch, name, _field_type(schema, name))
     for name, value in patch.items():
         if name.startswith("$"):
-            if name not in (DIRECTIVE, RETAIN_KEYS) and not name.startswith((SET_ORDER, DELETE_PRIMITIVES)):
-                raise bad_request(f"unknown directive {name!r} in strategic merge patch")
+            _check_directive(name)
             continue
         if value is None:
             target.pop(name, None)
@@ -66,6 +65,11 @@ def _merge_object(target: dict[str, Any], patch: dict[str, Any], schema: Type | 
         else:
             target[name] = value
     return target
+
+
+def _check_directive(name: str) -> None:
+    if name not in (DIRECTIVE, RETAIN_KEYS) and not name.startswith((SET_ORDER, DELETE_PRIMITIVES)):
+        raise bad_request(f"unknown directive {name!r} in strategic merge patch")
 
 
 def _fresh_object(patch: dict[str, Any], schema: Type | None) -> dict[str, Any]:
@@ -130,14 +134,41 @@ def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, do
 def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, schema: ListOf) -> list[Any]:
     key = schema.patch_key
 
-    def key_of(item: Any) -> Any:
-        value = item.get(key) if isinstance(item, dict) else None
-        if value is None or isinstance(value, dict | list):
-            raise rejected_patch(f"map: {_shown(item)} does not contain declared merge key: {key}")
-        return value
+    def lookup(item: Any) -> Any:
+        return item.get(key) if isinstance(item, dict) else None
 
-    dead: set[Any] = set()
+    wishes = _read_keyed(patch, key)
+    merged = [] if wishes.replace else list(old)
+    if wishes.dead:
+        merged = [there for there in merged if not (_plain(lookup(there)) and there[key] in wishes.dead)]
+    place = {there[key]: i for i, there in enumerate(merged) if _plain(lookup(there))}
+    named = [_key_of(item, key) for item in wishes.changes]
+    for name, item in zip(named, wishes.changes, strict=True):
+        if name in place:
+            merged[place[name]] = _merge_object(merged[place[name]], item, schema.item)
+        else:
+            place[name] = len(merged)
+            merged.append(_fresh_object(item, schema.item))
+    keys = named
+    if order is not None:
+        keys = [_key_of(entry, key) if isinstance(entry, dict) else entry for entry in order]
+        if any(not _plain(value) for value in keys):
+            raise bad_request("invalid patch format of setElementOrder list")
+        _check_order(named, keys)
+    return _reorder(merged, lookup, keys, [lookup(item) for item in old]) if keys else merged
+
+
+class _Wishes(NamedTuple):
+    """What a patch says about a list of objects that are told apart by a key."""
+
+    changes: list[dict[str, Any]]
+    dead: set[Any]  # keys of those that go
+    replace: bool  # nothing of the old list stays
+
+
+def _read_keyed(patch: list[Any], key: str) -> _Wishes:
     changes: list[dict[str, Any]] = []
+    dead: set[Any] = set()
     replace = False
     for item in patch:
         if not isinstance(item, dict):
@@ -148,39 +179,19 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
             if len(item) > 1:
                 changes.append({name: value for name, value in item.items() if name != DIRECTIVE})
         elif directive == "delete":
-            dead.add(key_of(item))
+            dead.add(_key_of(item, key))
         elif directive in (None, "merge"):
             changes.append(item)
         else:
             raise bad_request(f"unknown patch type found in patch: {directive!r}")
-    merged = [] if replace else list(old)
-    if dead:
-        merged = [
-            there for there in merged if not (isinstance(there, dict) and _plain(there.get(key)) and there[key] in dead)
-        ]
-    place = {there[key]: i for i, there in enumerate(merged) if isinstance(there, dict) and _plain(there.get(key))}
-    for item in changes:
-        name = key_of(item)
-        if name in place:
-            merged[place[name]] = _merge_object(merged[place[name]], item, schema.item)
-        else:
-            place[name] = len(merged)
-            merged.append(_fresh_object(item, schema.item))
-    named = [key_of(item) for item in changes]
-    if order is None:
-        keys = named
-    else:
-        keys = [key_of(entry) if isinstance(entry, dict) else entry for entry in order]
-        if any(not _plain(value) for value in keys):
-            raise bad_request("invalid patch format of setElementOrder list")
-        _check_order(named, keys)
-    if not keys:
-        return merged
+    return _Wishes(changes, dead, replace)
 
-    def lookup(item: Any) -> Any:
-        return item.get(key) if isinstance(item, dict) else None
 
-    return _reorder(merged, lookup, keys, [lookup(item) for item in old])
+def _key_of(item: Any, key: str) -> Any:
+    value = item.get(key) if isinstance(item, dict) else None
+    if value is None or isinstance(value, dict | list):
+        raise rejected_patch(f"map: {_shown(item)} does not contain declared merge key: {key}")
+    return value
 
 
 def _told_apart(value: Any) -> tuple[bool, Any]:

@@ -87,11 +87,7 @@ class JobController(Controller):
         uid = job["metadata"]["uid"] if job is not None else ""
         if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
             await self._claims.of(job)  # takes in whom its selector finds, lets go whom it no longer does
-        pods: list[Json] = []
-        strangers: list[Json] = []
-        for pod in self._pods.by_index("job", str(key)):
-            reference = controller_of(pod)
-            (pods if reference is not None and reference["uid"] == uid else strangers).append(pod)
+        pods, strangers = self._pods_of(key, uid)
         await self._let_go(strangers)  # of an earlier Job of this name: nobody else would release them
         if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
             return
@@ -125,6 +121,15 @@ class JobController(Controller):
             raise problem
 
     # ---- pods
+
+    def _pods_of(self, key: Key, uid: str) -> tuple[list[Json], list[Json]]:
+        """Those of this very Job, and those of others of its name."""
+        pods: list[Json] = []
+        strangers: list[Json] = []
+        for pod in self._pods.by_index("job", str(key)):
+            reference = controller_of(pod)
+            (pods if reference is not None and reference["uid"] == uid else strangers).append(pod)
+        return pods, strangers
 
     async def _arrange(self, job: Json, tally: Tally, membership: Membership) -> None:
         spec = job["spec"]

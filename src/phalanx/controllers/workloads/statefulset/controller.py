@@ -112,18 +112,21 @@ class StatefulSetController(Controller):
         await together(jobs)
         if ordered and waiting:
             return
-        extra = sorted((o for o in pods if o not in wanted), reverse=True)
+        extra = [pods[o] for o in sorted(pods, reverse=True) if o not in wanted]
         if extra:
-            doomed = [pods[o] for o in extra if not deleting(pods[o])]
-            if ordered:
-                # From the highest, one at a time, each only after the one above is gone.
-                doomed = [] if any(deleting(pods[o]) for o in extra) else doomed[:1]
-            for pod in doomed:
-                await self._volumes.condemn(owner, pod)
-            await together(self._delete(pod) for pod in doomed)
+            await self._scale_down(owner, extra, ordered=ordered)
             if ordered:
                 return
         await self._roll(owner, {o: p for o, p in pods.items() if o in wanted}, update)
+
+    async def _scale_down(self, owner: Json, extra: list[Json], *, ordered: bool) -> None:
+        """`ordered`: from the highest, one at a time, each only after the one above is gone."""
+        doomed = [pod for pod in extra if not deleting(pod)]
+        if ordered:
+            doomed = doomed[:1] if len(doomed) == len(extra) else []
+        for pod in doomed:
+            await self._volumes.condemn(owner, pod)
+        await together(self._delete(pod) for pod in doomed)
 
     def _healthy(self, owner: Json, pod: Json) -> bool:
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
