@@ -78,17 +78,14 @@ def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
     return list(rows)
 
 
-class RowFilter:
-    """A vectorised filter about one shape."""
+class _ByRow:
+    """What a vectorised plugin says of one shape, row by row."""
 
     def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
         self.shape = shape
         self.columns = columns
         self.depends = int(traits_of(plugin).depends)
-        self.row_verdict = getattr(plugin, "mask_row", None)
-        self.rows_verdict = getattr(plugin, "mask_rows", None)
-        self.mask: Bools = np.zeros(0, dtype=np.bool_)
 
     def start(self) -> bool:
         """False if the plugin has nothing to say about the shape."""
@@ -96,6 +93,28 @@ class RowFilter:
 
     def rebuild(self) -> None:
         self._fill()
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = relevant_rows(changes, self.depends)
+        self.look(rows)
+        return rows
+
+    def look(self, rows: Sequence[int]) -> None:
+        """Ask about these rows again."""
+        raise NotImplementedError
+
+    def _fill(self) -> bool:
+        raise NotImplementedError
+
+
+class RowFilter(_ByRow):
+    """A vectorised filter about one shape."""
+
+    def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
+        super().__init__(plugin, shape, columns)
+        self.row_verdict = getattr(plugin, "mask_row", None)
+        self.rows_verdict = getattr(plugin, "mask_rows", None)
+        self.mask: Bools = np.zeros(0, dtype=np.bool_)
 
     def _fill(self) -> bool:
         n = self.columns.n
@@ -111,13 +130,7 @@ class RowFilter:
         self.mask = mask
         return True
 
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        rows = relevant_rows(changes, self.depends)
-        self.look(rows)
-        return rows
-
     def look(self, rows: Sequence[int]) -> None:
-        """Judge these rows again."""
         verdict, count = self.row_verdict, len(rows)
         if verdict is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_verdict is None)):
             for row in rows:
@@ -180,24 +193,15 @@ class PlainFilter:
         return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
 
 
-class RowScore:
+class RowScore(_ByRow):
     """A vectorised score of one shape."""
 
     def __init__(self, plugin: Any, shape: Shape, columns: Columns, *, bounded: bool) -> None:
-        self.plugin = plugin
-        self.shape = shape
-        self.columns = columns
-        self.depends = int(traits_of(plugin).depends)
+        super().__init__(plugin, shape, columns)
         self.row_score = getattr(plugin, "score_row", None)
         self.rows_score = getattr(plugin, "score_rows", None)
         self.bounded = bounded  # must be 0..100 because nothing normalises it
         self.raw: Floats = np.zeros(0)
-
-    def start(self) -> bool:
-        return self._fill()
-
-    def rebuild(self) -> None:
-        self._fill()
 
     def _fill(self) -> bool:
         columns = self.columns
@@ -218,13 +222,7 @@ class RowScore:
             raise PluginFailure(self.plugin.name, f"scores() returned a score outside 0..{MAX_SCORE}")
         return True
 
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        rows = relevant_rows(changes, self.depends)
-        self.look(rows)
-        return rows
-
     def look(self, rows: Sequence[int]) -> None:
-        """Score these rows again."""
         score, count = self.row_score, len(rows)
         if score is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_score is None)):
             for row in rows:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Floats
+from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, RuleSet, Watch, per_row
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
@@ -30,7 +31,7 @@ class RangeNormaliser:
         return np.trunc(MAX_SCORE * ((raw - low) / (high - low))) if high > low else raw * 0.0
 
 
-class AffinityScore:
+class AffinityScore(Follower[Wishes]):
     def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
         self.shape = shape
@@ -39,8 +40,7 @@ class AffinityScore:
         self.raw: Floats = np.zeros(columns.capacity)
         self._own = [term for term in plugin.own_terms(shape) if term.kind == PREFERRED]
         self._columns: dict[str, LabelColumn] = {}  # by topology key
-        self._watch = Watch(plugin.index, self._class_wishes if self._own else None, self._rule_wishes)
-        self._key_versions: list[tuple[LabelColumn, int]] = []
+        super().__init__(Watch(plugin.index, self._class_wishes if self._own else None, self._rule_wishes))
         self._namespaces_version = -1
 
     def rebuild(self) -> None:
@@ -86,14 +86,7 @@ class AffinityScore:
                 found.append((term.key, weight))
         return tuple(found) or None
 
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        if self._stale():
-            self.rebuild()
-            return None
-        news = self._watch.news()
-        if news is None:
-            self.rebuild()
-            return None
+    def _heard(self, news: News[Wishes]) -> Sequence[int] | None:
         moved = False
         for wishes, row, sign in news:
             for key, weight in wishes:
@@ -104,7 +97,5 @@ class AffinityScore:
                     moved = True
         return None if moved else ()
 
-    def _stale(self) -> bool:
-        return self._namespaces_version != self.plugin.namespaces_version or any(
-            column.version != version for column, version in self._key_versions
-        )
+    def _stale(self, changes: Sequence[Change]) -> bool:
+        return self._namespaces_version != self.plugin.namespaces_version or super()._stale(changes)

@@ -15,6 +15,7 @@ import numpy as np
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
+from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import (
     ANTI,
     REQUIRED,
@@ -142,7 +143,7 @@ class _Counter:
         return found
 
 
-class AffinityFilter:
+class AffinityFilter(Follower[Meaning]):
     def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
         self.shape = shape
@@ -156,8 +157,7 @@ class AffinityFilter:
         self._counters: list[_Counter] = []  # of near terms, then away terms, then keys of forbidding terms
         self._forbidding: dict[str, int] = {}  # topology key -> number of its counter
         self._anywhere = 0  # pods that match all near terms and are in a domain of at least one of them
-        self._watch: Watch[Meaning] = Watch(plugin.index, self._flags if own else None, self._against)
-        self._key_versions: list[tuple[LabelColumn, int]] = []
+        super().__init__(Watch(plugin.index, self._flags if own else None, self._against))
         self._namespaces_version = -1
 
     # ---- from scratch
@@ -244,14 +244,7 @@ class AffinityFilter:
 
     # ---- step by step
 
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        if self._stale():
-            self.rebuild()
-            return None
-        news = self._watch.news()
-        if news is None:
-            self.rebuild()
-            return None
+    def _heard(self, news: News[Meaning]) -> Sequence[int] | None:
         if not news:
             return ()
         was_alone = self._anywhere == 0
@@ -286,10 +279,8 @@ class AffinityFilter:
             if meaning & (2 << i):
                 self._counters[near + i].add(row, sign, turned, near + i)
 
-    def _stale(self) -> bool:
-        return self._namespaces_version != self.plugin.namespaces_version or any(
-            column.version != version for column, version in self._key_versions
-        )
+    def _stale(self, changes: Sequence[Change]) -> bool:
+        return self._namespaces_version != self.plugin.namespaces_version or super()._stale(changes)
 
     def explain(self, rows: Rows) -> Sequence[Finding]:
         findings = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
+from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
     HOSTNAME,
@@ -84,7 +85,7 @@ class _Soft:
         return True
 
 
-class SpreadScore:
+class SpreadScore(Follower[tuple[int, ...]]):
     def __init__(self, plugin: PodTopologySpread, shape: Shape, columns: Columns, *, need_all_keys: bool) -> None:
         self.plugin = plugin
         self.shape = shape
@@ -96,10 +97,9 @@ class SpreadScore:
         self._ignored: Bools | None = None  # (capacity,) rows that lack a key
         self._dirty = True
         self._watch_nodes = False
-        self._key_versions: list[tuple[Any, int]] = []
         self._selectors_version = -1
         self._constraints: tuple[Constraint, ...] = ()
-        self._watch = Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods))
+        super().__init__(Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
 
     def rebuild(self) -> None:
         self._selectors_version = self.plugin.selectors_version
@@ -130,14 +130,10 @@ class SpreadScore:
         self._key_versions = [(column, column.version) for column in (columns.label(c.key) for c in constraints)]
         self.set_feasible(columns.alive)
 
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        if self._stale(changes):
-            self.rebuild()
-            return None
-        news = self._watch.news() if self._soft else []
-        if news is None:
-            self.rebuild()
-            return None
+    def _news(self) -> News[tuple[int, ...]] | None:
+        return super()._news() if self._soft else ()
+
+    def _heard(self, news: News[tuple[int, ...]]) -> Sequence[int] | None:
         touched = False
         for numbers, row, sign in news:
             for number in numbers:
@@ -155,9 +151,7 @@ class SpreadScore:
             return True
         if not self._soft:
             return False
-        if any(column.version != version for column, version in self._key_versions):
-            return True
-        return self._watch_nodes and any(record is None for _, record, _ in changes)
+        return super()._stale(changes) or (self._watch_nodes and any(record is None for _, record, _ in changes))
 
     def set_feasible(self, mask: Bools) -> bool:
         """Domains are weighted by how many of them compete, so the scores are known only once the filters are done."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import PodTopologySpreadArgs
+from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.spread_rules import (
     HARD,
@@ -133,7 +134,7 @@ class _Domains:
         return fits
 
 
-class SpreadFilter:
+class SpreadFilter(Follower[tuple[int, ...]]):
     """Verdicts about one shape. A pod coming or going touches one count per constraint; the mask is made anew only
     when a domain opened or closed."""
 
@@ -145,9 +146,8 @@ class SpreadFilter:
         self._domains: list[_Domains] = []
         self._constraints: tuple[Constraint, ...] = ()
         self._watch_nodes = False
-        self._key_versions: list[tuple[Any, int]] = []
         self._selectors_version = -1
-        self._watch = Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods))
+        super().__init__(Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
 
     def rebuild(self) -> None:
         self._selectors_version = self.plugin.selectors_version
@@ -180,14 +180,10 @@ class SpreadFilter:
             mask &= domains.fits[domains.ids]
         self.mask = mask
 
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        if self._stale(changes):
-            self.rebuild()
-            return None
-        news = self._watch.news() if self._domains else []
-        if news is None:
-            self.rebuild()
-            return None
+    def _news(self) -> News[tuple[int, ...]] | None:
+        return super()._news() if self._domains else ()
+
+    def _heard(self, news: News[tuple[int, ...]]) -> Sequence[int] | None:
         touched = False
         for numbers, row, sign in news:
             for number in numbers:
@@ -213,9 +209,7 @@ class SpreadFilter:
     def _stale(self, changes: Sequence[Change]) -> bool:
         if self._selectors_version != self.plugin.selectors_version:
             return True
-        if any(column.version != version for column, version in self._key_versions):
-            return True
-        return self._watch_nodes and any(record is None for _, record, _ in changes)
+        return super()._stale(changes) or (self._watch_nodes and any(record is None for _, record, _ in changes))
 
     def explain(self, rows: Rows) -> Sequence[Finding]:
         """Constraints are looked at in order; the first that fails gives the reason."""
