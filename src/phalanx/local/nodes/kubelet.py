@@ -288,21 +288,9 @@ class SimulatedKubelet:
     async def _live(self, place: Place, pod: KubeletPod, run: Run) -> None:
         """Whatever is due in the life of an admitted pod; then sleep until the next thing is."""
         now = self._clock.now()
-        if not run.up:
-            if now < run.pod_started + self._real(self._options.start_seconds):
-                return
-            run.started = now
-            status = pod_status.running(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now), run.restarts)
-            await self._write(place, pod, status)
-            run.up = True
-        elif run.back_at is None and (
-            pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
-        ):
-            await self._write(place, pod, pod_status.readiness(pod, rfc3339(now)))
-        elif run.deferred or pod.status.observed_generation < pod.metadata.generation:
-            status = self._new_spec(pod, run, now)
-            if status or pod.status.observed_generation < pod.metadata.generation:
-                await self._write(place, pod, status)
+        if not run.up and now < run.pod_started + self._real(self._options.start_seconds):
+            return
+        await self._report(place, pod, run, now)
         dues: list[float] = [now + RESIZE_SECONDS] if run.deferred else []
         limit = pod.spec.active_deadline_seconds
         if limit is not None:
@@ -326,6 +314,22 @@ class SimulatedKubelet:
             dues.append(end)
         if dues:
             self._wake(place, min(dues))
+
+    async def _report(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
+        """That it runs, is ready, or is as its spec is now."""
+        if not run.up:
+            run.started = now
+            status = pod_status.running(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now), run.restarts)
+            await self._write(place, pod, status)
+            run.up = True
+        elif run.back_at is None and (
+            pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
+        ):
+            await self._write(place, pod, pod_status.readiness(pod, rfc3339(now)))
+        elif run.deferred or pod.status.observed_generation < pod.metadata.generation:
+            status = self._new_spec(pod, run, now)
+            if status or pod.status.observed_generation < pod.metadata.generation:
+                await self._write(place, pod, status)
 
     def _new_spec(self, pod: KubeletPod, run: Run, now: float) -> dict[str, Any]:
         """What another spec changes: ephemeral containers, and what its containers ask for, if the node has that."""
