@@ -31,6 +31,7 @@ def test_the_demo_shows_what_it_promises() -> None:
 
             pods = await cluster.eventually("Pod", waits)
             assert not placed(pods, "evaluation"), "it holds nothing while it waits"
+            assert not await demo.begin_anew(cluster.client), "its story is not told yet"
             racks = {n["metadata"]["name"]: n["metadata"]["labels"][demo.RACK] for n in cluster.all("Node", "")}
             assert len({racks[node] for node in placed(pods, "training")}) == 1
             for pod in pods:
@@ -39,6 +40,10 @@ def test_the_demo_shows_what_it_promises() -> None:
                     await cluster.patch("Pod", pod["metadata"]["name"], end)
             await cluster.until("JobSet", "training", when=lambda o: condition(o, "Completed").get("status") == "True")
             await cluster.eventually("Pod", lambda pods: len(placed(pods, "evaluation")) == 24)
+            # A second `make up` tells the story again, from its beginning.
+            assert await demo.begin_anew(cluster.client)
+            assert len(await demo.apply_demo(cluster.client)) == 3
+            assert not placed(await cluster.eventually("Pod", waits), "evaluation")
             await demo.remove_demo(cluster.client)
             for kind in ("Pod", "PodGroup", "Workload", "Job", "StatefulSet"):
                 await cluster.eventually(kind, lambda found: not found)

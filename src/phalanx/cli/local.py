@@ -72,15 +72,18 @@ def start_cluster(
     async def show_demo() -> None:
         from phalanx.cli.live import LiveTable
         from phalanx.serve.board import Board
-        from phalanx.serve.demo import apply_demo
+        from phalanx.serve.demo import apply_demo, begin_anew
 
         table = LiveTable()
         board = Board(cluster.server.client("phalanx-board"), table.show)
         following = asyncio.ensure_future(board.run())
         try:
             await board.ready.wait()
+            client = cluster.server.client("phalanx-demo")
+            if await begin_anew(client):
+                say("Its story was told before: it begins anew.\n")
             table.start()
-            await apply_demo(cluster.server.client("phalanx-demo"))
+            await apply_demo(client)
             await following
         finally:
             following.cancel()

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import AlreadyExists, ApiProblem
+from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.controllers import resources as r
 
 Json = dict[str, Any]
@@ -24,6 +26,7 @@ NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
 RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"
+OURS = ("training-", "inference-", "evaluation", "incident")  # how names of its pods and Jobs begin
 
 
 # What to type next, in the order in which it makes sense; with a command each fits 80 columns.
@@ -46,7 +49,7 @@ async def apply_demo(client: Client, namespace: str = "default") -> list[str]:
     created: list[str] = []
     for resource, body in workloads():
         if resource is r.JOBS and created:
-            await _placed(client, namespace, ("training-", "inference-"), 16)  # the Job is to come too late
+            await _until(client, r.PODS, namespace, _others_run)  # the Job is to come too late
         try:
             await client.create(resource, copy.deepcopy(body), namespace)
         except AlreadyExists:
@@ -55,26 +58,64 @@ async def apply_demo(client: Client, namespace: str = "default") -> list[str]:
     return created
 
 
-async def _placed(client: Client, namespace: str, names: tuple[str, ...], count: int, patience: float = 20.0) -> None:
-    """Until so many pods whose names start like that have a node; not for ever, should the cluster be another one."""
+def _others_run(nodes: Mapping[str, str]) -> bool:
+    return sum(bool(node) for name, node in nodes.items() if name.startswith(("training-", "inference-"))) >= 16
+
+
+async def begin_anew(client: Client, namespace: str = "default") -> bool:
+    """Where somebody has followed the story before, all of it goes, so that it can be told again; whether it was so."""
+    if not await _told_before(client, namespace):
+        return False
+    await remove_demo(client, namespace)
+    for resource in (r.PODS, r.JOBS):
+        await _until(client, resource, namespace, lambda names: not any(name.startswith(OURS) for name in names))
+    return True
+
+
+async def _told_before(client: Client, namespace: str) -> bool:
+    """The evaluation does not wait any more, or what it waited for is gone."""
+    try:
+        await client.get(r.JOBS, "evaluation", namespace)
+    except NotFound:
+        return False
+    try:
+        await client.get(r.JOB_SETS, "training", namespace)
+    except NotFound:
+        return True
+    pods: Json = msgspec.json.decode(await client.list(r.PODS, namespace))
+    return any(p["metadata"]["name"].startswith("evaluation-") and p["spec"].get("nodeName") for p in pods["items"])
+
+
+async def _until(
+    client: Client,
+    resource: Resource,
+    namespace: str,
+    holds: Callable[[Mapping[str, str]], bool],
+    patience: float = 20.0,
+) -> None:
+    """Until it holds of the names there are, each with its node; not for ever, should the cluster be another one."""
     try:
         async with asyncio.timeout(patience):
-            found: Json = msgspec.json.decode(await client.list(r.PODS, namespace))
-            nodes = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in found["items"]}
-            events = client.watch(r.PODS, namespace, resource_version=found["metadata"]["resourceVersion"])
-            while sum(bool(node) for name, node in nodes.items() if name.startswith(names)) < count:
+            found: Json = msgspec.json.decode(await client.list(resource, namespace))
+            nodes = {each["metadata"]["name"]: each["spec"].get("nodeName") or "" for each in found["items"]}
+            events = client.watch(resource, namespace, resource_version=found["metadata"]["resourceVersion"])
+            while not holds(nodes):
                 event = await anext(events)
-                pod = msgspec.json.decode(event.object)
-                if event.type != "BOOKMARK":
-                    nodes[pod["metadata"]["name"]] = pod["spec"].get("nodeName")
+                each = msgspec.json.decode(event.object)
+                if event.type == "DELETED":
+                    nodes.pop(each["metadata"]["name"], None)
+                elif event.type != "BOOKMARK":
+                    nodes[each["metadata"]["name"]] = each["spec"].get("nodeName") or ""
     except (TimeoutError, StopAsyncIteration, ApiProblem):
         return
 
 
 async def remove_demo(client: Client, namespace: str = "default") -> None:
-    """Everything of the demo, with all it made."""
-    for resource, body in workloads():
-        await client.delete(resource, body["metadata"]["name"], namespace, propagation="Background")
+    """Everything of the demo and of its story, with all it made."""
+    there = [(resource, body["metadata"]["name"], namespace) for resource, body in workloads()]
+    for resource, name, where in (*there, (r.JOBS, "incident", namespace), (r.PRIORITY_CLASSES, "urgent", "")):
+        with suppress(NotFound):
+            await client.delete(resource, name, where, propagation="Background")
 
 
 def _pod(name: str, gpus: int, *, restart: str = "Always") -> Json:
