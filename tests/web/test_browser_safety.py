@@ -163,6 +163,7 @@ def test_a_page_left_open_for_a_day_does_not_grow(small: Watched, tmp_path: Path
         assert late["groups"] <= early["groups"] + 3 and late["hues"] <= late["groups"] + 3
         assert late["elements"] <= early["elements"] * 1.5 + 100
         grown = late["heap"] - early["heap"]
+        print(f"heap after an hour and a half and after a day: {early['heap']:,} and {late['heap']:,} bytes")
         assert grown < 3 << 20, f"{early['heap']:,} bytes became {late['heap']:,}"
         assert not page.problems, page.problems
 
