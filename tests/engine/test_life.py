@@ -107,7 +107,7 @@ def test_a_group_goes_through_its_states_and_why_tells_the_story() -> None:
     assert lives.of("podgroup/default/g") is RootState.SCHEDULED
     story = [(line.what, line.detail) for line in run.why("PodGroup", "g").story]
     assert [what for what, _ in story] == ["held", "queued", "evicting", "refused", "queued", "committing", "scheduled"]
-    assert ("evicting", "1 pods have to go") in story and ("committing", "2 pods") in story
+    assert ("evicting", "1 pod has to go") in story and ("committing", "2 pods") in story
     member = run.why("Pod", "g-0").story
     assert member[0].what == "asked for a node" or member[0].of
     assert "shown on" in [line.what for line in member]

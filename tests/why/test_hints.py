@@ -53,7 +53,7 @@ def test_what_is_waited_for_is_what_is_missing() -> None:
     run.see(pod("label").cpu("1").select("disk", "ssd"), pod("large").cpu("99"))
     run.step()
     assert waits_for(run, "PodGroup", "rack") == "a rack has room for it"
-    assert waits_for(run, "Pod", "large") == "a node has cpu 99 free"
+    assert waits_for(run, "Pod", "large") == "a node has 99 cpu free"
     found = waits_for(run, "Pod", "label")
     assert "cpu" not in found and "node affinity/selector" in found
 

@@ -62,8 +62,8 @@ def test_the_filter_that_keeps_a_gang_out_is_named_and_lifting_it_helps() -> Non
     tainted = [node(f"t{i}").cpu("4").taint("team", "a") for i in range(2)]
     run = Asked().see(node("open").cpu("4"), *tainted, pod_group("g").gang(3))
     run.see(*(pod(f"g-{i}").cpu("3").group("g") for i in range(3))).step()
-    (text,) = [text for text in texts(run.why("PodGroup", "g")) if "but for" in text]
-    assert text.startswith("but for 2 nodes with 'node(s) had untolerated taint") and text.endswith("it would fit now")
+    (text,) = [text for text in texts(run.why("PodGroup", "g")) if "taint" in text]
+    assert text.startswith("without 'node(s) had untolerated taint") and text.endswith("on 2 nodes it would fit now")
     run.see(*(node(f"t{i}").cpu("4") for i in range(2))).step()
     assert run.why("PodGroup", "g").scheduled
 
@@ -72,7 +72,7 @@ def test_a_cordon_counts_as_one_reason_although_it_is_a_field_and_a_taint() -> N
     closed = node("closed").cpu("4").unschedulable().taint("node.kubernetes.io/unschedulable")
     run = Asked().see(closed, pod_group("g").gang(1), pod("g-0").cpu("3").group("g"), pod("p").cpu("3"))
     run.step()
-    assert "but for 1 node with 'node(s) were unschedulable' it would fit now" in texts(run.why("PodGroup", "g"))
+    assert "without 'node(s) were unschedulable' on 1 node it would fit now" in texts(run.why("PodGroup", "g"))
     assert texts(run.why("Pod", "p")) == ["only NodeUnschedulable stands between the pod and 1 node (closed)"]
 
 

@@ -361,8 +361,8 @@ class _Asked:
 
     def _amounts(self, needs: Needs) -> str:
         names = self._engine.columns.resource_names
-        parts = [f"{names[rid]} {amount_word(names[rid], value)}" for rid, value in needs if names[rid] != "pods"]
-        return ", ".join(parts) or "room for a pod"
+        parts = [f"{amount_word(names[rid], value)} {names[rid]}" for rid, value in needs if names[rid] != "pods"]
+        return " and ".join(parts) or "room for a pod"
 
     def _preempting(self, root: str) -> Preempting | None:
         plan = self._engine.evictions.plan_of(root)

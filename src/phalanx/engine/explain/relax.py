@@ -180,7 +180,7 @@ class _Relaxer:
             trial, rows, reason = found
             # The filters would still say no: by counting alone.
             if self._fits(replace(trial, coupled=False)):
-                text = f"but for {plural(rows, 'node')} with '{reason}' it would fit now"
+                text = f"without '{reason}' on {plural(rows, 'node')} it would fit now"
                 yield Relaxation("filter", text, True, not self._ties(), to=name)
 
     def _without(self, name: str) -> tuple[Built, int, str] | None:

@@ -114,7 +114,7 @@ class RootLives:
 
     def evict(self, root: Root, plan: UnderWay) -> None:
         """Pods have to go before it fits; a plan it had before is forgotten. Who was sent away stays sent."""
-        self._to(root, EVICTING, f"{plan.size} pods have to go")
+        self._to(root, EVICTING, f"{plan.size} {'pod has' if plan.size == 1 else 'pods have'} to go")
         root.plan = plan
         for victim in plan.victims:
             self._waited_for.setdefault(victim, {})[root.key] = root
