@@ -120,10 +120,11 @@ def test_the_groups_of_a_leader_worker_set_word_for_word() -> None:
     assert found.links[f"1@{R}"].pod_group == f"vllm-1-{R}"
 
 
-def test_a_parent_that_owns_the_workload_is_left_to_it() -> None:
+@pytest.mark.parametrize("scheduling", [{}, None], ids=["asked", "by its template alone"])
+def test_a_parent_that_owns_the_workload_is_left_to_it(scheduling: Json | None) -> None:
     keys = {"scheduling.k8s.io/group-template-name": "replica", "scheduling.k8s.io/parent-compositepodgroup": "slice"}
-    delegated = vllm(scheduling={})
-    delegated["metadata"]["annotations"] |= keys
+    delegated = vllm() if scheduling is None else vllm(scheduling=scheduling)
+    delegated["metadata"].setdefault("annotations", {}).update(keys)
     with pytest.raises(Refused, match="CompositePodGroup slice above does not exist yet"):
         lws_grouping.grouping(delegated, [(0, R, delegated)])
     plan = {"name": "replica", "schedulingPolicy": {"gang": {"minCount": 1}}}

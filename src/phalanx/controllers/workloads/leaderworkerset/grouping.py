@@ -46,7 +46,8 @@ def asked(lws: Json) -> bool:
         return False
     if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
         return False
-    return lws["spec"].get("scheduling") is not None or wish.gang is True
+    delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups are made from a template above it
+    return lws["spec"].get("scheduling") is not None or wish.gang is True or delegated
 
 
 def names_group(template: Json) -> bool:
