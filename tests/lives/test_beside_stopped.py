@@ -1,4 +1,4 @@
-"""Phalanx beside other controllers is stopped between its answer to a pod and the group that it promised there."""
+"""Beside other controllers: a pod that was promised a group gets it, whatever happens before the group is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from beside_cluster import BesideCluster
 from crashing import Crash
-from manifests import pytorch_job
+from happenings import CLASS, priority_class
+from manifests import deployment, pytorch_job, template
 from stories import definitions
 
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -41,6 +42,35 @@ def test_a_pod_that_was_promised_a_group_gets_it_though_others_began_without(nat
             await cluster.start_controllers()
             await cluster.settle(60)
             assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 3
+        finally:
+            await cluster.stop()
+
+    run(main)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_only_pod_of_a_set_is_replaced_while_its_group_is_made_anew(native: bool) -> None:
+    """Seen: the group of the roll-out was taken away when its pod had failed, and the next pod named it already."""
+
+    async def main(loop: VirtualLoop) -> None:
+        cluster = BesideCluster(native=native)
+        try:
+            await cluster.start_duties()
+            await cluster.install()
+            await cluster.start_upstream()
+            await cluster.start_nodes(3, "cpu=4")
+            await cluster.start_controllers()
+            await cluster.start_scheduler()
+            await cluster.apply(priority_class(300))
+            await cluster.apply(deployment("w", 1))
+            await cluster.settle(60)
+            await cluster.patch("Deployment", "w", {"spec": {"template": template("1", priorityClassName=CLASS)}})
+            await cluster.settle(60)
+            (pod,) = cluster.all("Pod")
+            failed = {"status": {"phase": "Failed"}}
+            await cluster.patch("Pod", pod["metadata"]["name"], failed, subresource="status")
+            await cluster.settle(60)
+            assert "Running" in [pod["status"]["phase"] for pod in cluster.all("Pod")]
         finally:
             await cluster.stop()
 

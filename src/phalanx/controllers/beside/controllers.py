@@ -116,15 +116,10 @@ class GroupController(Controller):
     def _in_use(self, owner: Json) -> set[str]:
         meta = owner["metadata"]
         found = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
-        return {name for pod in found if (name := _group_of(pod))}
+        return {pod.group for pod in found if pod.group}
 
     def _warn(self, owner: Json, reason: str, note: str) -> None:
         self._groups.events.warning(owner, NAME, reason, note)
-
-
-def _group_of(pod: PodView) -> str:
-    group = pod.spec.scheduling_group
-    return (group.pod_group_name or "") if group is not None else pod.labels.get(GROUP_LABEL, "")
 
 
 class ClusterControllers:
@@ -195,7 +190,9 @@ class ClusterControllers:
         if SIZE_GATE in pod.gates:
             self._look_again(pod)  # perhaps its group has grown meanwhile
         elif old is None:
-            self._look_again(pod, replicated=True)  # perhaps the first pod of a replica of another revision
+            # Perhaps the first pod of a replica of another revision, or one whose group went while it was made.
+            lost = bool(pod.group) and self._groups.pod_groups.get(change.namespace, pod.group) is None
+            self._look_again(pod, replicated=not lost)
 
     def _look_again(self, pod: PodView | None, *, replicated: bool = False) -> None:
         for place in places(pod) if pod is not None else ():

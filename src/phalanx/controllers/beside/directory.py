@@ -120,6 +120,7 @@ class Directory:
         return [
             str(value_of(str(pods.get("priorityClassName") or ""), self._classes)),
             *(f"{found['metadata']['name']} {deleting(found)} {found['spec'].get('priority')}" for found in known),
+            *self._promised(owner),
         ]
 
     def _compute(self, owner: Json, replicas: Sequence[str], related: list[Json]) -> Wanted:
@@ -146,7 +147,14 @@ class Directory:
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
         longest = SUBDOMAIN if self.abilities.scheduling_group else LABEL
         priority_of = partial(value_of, classes=self._classes)
-        return with_successor(found, owner["metadata"]["uid"], known, priority_of, longest)
+        promised = self._promised(owner)
+        return with_successor(found, owner["metadata"]["uid"], known, priority_of, longest, promised)
+
+    def _promised(self, owner: Json) -> list[str]:
+        """Groups that the webhook has named to pods which have no node yet."""
+        meta = owner["metadata"]
+        pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
+        return sorted({pod.group for pod in pods if pod.group and not pod.spec.node_name})
 
     def enrolled(self, owner: Json) -> bool:
         meta = owner["metadata"]

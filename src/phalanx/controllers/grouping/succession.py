@@ -7,26 +7,40 @@ once. A gang is one group: its next one has to wait until the last pod has left 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.grouping.names import SUBDOMAIN, fitting
 
+RECENT = 16  # groups of a set at the same time; many more than roll-outs overlap
 Known = Callable[[str], Json | None]  # PodGroup of a name
 PriorityOf = Callable[[str], int | None]  # of a class, or without one; None: there is no such class
 
 
 def with_successor(
-    grouping: Grouping, uid: str, known: Known, priority_of: PriorityOf, longest: int = SUBDOMAIN
+    grouping: Grouping,
+    uid: str,
+    known: Known,
+    priority_of: PriorityOf,
+    longest: int = SUBDOMAIN,
+    promised: Collection[str] = (),
 ) -> Grouping:
-    """The same grouping with the first group that can be used, or a new one. longest: characters of its name."""
+    """The same grouping with the first group that can be used, or a new one. longest: characters of its name.
+
+    promised: groups that pods without a node name. One of them that went meanwhile is made again before any other is
+    thought of: nobody else would make it.
+    """
     if len(grouping.groups) != 1 or "gang" in grouping.groups[0]["spec"]["schedulingPolicy"]:
         return grouping
     wanted = grouping.groups[0]
     base = wanted["metadata"]["name"]
     priority = priority_of(str(wanted["spec"].get("priorityClassName") or ""))
+    names = [fitting(f"{base}-{number}", longest) if number else base for number in range(RECENT)] if promised else ()
+    for name in names:
+        if name in promised and known(name) is None:
+            return _named(grouping, name)
     number, free = 0, ""
     while True:
         name = fitting(f"{base}-{number}", longest) if number else base

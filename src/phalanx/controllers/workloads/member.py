@@ -69,6 +69,12 @@ class PodView(msgspec.Struct, gc=False):
         return spec.scheduling_group is not None or spec.workload_ref is not None or GROUP_LABEL in self.labels
 
     @property
+    def group(self) -> str:
+        """The PodGroup that the pod names."""
+        named = self.spec.scheduling_group
+        return (named.pod_group_name or "") if named is not None else self.labels.get(GROUP_LABEL, "")
+
+    @property
     def gates(self) -> list[str]:
         return [gate.name for gate in self.spec.scheduling_gates or ()]
 
