@@ -17,6 +17,7 @@ from phalanx.engine.events import Event
 from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt import EVALUATION, ROWS_PER_STEP
+from phalanx.engine.scheduling.pod_cycle import LOOK
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
 from phalanx.engine.scheduling.validation import validate
@@ -218,9 +219,10 @@ class Engine(Scheduler):
             if record.shape_epoch != self.interest.epoch:
                 self._reshape(record)
         if root.kind == "Pod":
-            made = self.evaluations.made
+            made, looked = self.evaluations.made, self.preemption.chooser.looked
             self.pod_cycle.attempt(root)
             self.searches.spent += POD + (self.evaluations.made - made) * (EVALUATION + self.columns.n // ROWS_PER_STEP)
+            self.searches.spent += (self.preemption.chooser.looked - looked) * LOOK
         else:
             self.groups.attempt(root)
 

@@ -13,6 +13,7 @@ from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan, Planned
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
+from phalanx.engine.preemption.cost import ORDER
 from phalanx.engine.preemption.single import Candidate, Chooser
 from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter
 from phalanx.engine.scheduling.group_roots import Groups
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 NEVER = "its preemptionPolicy is Never: it waits for room and evicts nobody"
 FITS = "fits without evicting anybody"
+PROVABLE = ORDER[:-1]  # all parts of a cost but work lost
 
 
 def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
@@ -100,7 +102,11 @@ def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate)
         text = f"room on node {node} is about to be free: pods that are leaving suffice"
         return PlanAnswer(root, "plan", text, places=[NodeShare(node, 1)], cost=price)
     text = f"evict {pods} pod{'s' if pods != 1 else ''} on node {node}"
-    return PlanAnswer(root, "plan", text, victims, [NodeShare(node, 1)], price)
+    bound = _price(Cost(**dict(zip(PROVABLE, map(int, found.least), strict=True))))
+    proved = found.proved
+    return PlanAnswer(
+        root, "plan", text, victims, [NodeShare(node, 1)], price, bound, proved == PROVABLE, proved=list(proved)
+    )
 
 
 # ---- groups

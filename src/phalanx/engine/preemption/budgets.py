@@ -3,7 +3,7 @@ without labels is never protected, a pod that the budget already lists as disrup
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
@@ -11,6 +11,7 @@ from phalanx.model.objects import PodDisruptionBudget
 from phalanx.model.selectors import BadSelector, LabelMatcher, from_selector
 
 NONE: tuple[int, ...] = ()
+Entry = tuple[int, LabelMatcher, Mapping[str, str]]  # number, whom it protects, pods that are disrupted already
 
 
 class Budgets:
@@ -20,7 +21,8 @@ class Budgets:
         self.spending = 0  # +1 when `allowed` changed
         self.names: list[str] = []
         self.allowed: list[int] = []
-        self._by_namespace: dict[str, list[tuple[int, LabelMatcher, Mapping[str, str]]]] = {}
+        # By namespace and a label that a pod must have; under None those that ask for no label of a known value.
+        self._entries: dict[str, dict[tuple[str, str] | None, list[Entry]]] = {}
         self._stale = True
         self._known: dict[str, tuple[PodRecord, tuple[int, ...]]] = {}  # by pod key
 
@@ -35,7 +37,7 @@ class Budgets:
         if not self._stale:
             return
         self._stale = False
-        self.names, self.allowed, self._by_namespace, self._known = [], [], {}, {}
+        self.names, self.allowed, self._entries, self._known = [], [], {}, {}
         for budget in self._objects.all(PodDisruptionBudget):
             try:
                 matcher = from_selector(budget.spec.selector)
@@ -45,13 +47,15 @@ class Budgets:
                 continue
             namespace = budget.metadata.namespace
             entry = (len(self.names), matcher, budget.status.disrupted_pods or {})
-            self._by_namespace.setdefault(namespace, []).append(entry)
+            here = self._entries.setdefault(namespace, {})
+            for label in _one_of(matcher):
+                here.setdefault(label, []).append(entry)
             self.names.append(f"{namespace}/{budget.metadata.name}")
             self.allowed.append(max(0, budget.status.disruptions_allowed))
 
     def of(self, record: PodRecord) -> tuple[int, ...]:
         """Numbers of the budgets an eviction of the pod counts against; call `refresh` first."""
-        entries = self._by_namespace.get(record.namespace)
+        entries = self._entries.get(record.namespace)
         if not entries or not record.labels:
             return NONE
         known = self._known.get(record.key)
@@ -59,9 +63,20 @@ class Budgets:
             if len(self._known) > 100_000:
                 self._known.clear()
             labels = record.labels
-            found = tuple(n for n, matcher, gone in entries if record.name not in gone and matcher.matches(labels))
+            near = [entry for label in (None, *labels.items()) for entry in entries.get(label, ())]
+            found = tuple(
+                sorted({n for n, matcher, gone in near if record.name not in gone and matcher.matches(labels)})
+            )
             known = self._known[record.key] = (record, found)
         return known[1]
+
+
+def _one_of(matcher: LabelMatcher) -> Sequence[tuple[str, str] | None]:
+    """Labels of which a pod has one if it matches: those of the first requirement that names values."""
+    for requirement in matcher.requirements:
+        if requirement.operator in ("In", "=", "=="):
+            return [(requirement.key, value) for value in requirement.values]
+    return (None,)
 
 
 def _disrupted(budget: PodDisruptionBudget | None) -> Mapping[str, str]:

@@ -24,13 +24,14 @@ UnitKey = str | GroupKey  # a pod's key, or the group that goes as a whole
 
 
 class Unit:
-    __slots__ = ("key", "pods", "priority", "started")
+    __slots__ = ("key", "pods", "priority", "rank", "started")
 
     def __init__(self, key: UnitKey, priority: int) -> None:
         self.key = key
         self.priority = priority
         self.pods: dict[str, PodRecord] = {}
         self.started = 0.0  # sum of start times of its pods, seconds
+        self.rank: tuple[Any, tuple[Any, ...]] | None = None  # see `Catalogue.hurt`
 
     @property
     def name(self) -> str:
@@ -137,6 +138,7 @@ class Catalogue:
         if unit is None:
             unit = self.units[key] = Unit(key, priority)
         unit.priority = priority
+        unit.rank = None
         unit.pods[record.key] = record
         start = self.start(record)
         unit.started += start
@@ -159,6 +161,7 @@ class Catalogue:
         if leaf is not None:
             self._running[leaf] -= 1
         unit = self.units[key]
+        unit.rank = None
         unit.pods.pop(record.key, None)
         unit.started -= start
         if not unit.pods:
@@ -179,6 +182,7 @@ class Catalogue:
         key, leaf, before = known
         unit, start = self.units[key], self.start(record)
         unit.started += start - before
+        unit.rank = None
         self._unit_of[record.key] = (key, leaf, start)
         for row in dict.fromkeys(pod.row for pod in unit.pods.values()):
             self.changed_rows.append(row)
@@ -235,7 +239,13 @@ class Catalogue:
         )
 
     def hurt(self, unit: Unit) -> tuple[Any, ...]:
-        """Sort key: who goes first, if it were alone."""
+        """Sort key: who goes first, if it were alone. Remembered until the unit or a budget changes."""
+        state = (self.budgets.version, self.budgets.spending)
+        if unit.rank is None or unit.rank[0] != state:
+            unit.rank = (state, self._hurt(unit))
+        return unit.rank[1]
+
+    def _hurt(self, unit: Unit) -> tuple[Any, ...]:
         hits: dict[int, int] = {}
         if self.budgets.allowed:
             for record in unit.pods.values():

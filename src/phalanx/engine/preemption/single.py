@@ -1,14 +1,17 @@
 """The cheapest node for one pod: per shape and priority a table over rows, kept current row by row.
 
-A row's entry is the least that has to go there by resources alone. Rows where something else than resources is in the
-way (a port, an affinity rule, a volume) are judged by the filters themselves in a trial.
+A row's entry is what has to go there by resources alone: found quickly, with a bound that says how much less it could
+be, and searched exactly (`least`) where it could be less than the best of the others. Rows where something else than
+resources is in the way (a port, an affinity rule, a volume) are judged by the filters themselves in a trial.
+
+A table of many rows is filled in slices: until it is complete nobody is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
+from itertools import combinations, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,7 @@ from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.least import Freed, Key, Search, least_possible
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -27,14 +31,27 @@ TRIALS = 100  # rows judged by the filters themselves, per attempt
 MAX_TABLES = 64
 IMPOSSIBLE = np.inf
 PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
-Freed = tuple[Unit, dict[int, float]]  # what a unit frees on a row, by resource
+EXACT = 2_000  # branches of exact searches, per attempt
+EXACT_ROW = 500  # and of one row
+FEW_OPEN = 8  # tables that are being filled at a time: whoever needs another waits
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     row: int
     units: tuple[Unit, ...]
-    key: tuple[float, ...]  # cost in the configured order
+    key: Key  # cost in the configured order
+    least: Key = ()  # in all parts but work: less it costs on no row
+
+    @property
+    def proved(self) -> tuple[str, ...]:
+        """Parts of the cost, from the most important on, that cannot be less."""
+        pairs = zip(ORDER, self.key, self.least, strict=False)
+        return tuple(name for name, _, _ in takewhile(lambda each: each[1] == each[2], pairs))
+
+
+class Unfinished(Exception):
+    """The table has rows left that were not looked at: go on in a later slice."""
 
 
 class RowTable:
@@ -45,6 +62,8 @@ class RowTable:
         self.shape = shape
         self.priority = priority
         self.cost: npt.NDArray[np.float64] = np.zeros((0, 0))  # (len(ORDER), capacity), inf where impossible
+        self.bound: npt.NDArray[np.float64] = np.zeros((0, 0))  # (len(ORDER) - 1, capacity): all parts but work
+        self._left: dict[int, None] = {}  # rows to look at
         self.units: dict[int, tuple[Unit, ...]] = {}
         self._epoch = -1
         self._rows_seen = 0
@@ -52,8 +71,23 @@ class RowTable:
         self._versions: tuple[int, ...] = ()
         self._spending = -1
         self._protected: dict[int, None] = {}  # rows with pods under a disruption budget
+        self.besides = ""  # the pod whose own promise does not count, while it is asked for
 
-    def refresh(self) -> None:
+    def refresh(self, most: int | None = None) -> int:
+        """Bring it up to date, or look at so many rows. Answers how many were looked at; see `complete`."""
+        self._catch_up()
+        rows = list(self._left)
+        for row in rows[:most]:
+            self.look(row)
+            del self._left[row]
+        return len(rows) - len(self._left)
+
+    @property
+    def complete(self) -> bool:
+        return not self._left
+
+    def _catch_up(self) -> None:
+        """Which rows have to be looked at?"""
         catalogue, columns = self.chooser.catalogue, self.chooser.catalogue.columns
         nominations = self.chooser.cluster.nominations
         budgets = catalogue.budgets
@@ -62,27 +96,28 @@ class RowTable:
         promised = nominations.changes.since(self._promises_seen)
         if self._epoch != catalogue.epoch or versions != self._versions or touched is None or promised is None:
             self.cost = np.full((len(ORDER), columns.capacity), IMPOSSIBLE)
+            self.bound = np.full((len(ORDER) - 1, columns.capacity), IMPOSSIBLE)
             self.units, self._protected = {}, {}
-            rows: Iterable[int] = np.flatnonzero(columns.alive[: columns.n]).tolist()
+            self._left = dict.fromkeys(np.flatnonzero(columns.alive[: columns.n]).tolist())
         else:
             rows = dict.fromkeys(touched)
             rows.update(dict.fromkeys(columns.row_of[name] for name in promised if name in columns.row_of))
             if self._spending != budgets.spending:
                 rows.update(self._protected)
+            self._left.update(rows)
         self._epoch, self._versions, self._spending = catalogue.epoch, versions, budgets.spending
         self._rows_seen, self._promises_seen = catalogue.changed_rows.position, nominations.changes.position
-        for row in rows:
-            self.look(row)
 
     def look(self, row: int, besides: str = "") -> None:
         """Judge one row again; the promise to the pod `besides` does not count."""
         found = self.chooser.cheapest(self.shape, self.priority, row, besides) if self.chooser.alive(row) else None
         if found is None:
-            self.cost[:, row] = IMPOSSIBLE
+            self.cost[:, row] = self.bound[:, row] = IMPOSSIBLE
             self.units.pop(row, None)
             return
         self.cost[:, row] = found[0]
         self.units[row] = found[1]
+        self.bound[:, row] = found[2]
         budgets = self.chooser.catalogue.budgets
         if budgets.allowed and row not in self._protected:
             here = self.chooser.catalogue.on_row.get(row, {})
@@ -97,6 +132,43 @@ class RowTable:
         row = int(left.argmax())
         return row if left[row] else -1
 
+    def settle(self, allowed: Bools, branches: int) -> int:
+        """Search exactly where a row could turn out cheaper than the best one, the most promising first. Answers what
+        is left of so many branches."""
+        row = self.best(allowed)
+        if row < 0:
+            return branches
+        best: Key = tuple(self.cost[:-1, row])
+        for other in self._cheaper(allowed, best):
+            if branches <= 0:
+                break
+            if tuple(self.bound[:, other]) >= best:
+                break  # in order: so are those after it
+            search = self.chooser.search(self, other, min(branches, EXACT_ROW))
+            branches -= search.spent
+            self.cost[:, other], self.units[other] = search.key, search.units
+            if search.proved:
+                self.bound[:, other] = search.key[:-1]
+            best = min(best, search.key[:-1])
+        return branches
+
+    def _cheaper(self, allowed: Bools, than: Key) -> list[int]:
+        """Rows whose bounds are less, the least first."""
+        less = np.zeros(len(allowed), dtype=np.bool_)
+        same = allowed & (self.cost[0] < IMPOSSIBLE)
+        for part, value in zip(self.bound, than, strict=True):
+            less |= same & (part < value)
+            same &= part == value
+        rows = np.flatnonzero(less)
+        return rows[np.lexsort(self.bound[::-1, rows])].tolist() if len(rows) else []
+
+    def least(self, allowed: Bools) -> Key:
+        """Less than this it costs on none of these rows, in all parts but work."""
+        left = allowed & (self.cost[0] < IMPOSSIBLE)
+        for part in self.bound:
+            left &= part == part.min(where=left, initial=IMPOSSIBLE)
+        return tuple(self.bound[:, int(left.argmax())].tolist())
+
 
 class Chooser:
     def __init__(self, state: ClusterState, catalogue: Catalogue, order: Sequence[str] = ORDER) -> None:
@@ -104,19 +176,23 @@ class Chooser:
         self.catalogue = catalogue
         self.order = tuple(order)
         self._tables: dict[tuple[int, int], RowTable] = {}
+        self.looked = 0  # rows so far
 
     def alive(self, row: int) -> bool:
         return bool(self.catalogue.columns.alive[row])
 
-    def table(self, shape: Shape, priority: int) -> RowTable:
+    def table(self, shape: Shape, priority: int, most: int | None = None) -> RowTable:
+        """Up to date, or less if so many looks at rows do not suffice."""
         key = (shape.id, priority)
         table = self._tables.pop(key, None)
         if table is None or table.shape is not shape:
+            if most is not None and sum(not each.complete for each in self._tables.values()) >= FEW_OPEN:
+                raise Unfinished
             while len(self._tables) >= MAX_TABLES:
                 self._tables.pop(next(iter(self._tables)))
             table = RowTable(self, shape, priority)
         self._tables[key] = table
-        table.refresh()
+        self.looked += table.refresh(most)
         return table
 
     # ---- one row by resources -----------------------------------------------------------------------------
@@ -147,22 +223,14 @@ class Chooser:
 
     def cheapest(
         self, shape: Shape, priority: int, row: int, besides: str = ""
-    ) -> tuple[tuple[float, ...], tuple[Unit, ...]] | None:
-        """Least cost of making the pod fit by resources; None: impossible. No victims: what is leaving suffices."""
-        left = self.free(shape, priority, row, besides)
-        lacking = {rid: amount - left[rid] for rid, amount in shape.requests if amount > left[rid]}
+    ) -> tuple[Key, tuple[Unit, ...], Key] | None:
+        """What it costs to make the pod fit by resources, who has to go, and a bound: less it does not cost. None:
+        impossible. No victims: what is leaving suffices."""
+        lacking, freed = self._freed(shape, priority, row, besides)
         if not lacking:
-            return self.cost(()), ()
-        freed: list[Freed] = []
-        total = dict.fromkeys(lacking, 0.0)
-        for unit, pods in self.candidates(priority, row):
-            gives = dict.fromkeys(lacking, 0.0)
-            for record in pods.values():
-                for rid, amount in record.shape.requests:
-                    if rid in gives:
-                        gives[rid] += amount
-                        total[rid] += amount
-            freed.append((unit, gives))
+            nothing = self.cost(())
+            return nothing, (), nothing[:-1]
+        total = {rid: sum(gives[rid] for _, gives in freed) for rid in lacking}
         if any(total[rid] < need for rid, need in lacking.items()):
             return None
         hurt = self.catalogue.hurt
@@ -179,22 +247,49 @@ class Chooser:
             cost = self.cost(some)
             if cost < best:
                 best, units = cost, some
-        return best, units
+        return best, units, least_possible(self.catalogue, freed, lacking, self.order).key(self.order)[:-1]
+
+    def _freed(self, shape: Shape, priority: int, row: int, besides: str = "") -> tuple[dict[int, float], list[Freed]]:
+        """What is lacking on a row, and what every unit that may go would free of it."""
+        left = self.free(shape, priority, row, besides)
+        lacking = {rid: amount - left[rid] for rid, amount in shape.requests if amount > left[rid]}
+        freed: list[Freed] = []
+        for unit, pods in self.candidates(priority, row) if lacking else ():
+            gives = dict.fromkeys(lacking, 0.0)
+            for record in pods.values():
+                for rid, amount in record.shape.requests:
+                    if rid in gives:
+                        gives[rid] += amount
+            freed.append((unit, gives))
+        return lacking, freed
+
+    def search(self, table: RowTable, row: int, branches: int) -> Search:
+        """The cheapest units of a row, exactly."""
+        lacking, freed = self._freed(table.shape, table.priority, row, table.besides)
+        known = (tuple(table.cost[:, row].tolist()), table.units[row])
+        return Search(self.catalogue, self.order, freed, lacking, known, branches)
 
     def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
         return self.catalogue.cost(units).key(self.order)
 
     # ---- all rows ------------------------------------------------------------------------------------------
 
-    def choose(self, record: PodRecord, evaluation: Evaluation, resolvable: Bools) -> Candidate | None:
-        """The cheapest row where evictions make the pod fit, whatever its filters look at."""
-        table = self.table(record.shape, record.priority)
+    def choose(
+        self, record: PodRecord, evaluation: Evaluation, resolvable: Bools, most: int | None = None
+    ) -> Candidate | None:
+        """The cheapest row where evictions make the pod fit, whatever its filters look at. Raises Unfinished where more
+        than so many rows have to be looked at."""
+        table = self.table(record.shape, record.priority, most)
+        if not table.complete:
+            raise Unfinished
         own = self.catalogue.columns.row_of.get(record.nominated, -1) if record.nominated else -1
+        table.besides = record.key if own >= 0 else ""
         if own >= 0:
             table.look(own, besides=record.key)
         try:
             return self._choose(table, record, evaluation, resolvable)
         finally:
+            table.besides = ""
             if own >= 0:
                 table.look(own)
 
@@ -209,13 +304,16 @@ class Chooser:
         best: Candidate | None = None
         tries = alone.copy()
         check = _looks_at_others(evaluation)
+        branches = EXACT
         for _ in range(TRIALS):
+            branches = table.settle(tries, branches)
             row = table.best(tries)
             if row < 0:
                 break
             units = table.units[row]
             if not check or self.holds(record, evaluation, row, units):
-                best = Candidate(row, units, tuple(table.cost[:, row]))
+                key = tuple(table.cost[:, row].tolist())
+                best = Candidate(row, units, key)
                 break
             tries[row] = False
         hindered = np.flatnonzero(others & ~alone & (table.cost[0] < IMPOSSIBLE))
@@ -223,7 +321,7 @@ class Chooser:
             found = self.trial(record, evaluation, row)
             if found is not None and (best is None or (found.key, found.row) < (best.key, best.row)):
                 best = found
-        return best
+        return None if best is None else replace(best, least=table.least(others))
 
     def holds(self, record: PodRecord, evaluation: Evaluation, row: int, units: Iterable[Unit]) -> bool:
         """Whether every filter agrees once these units are gone."""

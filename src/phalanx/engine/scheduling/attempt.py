@@ -61,8 +61,9 @@ class Attempts:
 
     # ---- pods
 
-    def pod(self, record: PodRecord, *, evict: bool = True) -> Answer:
-        """`evict`: also look whom to evict, and ask PostFilter plugins."""
+    def pod(self, record: PodRecord, *, evict: bool = True, rows: int | None = None) -> Answer:
+        """`evict`: also look whom to evict, and ask PostFilter plugins. `rows`: raises Unfinished where it takes more
+        looks at rows than so many to know."""
         state = self._cluster
         try:
             evaluation = state.evaluation(record)
@@ -80,19 +81,19 @@ class Attempts:
                 diagnosis.plugins |= {plugin for plugin, _ in blocked}
             refused = Refused(Cause.ROOM, "", evaluation=evaluation, diagnosis=diagnosis, alike=True)
             if evict:
-                return self._after_filters(record, refused, diagnosis)
+                return self._after_filters(record, refused, diagnosis, rows)
             refused.message = diagnosis.message
             return refused
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
 
-    def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis) -> Answer:
+    def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, rows: int | None) -> Answer:
         """PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""
         notes: list[str] = []
         found: Look | None = None
         for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
             if traits_of(plugin).preempts:
-                found = self._pods.look(record, diagnosis)
+                found = self._pods.look(record, diagnosis, rows)
                 result = PostFilterResult(found.status, found.nominate, found.message, found.alike)
             else:
                 found = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.preemption.single import Unfinished
 from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
@@ -15,6 +16,9 @@ from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.waiting import Waiting, twins_of
 from phalanx.engine.state.records import PodRecord
+
+LOOK = 8  # steps of work that a look costs at whom to evict on a row
+PATIENCE = 4  # times the slices that it takes where nothing changes
 
 
 class PodCycle:
@@ -41,12 +45,20 @@ class PodCycle:
         self._waiting = waiting
         self._status = status
         self._emit = emit
+        self._slices: dict[str, int] = {}  # root key -> how often it was put aside
 
     def attempt(self, root: Root) -> None:
         """Work on a popped root. Never raises for a plugin's fault."""
         came_from = root.bucket
         root.bucket = None
-        self._attempt(root, root.record)
+        try:
+            self._attempt(root, root.record)
+        except Unfinished:
+            self._slices[root.key] = self._slices.get(root.key, 0) + 1
+            self._queue.put_aside(root, came_from)
+            return
+        if self._slices:
+            self._slices.pop(root.key, None)
         if came_from is not None:
             self._queue.attempted(root, came_from)
 
@@ -58,7 +70,7 @@ class PodCycle:
             self._status.say(record, UNSCHEDULABLE, bucket.message)
             return
         self._evictions.look_again(root)
-        answer = self._attempts.pod(record)
+        answer = self._attempts.pod(record, rows=self._rows(root))
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._binding.commit(root, record, answer.seats[0][1])
@@ -71,6 +83,16 @@ class PodCycle:
             if answer.leaving:
                 self._preemption.await_leaving(root, answer.leaving)
             self._unschedulable(root, record, answer, victims_go=answer.victims_go)
+
+    def _rows(self, root: Root) -> int | None:
+        """How many rows may be looked at for whom to evict before others are served; None: all of them. What is in the
+        way changes all the time: whoever was put aside too often is not put aside again."""
+        limit = self._cluster.settings.search_slice
+        if not limit:
+            return None
+        few = max(1, limit // LOOK)
+        often = self._slices.get(root.key, 0) > PATIENCE * (1 + self._cluster.columns.n // few)
+        return None if often else few
 
     # ---- failure
 

@@ -99,7 +99,8 @@ class PodPreemption:
 
     # ---- looking
 
-    def look(self, record: PodRecord, diagnosis: Diagnosis) -> Look:
+    def look(self, record: PodRecord, diagnosis: Diagnosis, rows: int | None = None) -> Look:
+        """`rows`: raises Unfinished where more than so many have to be looked at."""
         if record.preemption_policy == "Never":
             return Look(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
         leaving = self._leaving(record, diagnosis)
@@ -112,7 +113,7 @@ class PodPreemption:
         known = self._futile.get(key)
         if known is not None and known[0] == self.catalogue.circumstances:
             return _no(record, known[1])
-        found = self.chooser.choose(record, self._cluster.evaluation(record), diagnosis.resolvable)
+        found = self.chooser.choose(record, self._cluster.evaluation(record), diagnosis.resolvable, rows)
         if found is None:
             message = self._why_not(record, diagnosis)
             if len(self._futile) > 4096:
