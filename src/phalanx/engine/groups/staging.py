@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +17,11 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, ShapeRow, Subtree, done, groups, leaves
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
+from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupKey, PodKey
 
+EVERY = 512  # units that are looked at without a stop
 MOST_HINDERED = 2_000  # looks at who is in the way on some row
 
 
@@ -55,9 +59,13 @@ class Stager:
         self._restricted = allowed is not None
         self._allowed = state.columns.alive if allowed is None else allowed & state.columns.alive
         self.rids = [self.columns.resources[name] for name in built.problem.resources]
-        self.units = sorted((u for u in catalogue.units.values() if u.priority < priority), key=catalogue.hurt)
+        self._seen = self._circumstances()
+        self.units: list[Unit] = []
+        self._list([unit for unit in catalogue.units.values() if unit.priority < priority])
         self.arrays = self._units()
+        self._pause()
         self.free = self._free()
+        self._pause()
         self.shapes, self.blockers = self._shapes()
 
     def stage(self, root: Subtree, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
@@ -69,6 +77,29 @@ class Stager:
 
     # ---- who could go
 
+    def _circumstances(self) -> tuple[int, ...]:
+        """What numbers of units and budgets depend on."""
+        budgets = self.catalogue.budgets
+        return (self.catalogue.epoch, budgets.version, budgets.spending)
+
+    def _list(self, units: list[Unit]) -> None:
+        """Whom it hurts least to lose first; many are sorted piece by piece."""
+        hurt, pieces = self.catalogue.hurt, []
+        for first in range(0, len(units), EVERY):
+            pieces.append(sorted(units[first : first + EVERY], key=hurt))
+            self._pause(EVERY - 1)
+        for number, unit in enumerate(merge(*pieces, key=hurt) if len(pieces) > 1 else chain(*pieces)):
+            self.units.append(unit)
+            self._pause(number)
+
+    def _pause(self, number: int | None = None) -> None:
+        """After some units (None: after all of them) others may be served. What a unit frees may change meanwhile: that
+        is looked at in the end. Not who is a unit, and whom budgets protect."""
+        if number is None or number % EVERY == EVERY - 1:
+            worked(EVERY // 2 if number is not None else len(self.units) // 50)
+            if self._circumstances() != self._seen:
+                raise Disturbed
+
     def _units(self) -> Units:
         budgets, forest = self.catalogue.budgets, self.catalogue.forest
         kinds: dict[int, int] = {}  # id of a shape -> its number
@@ -79,6 +110,11 @@ class Stager:
         running: list[int] = []
         minimum: list[int] = []
         membership: list[list[tuple[int, int]]] = []
+        names: list[str] = []
+        lost: list[float] = []
+        priority: list[int] = []
+        hit: dict[GroupKey, int] = {}
+        workloads: list[int] = []
         for number, unit in enumerate(self.units):
             mine: dict[int, int] = {}
             for record in unit.pods.values():
@@ -92,8 +128,15 @@ class Stager:
                     minimum.append(self.catalogue.minimum(leaf))
                 mine[gangs[leaf]] = mine.get(gangs[leaf], 0) + 1
             membership.append([(gang, count) for gang, count in mine.items() if minimum[gang] > 0])
-        hit: dict[GroupKey, int] = {}
+            names.append(unit.name)
+            lost.append(self.catalogue.lost(unit))
+            priority.append(unit.priority)
+            workload = self.catalogue.workload(unit)
+            workloads.append(-1 if workload is None else hit.setdefault(workload, len(hit)))
+            self._pause(number)
+        self._pause()
         order = sorted(parts)
+        self._pause()
         where: list[int] = []  # part of each pod
         what: list[int] = []  # and its kind
         hits = np.zeros((len(budgets.allowed), len(order)), dtype=np.int64)
@@ -110,16 +153,22 @@ class Stager:
                 what.append(kind)
                 for budget in budgets.of(record) if budgets.allowed else ():
                     hits[budget, at] += 1
+            self._pause(at)
+        self._pause()
         of = np.array(where, dtype=np.int64)
+        self._pause()
         table = np.array(vectors).reshape(len(vectors), len(self.rids))[np.array(what, dtype=np.int64)]  # (P, R)
         requests = np.array([np.bincount(of, weights=row, minlength=len(order)) for row in table.T])
         pods = np.bincount(of, minlength=len(order))
+        self._pause()
+        places = np.array(order, dtype=np.int64).reshape(len(order), 2)  # of parts: row, unit
+        self._pause()
         return Units(
-            [unit.name for unit in self.units],
-            np.array([unit.priority for unit in self.units], dtype=np.int64),
-            np.array([self.catalogue.lost(unit) for unit in self.units]),
-            np.array([unit for _, unit in order], dtype=np.int64),
-            np.array([row for row, _ in order], dtype=np.int64),
+            names,
+            np.array(priority, dtype=np.int64),
+            np.array(lost),
+            np.ascontiguousarray(places[:, 1]),
+            np.ascontiguousarray(places[:, 0]),
             requests,
             pods,
             hits,
@@ -128,7 +177,7 @@ class Stager:
             running,
             minimum,
             budgets.names,
-            [hit.setdefault(w, len(hit)) if (w := self.catalogue.workload(u)) is not None else -1 for u in self.units],
+            workloads,
         )
 
     def _free(self) -> Floats:

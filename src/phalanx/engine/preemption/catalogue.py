@@ -58,6 +58,7 @@ class Catalogue:
         self._running: dict[GroupKey, int] = {}  # leaf -> members on a node that are not on their way out
         self._position = -1
         self._stale = True
+        self._next = 0  # while it is being built anew: the first row that is not in it yet
         self.changed_rows = ChangeLog[int]()
         self.epoch = 0  # +1 when everything was built anew
         self._starts: dict[str, float] = {}
@@ -75,15 +76,31 @@ class Catalogue:
 
     def refresh(self) -> None:
         """Bring everything up to date. Never call this inside a trial."""
+        self.prepare(self.columns.n)
+
+    def prepare(self, rows: int) -> int:
+        """The same, but read at most so many rows where everything has to be read anew. Answers how many were read; as
+        long as that is as many as asked for, there may be more."""
         self.budgets.refresh()
         log = self.columns.log
         changes = None if self._stale or self._position < 0 else log.since(self._position)
         self._position = log.position
         if changes is None:
-            self._rebuild()
-            return
+            self._begin()
+        else:
+            self._follow(changes)
+        first, self._next = self._next, min(self._next + rows, self.columns.n)
+        for row in range(first, self._next):
+            self.changed_rows.append(row)
+            for record in self.columns.pods[row].values():
+                self._add(row, record)
+        return self._next - first
+
+    def _follow(self, changes: Sequence[Change]) -> None:
         touched: dict[int, None] = {}
         resized: dict[UnitKey, None] = {}
+        if self._next < self.columns.n:  # the others are read when their turn comes
+            changes = [change for change in changes if change[0] < self._next]
         for row, record, sign in self._net(changes, touched):
             key = self._add(row, record) if sign > 0 else self._remove(row, record)
             if key is not None and not isinstance(key, str):
@@ -110,13 +127,12 @@ class Catalogue:
                 if total == sign:
                     yield row, who[number], sign
 
-    def _rebuild(self) -> None:
+    def _begin(self) -> None:
+        """Anew, from the first row on."""
         self._stale = False
+        self._next = 0
         self.units, self.on_row, self.leaving, self._unit_of, self._running = {}, {}, {}, {}, {}
         self.epoch += 1
-        for row in range(self.columns.n):
-            for record in self.columns.pods[row].values():
-                self._add(row, record)
 
     def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
         """(unit, priority) of a placed pod."""

@@ -272,6 +272,12 @@ class Chooser:
     def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
         return self.catalogue.cost(units).key(self.order)
 
+    def ready(self, rows: int) -> bool:
+        """Read on where the catalogue is being read anew; whether all is read."""
+        read = self.catalogue.prepare(rows)
+        self.looked += read // 2
+        return read < rows
+
     # ---- all rows ------------------------------------------------------------------------------------------
 
     def choose(

@@ -33,6 +33,7 @@ from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
 
+ROWS = 250  # whose pods are read without a stop
 HURRY = 64  # part of the search budget where others wait
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
@@ -107,8 +108,9 @@ class GroupPreemption:
     def plan(self, tree: Tree, built: Built, points: Points | None) -> GroupPlan:
         """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
         plugins name the places, in the first of those where there is one."""
-        worked(len(self.catalogue.units))  # listing them takes as long: not in the slice of the search before
-        self.catalogue.refresh()
+        worked(len(self.catalogue.units) // 8)  # bringing them up to date: not in the slice of the search before
+        while self.catalogue.prepare(ROWS) == ROWS:
+            worked(4 * ROWS)
         for evaluation in built.evaluations:
             evaluation.refresh()  # the search before may have been interrupted
         areas: Sequence[Bools | None] = (None,)
@@ -120,7 +122,7 @@ class GroupPreemption:
         found = GroupPlan(Hopeless(NOBODY_LOWER))
         for area in areas:
             stager = Stager(self.cluster, self.catalogue, built, tree.priority, area)
-            worked(len(stager.units))
+            worked(len(stager.units) // 8)
             found = self._plan(stager)
             if found.units or found.seats:
                 break
