@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.preemption.least import Search
+from phalanx.engine.preemption.least import RowSearch
 from phalanx.engine.scheduling.answers import PlacedAfter
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
@@ -84,7 +84,7 @@ def test_a_search_that_ends_early_says_so():
     table = chooser.table(record.shape, record.priority)
     lacking, freed = chooser._freed(record.shape, record.priority, 0)
     known = (tuple(table.cost[:, 0].tolist()), table.units[0])
-    search = Search(chooser.catalogue, ORDER, freed, lacking, known, 5)
+    search = RowSearch(chooser.catalogue, ORDER, freed, lacking, known, 5)
     assert not search.proved and search.key <= known[0]
 
 

@@ -33,7 +33,7 @@ class Kind:
     hits: tuple[tuple[int, int], ...]  # (budget, pods that count against it), each
 
 
-class Search:
+class RowSearch:
     """The cheapest set of units on one row. `proved`: it cannot be less in any part but work."""
 
     def __init__(

@@ -23,7 +23,7 @@ from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.preemption.least import Freed, Key, Search, least_possible
+from phalanx.engine.preemption.least import Freed, Key, RowSearch, least_possible
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -50,7 +50,7 @@ class Candidate:
         return tuple(name for name, _, _ in takewhile(lambda each: each[1] == each[2], pairs))
 
 
-class Unfinished(Exception):
+class MoreRows(Exception):
     """The table has rows left that were not looked at: go on in a later slice."""
 
 
@@ -187,7 +187,7 @@ class Chooser:
         table = self._tables.pop(key, None)
         if table is None or table.shape is not shape:
             if most is not None and sum(not each.complete for each in self._tables.values()) >= FEW_OPEN:
-                raise Unfinished
+                raise MoreRows
             while len(self._tables) >= MAX_TABLES:
                 self._tables.pop(next(iter(self._tables)))
             table = RowTable(self, shape, priority)
@@ -263,11 +263,11 @@ class Chooser:
             freed.append((unit, gives))
         return lacking, freed
 
-    def search(self, table: RowTable, row: int, branches: int) -> Search:
+    def search(self, table: RowTable, row: int, branches: int) -> RowSearch:
         """The cheapest units of a row, exactly."""
         lacking, freed = self._freed(table.shape, table.priority, row, table.besides)
         known = (tuple(table.cost[:, row].tolist()), table.units[row])
-        return Search(self.catalogue, self.order, freed, lacking, known, branches)
+        return RowSearch(self.catalogue, self.order, freed, lacking, known, branches)
 
     def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
         return self.catalogue.cost(units).key(self.order)
@@ -283,11 +283,11 @@ class Chooser:
     def choose(
         self, record: PodRecord, evaluation: Evaluation, resolvable: Bools, most: int | None = None
     ) -> Candidate | None:
-        """The cheapest row where evictions make the pod fit, whatever its filters look at. Raises Unfinished where more
+        """The cheapest row where evictions make the pod fit, whatever its filters look at. Raises MoreRows where more
         than so many rows have to be looked at."""
         table = self.table(record.shape, record.priority, most)
         if not table.complete:
-            raise Unfinished
+            raise MoreRows
         own = self.catalogue.columns.row_of.get(record.nominated, -1) if record.nominated else -1
         table.besides = record.key if own >= 0 else ""
         if own >= 0:

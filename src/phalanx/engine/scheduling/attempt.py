@@ -62,7 +62,7 @@ class Attempts:
     # ---- pods
 
     def pod(self, record: PodRecord, *, evict: bool = True, rows: int | None = None) -> Answer:
-        """`evict`: also look whom to evict, and ask PostFilter plugins. `rows`: raises Unfinished where it takes more
+        """`evict`: also look whom to evict, and ask PostFilter plugins. `rows`: raises MoreRows where it takes more
         looks at rows than so many to know."""
         state = self._cluster
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.preemption.single import Unfinished
+from phalanx.engine.preemption.single import MoreRows
 from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
@@ -53,7 +53,7 @@ class PodCycle:
         root.bucket = None
         try:
             self._attempt(root, root.record)
-        except Unfinished:
+        except MoreRows:
             self._slices[root.key] = self._slices.get(root.key, 0) + 1
             self._queue.put_aside(root, came_from)
             return

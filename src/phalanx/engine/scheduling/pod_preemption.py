@@ -17,7 +17,7 @@ from phalanx.engine.framework import ClusterChange, Code, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis, histogram
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
-from phalanx.engine.preemption.single import Candidate, Chooser, Unfinished
+from phalanx.engine.preemption.single import Candidate, Chooser, MoreRows
 from phalanx.engine.scheduling.answers import PlacedAfter
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_status import PodStatus
@@ -100,11 +100,11 @@ class PodPreemption:
     # ---- looking
 
     def look(self, record: PodRecord, diagnosis: Diagnosis, rows: int | None = None) -> Look:
-        """`rows`: raises Unfinished where more than so many have to be looked at."""
+        """`rows`: raises MoreRows where more than so many have to be looked at."""
         if record.preemption_policy == "Never":
             return Look(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
         if rows is not None and not self.chooser.ready(2 * rows):
-            raise Unfinished
+            raise MoreRows
         leaving = self._leaving(record, diagnosis)
         if leaving or self._ongoing(record):
             return Look(f"preemption: {WAITING}", waits=True, leaving=leaving)
