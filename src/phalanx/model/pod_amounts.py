@@ -1,35 +1,60 @@
-"""What a whole pod asks for and may use at most: the sums that LimitRanges and ResourceQuotas are about.
+"""What a whole pod asks for and may use at most: Kubernetes' rule, and the sums that LimitRanges and ResourceQuotas
+are about.
 
-Amounts are whole nano-units, exact for every quantity that Kubernetes can write.
+Amounts of the latter are whole nano-units, exact for every quantity that Kubernetes can write.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from phalanx.model.kinds import Json
 from phalanx.model.quantity import nanos
 
 Amounts = dict[str, int]  # resource -> nano-units
+N = TypeVar("N", int, float)
+
+
+def effective(main: Iterable[Mapping[str, N]], init: Iterable[tuple[bool, Mapping[str, N]]]) -> dict[str, N]:
+    """Of a whole pod, by resource: all containers and sidecars together, or the largest moment of initialisation if
+    that is more. `init`: in order, whether it is a sidecar and what it asks for; an init container runs beside the
+    sidecars before it."""
+    total: dict[str, N] = {}
+    for amounts in main:
+        add(total, amounts)
+    sidecars: dict[str, N] = {}
+    peak: dict[str, N] = {}
+    for is_sidecar, amounts in init:
+        if is_sidecar:
+            add(sidecars, amounts)
+            add(total, amounts)
+            _raise_to(peak, sidecars)
+        else:
+            step = dict(sidecars)
+            add(step, amounts)
+            _raise_to(peak, step)
+    _raise_to(total, peak)
+    return total
+
+
+def add(total: dict[str, N], more: Mapping[str, N]) -> None:
+    for name, amount in more.items():
+        total[name] = total[name] + amount if name in total else amount
+
+
+def _raise_to(total: dict[str, N], least: Mapping[str, N]) -> None:
+    for name, amount in least.items():
+        if name not in total or amount > total[name]:
+            total[name] = amount
 
 
 def pod_amounts(spec: Json, field: str) -> Amounts:
-    """`requests` or `limits` of a pod: containers beside sidecars, or the largest step before; and the overhead."""
-    total: Amounts = {}
-    for container in spec.get("containers") or ():
-        _add(total, amounts(container, field))
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in spec.get("initContainers") or ():
-        own = amounts(container, field)
-        if container.get("restartPolicy") == "Always":
-            _add(sidecars, own)
-            _add(total, own)
-            own = {}
-        else:
-            _add(own, sidecars)
-        for name, amount in {**sidecars, **own}.items():
-            peak[name] = max(peak.get(name, 0), amount)
-    for name, amount in peak.items():
-        total[name] = max(total.get(name, 0), amount)
+    """`requests` or `limits` of a pod, and the overhead."""
+    total = effective(
+        (amounts(container, field) for container in spec.get("containers") or ()),
+        ((each.get("restartPolicy") == "Always", amounts(each, field)) for each in spec.get("initContainers") or ()),
+    )
     for name, text in (spec.get("overhead") or {}).items():
         if field == "requests" or name in total:
             total[name] = total.get(name, 0) + nanos(text)
@@ -38,8 +63,3 @@ def pod_amounts(spec: Json, field: str) -> Amounts:
 
 def amounts(container: Json, field: str) -> Amounts:
     return {name: nanos(text) for name, text in ((container.get("resources") or {}).get(field) or {}).items()}
-
-
-def _add(total: Amounts, more: Amounts) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount

@@ -6,11 +6,11 @@ counts as nothing to give, in a pod as more than any node has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import Container, Resources
+from phalanx.model.pod_amounts import effective
 from phalanx.model.quantity import milli, units
 
 CPU = "cpu"
@@ -66,37 +66,6 @@ def _with_defaults(requests: dict[str, float]) -> dict[str, float]:
     return {CPU: requests.get(CPU, DEFAULT_CPU), MEMORY: requests.get(MEMORY, DEFAULT_MEMORY)}
 
 
-def _add(total: dict[str, float], more: dict[str, float]) -> None:
-    for name, value in more.items():
-        total[name] = total.get(name, 0.0) + value
-
-
-def _raise_to(total: dict[str, float], floor: dict[str, float]) -> None:
-    for name, value in floor.items():
-        if value > total.get(name, 0.0):
-            total[name] = value
-
-
-def _aggregate(main: Iterable[dict[str, float]], init: Iterable[tuple[bool, dict[str, float]]]) -> dict[str, float]:
-    """max(containers + sidecars, peak while initialising): an init container runs beside the sidecars before it."""
-    total: dict[str, float] = {}
-    for requests in main:
-        _add(total, requests)
-    sidecars: dict[str, float] = {}
-    peak: dict[str, float] = {}
-    for is_sidecar, requests in init:
-        if is_sidecar:
-            _add(sidecars, requests)
-            _add(total, requests)
-            _raise_to(peak, sidecars)
-        else:
-            step = dict(sidecars)
-            _add(step, requests)
-            _raise_to(peak, step)
-    _raise_to(total, peak)
-    return total
-
-
 def _pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith("hugepages-")
 
@@ -105,8 +74,8 @@ def pod_request(pod: Pod) -> PodRequest:
     spec = pod.spec
     main = [_requests(container) for container in spec.containers]
     init = [(c.restart_policy == "Always", _requests(c)) for c in spec.init_containers or ()]
-    amounts = _aggregate(main, init)
-    nonzero = _aggregate(map(_with_defaults, main), ((sidecar, _with_defaults(r)) for sidecar, r in init))
+    amounts = effective(main, init)
+    nonzero = effective(map(_with_defaults, main), ((sidecar, _with_defaults(r)) for sidecar, r in init))
     # Requests at pod level replace what the containers add up to (PodLevelResources).
     level: Resources = (spec.resources.requests if spec.resources else None) or {}
     for name, text in level.items():

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from phalanx.local.nodes.views import KubeletPod
-from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
+from phalanx.model.objects.pod import ResourceRequirements, Resources
+from phalanx.model.pod_amounts import add, effective
 from phalanx.model.quantity import NANO, BadQuantity, parse
 
 Amounts = dict[str, int]  # resource -> nano-units
@@ -41,37 +42,15 @@ def _requests(resources: ResourceRequirements) -> Amounts:
     return {**amounts(resources.limits), **amounts(resources.requests)}
 
 
-def _add(total: Amounts, more: Amounts) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount
-
-
-def _raise_to(total: Amounts, least: Amounts) -> None:
-    for name, amount in least.items():
-        total[name] = max(total.get(name, 0), amount)
-
-
 def pod_requests(pod: KubeletPod) -> Amounts:
     """All containers together, or the largest moment of initialisation if that needs more, plus overhead."""
-    total: Amounts = {}
-    for container in pod.spec.containers:
-        _add(total, _requests(container.resources))
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in pod.spec.init_containers or ():
-        own = _requests(container.resources)
-        if _is_sidecar(container):
-            _add(sidecars, own)
-            _raise_to(peak, sidecars)
-        else:
-            moment = dict(sidecars)
-            _add(moment, own)
-            _raise_to(peak, moment)
-    _add(total, sidecars)
-    _raise_to(total, peak)
+    total = effective(
+        (_requests(container.resources) for container in pod.spec.containers),
+        ((each.restart_policy == "Always", _requests(each.resources)) for each in pod.spec.init_containers or ()),
+    )
     if pod.spec.resources is not None:
         total |= _requests(pod.spec.resources)  # pod-level amounts stand for the sum of the containers
-    _add(total, amounts(pod.spec.overhead))
+    add(total, amounts(pod.spec.overhead))
     return _shared({name: amount for name, amount in total.items() if amount})
 
 
@@ -86,10 +65,6 @@ def host_ports(pod: KubeletPod) -> tuple[HostPort, ...]:
         if port.host_port
     ]
     return tuple(found)
-
-
-def _is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +132,7 @@ class Ledger:
     def take(self, uid: str, requests: Amounts, ports: tuple[HostPort, ...] = ()) -> None:
         if uid not in self.pods:
             self.pods[uid] = requests
-            _add(self.used, requests)
+            add(self.used, requests)
             if ports:
                 self.ports[uid] = ports
 

@@ -61,14 +61,30 @@ def node_body(index: int, count: int, topology: Topology, now: float) -> dict[st
         SIMULATED: "true",
         **topology.labels(index, count),
     }
+    return node_object(name, index, labels, {}, topology.capacity, topology.capacity, now)
+
+
+def node_object(
+    name: str,
+    index: int,
+    labels: dict[str, str],
+    spec: dict[str, Any],
+    capacity: dict[str, Any],
+    allocatable: dict[str, Any],
+    now: float,
+    *,
+    architecture: str = "amd64",
+    system: str = "linux",
+) -> dict[str, Any]:
+    """Ready, and complete from its first moment."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"providerID": f"simulated://{name}"},
+        "spec": {"providerID": f"simulated://{name}", **spec},
         "status": {
-            "capacity": topology.capacity,
-            "allocatable": topology.capacity,
+            "capacity": capacity,
+            "allocatable": allocatable,
             "conditions": ready_conditions(rfc3339(now)),
             "addresses": [
                 {"type": "InternalIP", "address": node_ip(index)},
@@ -76,14 +92,14 @@ def node_body(index: int, count: int, topology: Topology, now: float) -> dict[st
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "nodeInfo": {
-                "architecture": "amd64",
+                "architecture": architecture,
                 "bootID": f"simulated-{index}",
                 "containerRuntimeVersion": f"simulated://{phalanx.__version__}",
                 "kernelVersion": "simulated",
                 "kubeProxyVersion": "",
                 "kubeletVersion": "v1.37.0-phalanx",
                 "machineID": f"simulated-{index}",
-                "operatingSystem": "linux",
+                "operatingSystem": system,
                 "osImage": "Phalanx simulated node",
                 "systemUUID": f"simulated-{index}",
             },

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import phalanx
 from phalanx.base.client import Client
-from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
-from phalanx.local.nodes.fleet import NODES, SIMULATED, Tell, node_ip, ready_conditions
+from phalanx.local.nodes.fleet import NODES, SIMULATED, Tell, node_object
 from phalanx.local.nodes.topology import HOSTNAME
 
 Json = dict[str, Any]
@@ -38,38 +37,20 @@ def twin(node: Json, index: int, now: float) -> Json:
     taints = [taint for taint in spec.get("taints") or () if not taint["key"].startswith(_STATE)]
     room = status.get("allocatable") or status.get("capacity") or {}
     info = status.get("nodeInfo") or {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {**labels, HOSTNAME: name, SIMULATED: "true"}},
-        "spec": {
-            "providerID": f"simulated://{name}",
+    return node_object(
+        name,
+        index,
+        {**labels, HOSTNAME: name, SIMULATED: "true"},
+        {
             "taints": [{key: taint[key] for key in ("key", "value", "effect") if taint.get(key)} for taint in taints],
             **({"unschedulable": True} if spec.get("unschedulable") else {}),
         },
-        "status": {
-            "capacity": status.get("capacity") or room,
-            "allocatable": room,
-            "conditions": ready_conditions(rfc3339(now)),
-            "addresses": [
-                {"type": "InternalIP", "address": node_ip(index)},
-                {"type": "Hostname", "address": name},
-            ],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-            "nodeInfo": {
-                "architecture": info.get("architecture") or "amd64",
-                "bootID": f"simulated-{index}",
-                "containerRuntimeVersion": f"simulated://{phalanx.__version__}",
-                "kernelVersion": "simulated",
-                "kubeProxyVersion": "",
-                "kubeletVersion": "v1.37.0-phalanx",
-                "machineID": f"simulated-{index}",
-                "operatingSystem": info.get("operatingSystem") or "linux",
-                "osImage": "Phalanx simulated node",
-                "systemUUID": f"simulated-{index}",
-            },
-        },
-    }
+        status.get("capacity") or room,
+        room,
+        now,
+        architecture=info.get("architecture") or "amd64",
+        system=info.get("operatingSystem") or "linux",
+    )
 
 
 def _identities(node: Json) -> set[str]:

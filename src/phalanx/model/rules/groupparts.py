@@ -191,14 +191,18 @@ class Parts:
             self.errors.append(immutable(path))
         return self.update
 
-    def disruption(self, path: str, new: Json | None, old: Json | None, *, needed: bool = False) -> None:
+    def _given(self, path: str, new: Json | None, old: Json | None, needed: bool) -> Json | None:
+        """What is to be judged of a field that cannot change; None: nothing."""
         if self.fixed(path, new, old):
-            return
-        if new is None:
-            if needed:
-                self.errors.append(required(path))
-            return
-        union(self.errors, path, ("single", "all"), new, None)
+            return None
+        if new is None and needed:
+            self.errors.append(required(path))
+        return new
+
+    def disruption(self, path: str, new: Json | None, old: Json | None, *, needed: bool = False) -> None:
+        given = self._given(path, new, old, needed)
+        if given is not None:
+            union(self.errors, path, ("single", "all"), given, None)
 
     def claims(self, path: str, new: list[Json] | None, old: list[Json] | None) -> None:
         """Resource claims of a group."""
@@ -219,14 +223,10 @@ class Parts:
 
     def reference(self, path: str, new: Json | None, old: Json | None, *, needed: bool = False) -> None:
         """workloadRef of a group: fixed as a whole."""
-        if self.fixed(path, new, old):
-            return
-        if new is None:
-            if needed:
-                self.errors.append(required(path))
-            return
-        self.text(f"{path}.workloadName", new.get("workloadName"), None, names.long_name)
-        self.text(f"{path}.templateName", new.get("templateName"), None, names.short_name)
+        given = self._given(path, new, old, needed)
+        if given is not None:
+            self.text(f"{path}.workloadName", given.get("workloadName"), None, names.long_name)
+            self.text(f"{path}.templateName", given.get("templateName"), None, names.short_name)
 
     # -- lists ---------------------------------------------------------------------------------------------------
 

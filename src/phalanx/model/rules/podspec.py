@@ -105,6 +105,19 @@ def _named(rule: NameRule) -> Part:
     return lambda name, path, spec: all_invalid(path, name, rule(name)) if name else []
 
 
+def _each_named(field: str, rule: NameRule) -> Part:
+    """A list of objects that have a name in this field."""
+
+    def errors_of(found: list[Json], path: str, spec: Json) -> list[FieldError]:
+        errors: list[FieldError] = []
+        for index, item in enumerate(found):
+            name = item.get(field) or ""
+            errors += all_invalid(f"{path}[{index}].{field}", name, rule(name))
+        return errors
+
+    return errors_of
+
+
 def _security_context(found: Json, path: str, spec: Json) -> list[FieldError]:
     errors = containers.user_ids(found, path, "fsGroup", "runAsUser", "runAsGroup")
     if found.get("sysctls"):
@@ -121,27 +134,9 @@ def _name_servers(policy: str, path: str, spec: Json) -> list[FieldError]:
     return [required(f"{at}.nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")]
 
 
-def _readiness_gates(found: list[Json], path: str, spec: Json) -> list[FieldError]:
-    kinds = [gate.get("conditionType") or "" for gate in found]
-    return [
-        error
-        for index, kind in enumerate(kinds)
-        for error in all_invalid(f"{path}[{index}].conditionType", kind, names.label_key(kind))
-    ]
-
-
 def _deadline(seconds: int, path: str, spec: Json) -> list[FieldError]:
     allowed = 1 <= seconds <= MAX_INT32
     return [] if allowed else [invalid(path, seconds, f"must be between 1 and {MAX_INT32}, inclusive")]
-
-
-def _host_aliases(found: list[Json], path: str, spec: Json) -> list[FieldError]:
-    addresses = [alias.get("ip") or "" for alias in found]
-    return [
-        error
-        for index, ip in enumerate(addresses)
-        for error in all_invalid(f"{path}[{index}].ip", ip, names.ip_address(ip))
-    ]
 
 
 def _preemption_policy(policy: str, path: str, spec: Json) -> list[FieldError]:
@@ -169,7 +164,7 @@ _OPTIONAL: tuple[tuple[str, Part], ...] = (
     ("securityContext", _security_context),
     ("affinity", lambda found, path, spec: placement.affinity(found, path)),
     ("dnsPolicy", _name_servers),
-    ("readinessGates", _readiness_gates),
+    ("readinessGates", _each_named("conditionType", names.label_key)),
     ("schedulingGates", lambda found, path, spec: _gates(found, path)),
     ("topologySpreadConstraints", lambda found, path, spec: placement.spread(found, path)),
     ("serviceAccountName", _named(names.dns_subdomain)),
@@ -178,7 +173,7 @@ _OPTIONAL: tuple[tuple[str, Part], ...] = (
     ("hostname", _named(names.dns_label)),
     ("subdomain", _named(names.dns_label)),
     ("tolerations", lambda found, path, spec: placement.tolerations(found, path)),
-    ("hostAliases", _host_aliases),
+    ("hostAliases", _each_named("ip", names.ip_address)),
     ("priorityClassName", _named(names.dns_subdomain)),
     ("runtimeClassName", _named(names.dns_subdomain)),
     ("preemptionPolicy", _preemption_policy),

@@ -8,18 +8,23 @@ from phalanx.model import objects as o
 from phalanx.testing.builders.base import (
     Builder,
     Selector,
+    T,
     selector_json,
 )
 
 
-class PodDisruptionBudgetBuilder(Builder[o.PodDisruptionBudget]):
-    api_version = "policy/v1"
-    kind = "PodDisruptionBudget"
-    view = o.PodDisruptionBudget
+class SelectingBuilder(Builder[T]):
+    """Of objects with a label selector in their spec."""
 
     def select(self, selector: Selector) -> Self:
         self.spec["selector"] = selector_json(selector)
         return self
+
+
+class PodDisruptionBudgetBuilder(SelectingBuilder[o.PodDisruptionBudget]):
+    api_version = "policy/v1"
+    kind = "PodDisruptionBudget"
+    view = o.PodDisruptionBudget
 
     def min_available(self, count: int | str) -> Self:
         self.spec["minAvailable"] = count
@@ -61,21 +66,13 @@ class ServiceBuilder(Builder[o.Service]):
         return self
 
 
-class ReplicaSetBuilder(Builder[o.ReplicaSet]):
+class ReplicaSetBuilder(SelectingBuilder[o.ReplicaSet]):
     api_version = "apps/v1"
     kind = "ReplicaSet"
     view = o.ReplicaSet
 
-    def select(self, selector: Selector) -> Self:
-        self.spec["selector"] = selector_json(selector)
-        return self
 
-
-class StatefulSetBuilder(Builder[o.StatefulSet]):
+class StatefulSetBuilder(SelectingBuilder[o.StatefulSet]):
     api_version = "apps/v1"
     kind = "StatefulSet"
     view = o.StatefulSet
-
-    def select(self, selector: Selector) -> Self:
-        self.spec["selector"] = selector_json(selector)
-        return self
