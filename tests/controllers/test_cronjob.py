@@ -11,7 +11,7 @@ import pytest
 from world import DyingClient, Json, World, template, world
 
 from phalanx.base.clock import SystemClock
-from phalanx.controllers.workloads.cronjob import cron
+from phalanx.model import cron
 
 
 class Fast(SystemClock):
@@ -220,7 +220,36 @@ def test_a_year_of_missed_minutes_is_found_at_once() -> None:
     assert yearly.latest_between(end - 86400, end) is None
 
 
-@pytest.mark.parametrize("text", ["* * * *", "61 * * * *", "*/0 * * * *", "5-1 * * * *", "x * * * *", "@never", ""])
-def test_schedules_that_mean_nothing_are_refused(text: str) -> None:
-    with pytest.raises(cron.BadSchedule):
+def test_so_long_after_the_last_time_whatever_the_clock_says() -> None:
+    plan = cron.parse("@every 1m30s")
+    assert plan.next_after(NOON) == NOON + 90
+    assert plan.latest_between(NOON, NOON + 89) is None and plan.latest_between(NOON, NOON + 200) == NOON + 180
+
+
+def test_a_step_in_a_day_field_is_a_restriction_a_star_is_none() -> None:
+    start = datetime(2026, 3, 2, 12, 0, 30, tzinfo=UTC)  # a Monday
+    either = ["03-03 00:00 UTC", "03-05 00:00 UTC", "03-06 00:00 UTC"]
+    assert times("0 0 */2 * fri", start, 3) == either
+    assert times("0 0 * * fri", start, 2) == ["03-06 00:00 UTC", "03-13 00:00 UTC"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
+        ("61 * * * *", "end of range (61) above maximum (59): 61"),
+        ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+        ("* * * * 7", "end of range (7) above maximum (6): 7"),
+        ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
+        ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+        ("*/1/2 * * * *", "too many slashes: */1/2"),
+        ("*/0 * * * *", "step of range should be a positive number: */0"),
+        ("x * * * *", 'failed to parse int from x: strconv.Atoi: parsing "x": invalid syntax'),
+        ("@never", "unrecognized descriptor: @never"),
+        ("@every day", 'failed to parse duration @every day: time: invalid duration "day"'),
+    ],
+)
+def test_schedules_that_mean_nothing_are_refused_in_kubernetes_words(text: str, words: str) -> None:
+    with pytest.raises(cron.BadSchedule) as refused:
         cron.parse(text)
+    assert str(refused.value) == words

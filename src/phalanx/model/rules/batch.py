@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from phalanx.model import names
+from phalanx.model import cron, names
 from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required, too_long
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
@@ -407,11 +406,7 @@ def job(gates: Gates) -> Rules:
 
 # -- CronJob ---------------------------------------------------------------------------------------------------------
 
-_CRON_FIELD = re.compile(
-    r"(\*|\?|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?(,(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?)*"
-)
 _TIME_ZONE = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
-_CRON_WORD = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly|every\s+\S+)")
 
 
 def _is_zone(name: str) -> bool:
@@ -429,14 +424,11 @@ def _schedule(schedule: str) -> list[FieldError]:
     if "TZ" in schedule:
         text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
         return [invalid(path, schedule, text)]
-    if _CRON_WORD.fullmatch(schedule.strip()):
-        return []
-    fields = schedule.split()
-    if len(fields) != 5:
-        text = f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]"
-        return [invalid(path, schedule, text)]
-    bad = [field for field in fields if not _CRON_FIELD.fullmatch(field)]
-    return [invalid(path, schedule, f"failed to parse {field}") for field in bad]
+    try:
+        cron.parse(schedule)
+    except cron.BadSchedule as problem:
+        return [invalid(path, schedule, str(problem))]
+    return []
 
 
 def cron_job(gates: Gates) -> Rules:

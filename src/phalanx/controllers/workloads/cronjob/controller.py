@@ -20,7 +20,7 @@ from phalanx.controllers.runtime.ownership import (
     index_by_controller,
 )
 from phalanx.controllers.runtime.status import write_status
-from phalanx.controllers.workloads.cronjob import cron
+from phalanx.model import cron
 
 log = logging.getLogger(__name__)
 SCHEDULED_AT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
@@ -92,7 +92,7 @@ class CronJobController(Controller):
         now = self._clock.now()
         since = parse_rfc3339(status.get("lastScheduleTime") or meta["creationTimestamp"])
         due = schedule.latest_between(since, now)
-        following = schedule.next_after(now)
+        following = schedule.next_after((due or since) if schedule.every else now)
         if following is not None:
             self.queue.add_after(Key(meta["namespace"], meta["name"]), following - now + 0.05)
         if due is None:

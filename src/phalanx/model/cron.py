@@ -1,7 +1,8 @@
-"""Cron schedules: five fields, names, steps, ranges, @daily and friends, in a time zone."""
+"""Cron schedules: five fields, names, steps, ranges, @daily and friends, @every, in a time zone."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -34,6 +35,7 @@ class Schedule:
     weekdays: frozenset[int]
     any_day: bool  # day-of-month and day-of-week are both restricted: either is enough
     zone: ZoneInfo | None
+    every: int = 0  # seconds, of @every: so long after the last time, whatever the clock says
 
     def next_after(self, seconds: float) -> float | None:
         """The first time after `seconds` (epoch); None when there is none within five years.
@@ -41,6 +43,8 @@ class Schedule:
         Hours and minutes are walked in real time: an hour that daylight saving skips does not come, one that it
         repeats comes twice.
         """
+        if self.every:
+            return float(int(seconds) + self.every)
         at = (int(seconds) // 60 + 1) * 60
         end = at + _HORIZON
         while at < end:
@@ -61,6 +65,9 @@ class Schedule:
 
     def latest_between(self, start: float, end: float) -> float | None:
         """The last time after `start` and not after `end`, without walking through all that were missed."""
+        if self.every:
+            rounds = int(end - int(start)) // self.every
+            return float(int(start) + rounds * self.every) if rounds > 0 else None
         span = 120.0
         while True:
             since = max(start, end - span)
@@ -89,42 +96,72 @@ def parse(text: str, zone: str = "") -> Schedule:
             where = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError) as error:
             raise BadSchedule(f"unknown time zone {zone!r}") from error
-    fields = _MACROS.get(text.strip().lower(), text).split()
+    if text.startswith("@"):
+        if text.startswith("@every "):
+            return _every(text, where)
+        if text not in _MACROS:
+            raise BadSchedule(f"unrecognized descriptor: {text}")
+    fields = _MACROS.get(text, text).split()
     if len(fields) != 5:
-        raise BadSchedule(f"expected exactly 5 fields, found {len(fields)}: {text!r}")
+        raise BadSchedule(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
     sets = [_field(field, low, high, names) for field, (low, high), names in zip(fields, _LIMITS, _NAMES, strict=True)]
-    restricted = not fields[2].startswith("*") and not fields[4].startswith("*")
-    return Schedule(sets[0], sets[1], sets[2], sets[3], sets[4], restricted, where)
+    either = not _unrestricted(fields[2]) and not _unrestricted(fields[4])
+    return Schedule(sets[0], sets[1], sets[2], sets[3], sets[4], either, where)
 
 
 _NAMES: tuple[tuple[str, ...], ...] = ((), (), (), ("", *_MONTHS), _DAYS)
+_NEVER: frozenset[int] = frozenset()
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _every(text: str, zone: ZoneInfo | None) -> Schedule:
+    told = text.removeprefix("@every ")
+    parts = _DURATION.findall(told)
+    if not parts or _DURATION.sub("", told):
+        raise BadSchedule(f'failed to parse duration {text}: time: invalid duration "{told}"')
+    seconds = sum(float(amount) * _UNITS[unit] for amount, unit in parts)
+    return Schedule(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER, False, zone, max(1, int(seconds)))
+
+
+def _unrestricted(text: str) -> bool:
+    """A star that leaves nothing out."""
+    return any(part in ("*", "?", "*/1", "?/1") for part in text.split(","))
 
 
 def _field(text: str, low: int, high: int, names: tuple[str, ...]) -> frozenset[int]:
     found: set[int] = set()
-    for part in text.split(","):
-        span, _, step_text = part.partition("/")
-        step = int(step_text) if step_text.isdecimal() else 0 if step_text else 1
-        if step < 1:
-            raise BadSchedule(f"bad step in {part!r}")
-        if span in ("*", "?"):
+    for part in filter(None, text.split(",")):
+        span, *steps = part.split("/")
+        ends = span.split("-")
+        if ends[0] in ("*", "?"):
             first, last = low, high
         else:
-            a, dash, b = span.partition("-")
-            first = _number(a, names)
-            last = _number(b, names) if dash else (high if step_text else first)
-        if names is _DAYS:
-            last = 6 if last == 7 and first != 7 else last
-            first, last = (0, 0) if first == 7 else (first, last)
-        if not low <= first <= last <= high:
-            raise BadSchedule(f"{part!r} is outside {low}-{high}")
+            first = last = _number(ends[0], names)
+            if len(ends) == 2:
+                last = _number(ends[1], names)
+            elif len(ends) > 2:
+                raise BadSchedule(f"too many hyphens: {part}")
+        if len(steps) > 1:
+            raise BadSchedule(f"too many slashes: {part}")
+        step = _number(steps[0], ()) if steps else 1
+        if steps and len(ends) == 1:
+            last = high  # N/step begins at N
+        if first < low:
+            raise BadSchedule(f"beginning of range ({first}) below minimum ({low}): {part}")
+        if last > high:
+            raise BadSchedule(f"end of range ({last}) above maximum ({high}): {part}")
+        if first > last:
+            raise BadSchedule(f"beginning of range ({first}) beyond end of range ({last}): {part}")
+        if step == 0:
+            raise BadSchedule(f"step of range should be a positive number: {part}")
         found.update(range(first, last + 1, step))
     return frozenset(found)
 
 
 def _number(text: str, names: tuple[str, ...]) -> int:
-    if text.isdecimal():
-        return int(text)
-    if text.lower() in names and text:
+    if text and text.lower() in names:
         return names.index(text.lower())
-    raise BadSchedule(f"{text!r} is not a number")
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise BadSchedule(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax')
