@@ -250,3 +250,24 @@ def test_steps_never_leave_the_bounds() -> None:
     assert shrunk(Share("new", "2", 5, 0), [Share("old", "1", 8, 8)], 10, allowed) == {}
     ill = [Share("a", "1", 4, 0), Share("b", "0", 6, 6)]
     assert shrunk(Share("new", "2", 3, 3), ill, 10, allowed) == {"a": 0, "b": 5}
+
+
+def test_it_tells_how_it_scales_its_replica_sets() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(deployment("web", 2, strategy={"type": "Recreate"}))
+            await done(cluster, "web")
+            await cluster.patch("Deployment", "web", new_image("v2"))
+            await done(cluster, "web")
+            told = [event for event in cluster.all("Event") if event.get("reason") == "ScalingReplicaSet"]
+            first, second = sorted(
+                cluster.all("ReplicaSet"), key=lambda found: found["metadata"]["annotations"][REVISION]
+            )
+            names = [found["metadata"]["name"] for found in (first, second)]
+            assert sorted(event.get("note") or event["message"] for event in told) == sorted([
+                f"Scaled up replica set {names[0]} from 0 to 2",
+                f"Scaled down replica set {names[0]} from 2 to 0",
+                f"Scaled up replica set {names[1]} from 0 to 2",
+            ])  # fmt: skip
+
+    asyncio.run(scenario())

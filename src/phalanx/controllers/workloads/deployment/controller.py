@@ -11,6 +11,7 @@ from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.rollout import Share, allowance, grown, shared_out, shrunk
@@ -29,9 +30,9 @@ NOT_COPIED = {REVISION, HISTORY, DESIRED, MAXIMUM, "kubectl.kubernetes.io/last-a
 class DeploymentController(Controller):
     name = "deployment"
 
-    def __init__(self, caches: Caches, clock: Clock) -> None:
+    def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
         super().__init__()
-        self._client, self._clock = caches.client, clock
+        self._client, self._clock, self._events = caches.client, clock, events
         self._deployments = caches.of(r.DEPLOYMENTS)
         self._sets = caches.of(r.REPLICA_SETS)
         self._pods = caches.of(r.PODS)
@@ -113,6 +114,7 @@ class DeploymentController(Controller):
                 await write_status(self._deployments, deployment, status)
                 raise
         self._sets.remember(made)
+        self._tell_scaled(deployment, made, 0, _wanted(made))
         await self._tell_revision(deployment, newest)
         return made
 
@@ -218,7 +220,17 @@ class DeploymentController(Controller):
         annotations = replica_set["metadata"].get("annotations") or {}
         if _wanted(replica_set) == replicas and (not replicas or bounds.items() <= annotations.items()):
             return replica_set
-        return await self._patch_set(replica_set, {"metadata": {"annotations": bounds}, "spec": {"replicas": replicas}})
+        before = _wanted(replica_set)
+        patch: Json = {"metadata": {"annotations": bounds}, "spec": {"replicas": replicas}}
+        scaled = await self._patch_set(replica_set, patch)
+        self._tell_scaled(deployment, replica_set, before, replicas)
+        return scaled
+
+    def _tell_scaled(self, deployment: Json, replica_set: Json, before: int, after: int) -> None:
+        if before != after:
+            name, way = replica_set["metadata"]["name"], "up" if after > before else "down"
+            note = f"Scaled {way} replica set {name} from {before} to {after}"
+            self._events.normal(deployment, self.name, "ScalingReplicaSet", note)
 
     async def _patch_set(self, replica_set: Json, patch: Json) -> Json:
         meta = replica_set["metadata"]

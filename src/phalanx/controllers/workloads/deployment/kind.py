@@ -23,7 +23,7 @@ def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.deployment.controller import DeploymentController
     from phalanx.controllers.workloads.sets import groups_of_sets
 
-    return [DeploymentController(local.caches, local.clock), *groups_of_sets(local, r.DEPLOYMENTS)]
+    return [DeploymentController(local.caches, local.clock, local.events), *groups_of_sets(local, r.DEPLOYMENTS)]
 
 
 DEPLOYMENT = WorkloadKind(
