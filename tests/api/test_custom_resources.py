@@ -487,3 +487,20 @@ def test_defaults_that_came_later_are_nobodys_change(world: World) -> None:
     assert labelled["spec"]["zone"] == "UTC" and labelled["metadata"]["generation"] == 1
     owned = [found["fieldsV1"] for found in labelled["metadata"]["managedFields"]]
     assert not any("f:zone" in str(fields) for fields in owned)
+
+
+def test_an_object_inside_of_an_object_has_metadata_like_any_other(world: World) -> None:
+    body = definition()
+    properties = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    properties["template"] = {"type": "object", "x-kubernetes-embedded-resource": True}
+    properties["template"]["x-kubernetes-preserve-unknown-fields"] = True
+    world.create(DEFINITIONS, body)
+    inner = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "n", "namespace": "m", "nonsense": 1}}
+    cron_tab = {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *", "template": inner}}
+    with pytest.raises(BadRequest, match='unknown field "spec.template.metadata.nonsense"'):
+        world.create(CRONS, cron_tab, fieldValidation="Strict")
+    made = world.create(CRONS, cron_tab)
+    assert made["spec"]["template"]["metadata"] == {"name": "n", "namespace": "m"}
+    nameless = {"metadata": {"name": "b"}, "spec": {"cron": "* * * * *", "template": {"metadata": {"name": "n"}}}}
+    with pytest.raises(Invalid, match="spec.template.apiVersion: Required value: must not be empty"):
+        world.create(CRONS, nameless)

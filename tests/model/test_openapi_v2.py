@@ -7,7 +7,7 @@ from typing import Any
 
 from test_openapi import _references
 
-from phalanx.model import builtin
+from phalanx.model import builtin, protobuf
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind, Version
 from phalanx.model.openapi_v2 import Swagger, definition
@@ -70,3 +70,24 @@ def test_what_v2_cannot_say_is_left_out() -> None:
 def custom(written: dict[str, Any]) -> Kind:
     version = Version("v1", Object("example/v1.Widget", {}), openapi=written)
     return Kind("Widget", "example.com", "widgets", (version,), "v1")
+
+
+def test_the_same_in_protobuf_names_every_definition_with_its_kind() -> None:
+    """As client-go's discovery reads it: definitions = 9, each a name and a schema; extensions = 31, as YAML."""
+    registry = builtin.registry(Gates())
+    swagger = Swagger(registry)
+    registry.add(custom({"type": "object", "properties": {"spec": {"type": "object", "maxProperties": 3}}}))
+    (definitions,) = [value for number, _, value in protobuf._records(memoryview(swagger.message())) if number == 9]
+    found = {}
+    for _, _, entry in protobuf._records(definitions):
+        name, schema = (value for _, _, value in protobuf._records(entry))
+        found[bytes(name).decode()] = list(protobuf._records(schema))
+    assert set(found) == set(json.loads(swagger.document()[0])["definitions"])
+    widget = found["com.example.v1.Widget"]
+    ((_, _, extension),) = [field for field in widget if field[0] == 31]
+    name, value = (value for _, _, value in protobuf._records(extension))
+    assert bytes(name) == b"x-kubernetes-group-version-kind"
+    ((_, _, text),) = protobuf._records(value)
+    assert json.loads(bytes(text)) == GVK
+    registry.remove("widgets.example.com")
+    assert b"com.example.v1.Widget" not in swagger.message()

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 import phalanx
+from phalanx.model import openapi_v2_protobuf as protobuf
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Registry
 from phalanx.model.openapi_schema import Schemas
 
@@ -34,6 +35,8 @@ class Swagger:
         self._generation = -1
         self._built_in: dict[str, msgspec.Raw] = {}
         self._document = (b"", "")
+        self._messages: dict[str, bytes] = {}  # definitions of built-in kinds in protobuf
+        self._message = (-1, b"")  # generation of the registry, document
 
     def document(self) -> tuple[bytes, str]:
         """(document, its hash)."""
@@ -47,6 +50,19 @@ class Swagger:
             text = msgspec.json.encode({"swagger": "2.0", "info": info, "paths": {}, "definitions": definitions})
             self._document = text, hashlib.sha512(text).hexdigest().upper()
         return self._document
+
+    def message(self) -> bytes:
+        """The same in protobuf."""
+        generation = self._registry.generation
+        if self._message[0] != generation:
+            if not self._messages:
+                found = _definitions(self._registry, custom=False)
+                self._messages = {name: protobuf.definition(name, schema) for name, schema in found.items()}
+            custom = _definitions(self._registry, custom=True)
+            made = {**self._messages, **{name: protobuf.definition(name, schema) for name, schema in custom.items()}}
+            text = protobuf.document("Phalanx", phalanx.__version__, made.values())
+            self._message = generation, text
+        return self._message[1]
 
 
 def _definitions(registry: Registry, *, custom: bool) -> dict[str, Json]:

@@ -32,26 +32,26 @@ def write(obj: Json, schema: Object) -> bytes:
 
 def write_list(api_version: str, kind: str, metadata: Json, items: Iterable[bytes]) -> bytes:
     """A list of objects that are messages already (without envelopes)."""
-    raw = _block(1, message(metadata, tables.record("meta/v1.ListMeta"))) + b"".join(_block(2, each) for each in items)
+    raw = block(1, message(metadata, tables.record("meta/v1.ListMeta"))) + b"".join(block(2, each) for each in items)
     return enveloped(api_version, kind, raw)
 
 
 def watch_frame(event: str, obj: bytes) -> bytes:
     """One event of a watch: its length, then the event around an object in its envelope."""
-    body = _block(1, event.encode()) + _block(2, _block(1, obj))
+    body = block(1, event.encode()) + block(2, block(1, obj))
     return len(body).to_bytes(4, "big") + body
 
 
 def enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
-    meta = _block(1, api_version.encode()) + _block(2, kind.encode())
-    return MAGIC + _block(1, meta) + _block(2, raw) + _block(3, b"") + _block(4, b"")
+    meta = block(1, api_version.encode()) + block(2, kind.encode())
+    return MAGIC + block(1, meta) + block(2, raw) + block(3, b"") + block(4, b"")
 
 
 def message(obj: Json, schema: Object) -> bytes:
     parts: list[bytes] = []
     for inner in schema.embedded:
         assert isinstance(inner.type, Object)
-        parts.append(_block(inner.number, message(obj, inner.type)))
+        parts.append(block(inner.number, message(obj, inner.type)))
     for name, value in obj.items():
         field = schema.fields.get(name)
         if field is None or not field.number or value is None:
@@ -61,7 +61,7 @@ def message(obj: Json, schema: Object) -> bytes:
             parts += [_value(field.number, kind.item, item, field) for item in value]
         elif isinstance(kind, MapOf):
             for key, item in value.items():
-                parts.append(_block(field.number, _block(1, key.encode()) + _value(2, kind.value, item, field)))
+                parts.append(block(field.number, block(1, key.encode()) + _value(2, kind.value, item, field)))
         else:
             parts.append(_value(field.number, kind, value, field))
     return b"".join(parts)
@@ -79,27 +79,27 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _block(number: int, payload: bytes) -> bytes:
+def block(number: int, payload: bytes) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(payload)) + payload
 
 
-def _number(number: int, value: int) -> bytes:
+def integer(number: int, value: int) -> bytes:
     return _varint(number << 3) + _varint(value)
 
 
 def _value(number: int, kind: Type, value: Any, field: Field) -> bytes:
     if isinstance(kind, Object):
-        return _block(number, message(value, kind))
+        return block(number, message(value, kind))
     if isinstance(kind, ListOf):  # a list inside a map is a message of its own
-        return _block(number, b"".join(_value(1, kind.item, item, field) for item in value))
+        return block(number, b"".join(_value(1, kind.item, item, field) for item in value))
     assert isinstance(kind, Scalar), kind
     if field.wire:
-        return _block(number, _schema_union(value, field))
+        return block(number, _schema_union(value, field))
     if kind.name in ("bool", "int32", "int64"):
-        return _number(number, int(value))
+        return integer(number, int(value))
     if kind.name == "double":
         return _varint(number << 3 | 1) + struct.pack("<d", value)
-    return _block(number, _text(kind.name, value))
+    return block(number, _text(kind.name, value))
 
 
 def _text(name: str, value: Any) -> bytes:
@@ -110,16 +110,16 @@ def _text(name: str, value: Any) -> bytes:
         return base64.b64decode(value)
     if name in ("time", "microtime"):
         at = datetime.fromisoformat(value)
-        return _number(1, int(at.timestamp())) + _number(2, at.microsecond * 1000)
+        return integer(1, int(at.timestamp())) + integer(2, at.microsecond * 1000)
     if name == "duration":
-        return _number(1, _nanos(value))
+        return integer(1, _nanos(value))
     if name == "quantity":
-        return _block(1, str(value).encode())
+        return block(1, str(value).encode())
     if name == "intorstring":
         if isinstance(value, str):
-            return _number(1, 1) + _block(3, value.encode())
-        return _number(1, 0) + _number(2, value)
-    return _block(1, msgspec.json.encode(value))
+            return integer(1, 1) + block(3, value.encode())
+        return integer(1, 0) + integer(2, value)
+    return block(1, msgspec.json.encode(value))
 
 
 def _nanos(text: str) -> int:
@@ -130,7 +130,7 @@ def _nanos(text: str) -> int:
 def _schema_union(value: Any, field: Field) -> bytes:
     props = tables.record(_SCHEMA_PROPS)
     if field.wire == "orbool":
-        return _number(1, value) if isinstance(value, bool) else _number(1, 1) + _block(2, message(value, props))
+        return integer(1, value) if isinstance(value, bool) else integer(1, 1) + block(2, message(value, props))
     if isinstance(value, dict):
-        return _block(1, message(value, props))
-    return b"".join(_block(2, item.encode() if isinstance(item, str) else message(item, props)) for item in value)
+        return block(1, message(value, props))
+    return b"".join(block(2, item.encode() if isinstance(item, str) else message(item, props)) for item in value)

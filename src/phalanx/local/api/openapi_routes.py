@@ -1,8 +1,7 @@
 """OpenAPI over HTTP: the v3 index, and one document per group and version that clients may keep by its hash.
 
-The v2 document has the definitions of all kinds in JSON. As a protobuf message it is empty: kubectl fetches that form
-before it sends a `kind: List` or a kind that it does not find in v3, and gives up on the whole file when there is none.
-What an empty one does not describe, kubectl leaves to the server to check.
+The v2 document has the definitions of all kinds and no paths. kubectl fetches it as a protobuf message before it sends
+a `kind: List` or a kind that it does not find in v3, and gives up on the whole file when there is none.
 """
 
 from __future__ import annotations
@@ -19,14 +18,12 @@ ROOT = "/openapi/v3"
 _V2_ASKED = "proto-openapi.spec.v2"  # kubectl takes no other form; clients write @v1.0 or .v1.0 after it
 # Not the @v1.0 that clients ask with: their own parser of content types refuses it.
 V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-# An empty document as a message: swagger = 1, info = 2 with title = 1 and version = 2, paths = 8.
-_V2_MESSAGE = b"\x0a\x032.0" + b"\x12\x0d" + b"\x0a\x07Phalanx" + b"\x12\x02v1" + b"\x42\x00"
 
 
 def openapi_v2_answer(swagger: Swagger, accept: str, etag: str) -> Answer:
     headers = {"Vary": "Accept"}
     if _V2_ASKED in accept:
-        return Answer(body=_V2_MESSAGE, content_type=V2_PROTOBUF, headers=headers)
+        return Answer(body=swagger.message(), content_type=V2_PROTOBUF, headers=headers)
     text, digest = swagger.document()
     headers["ETag"] = f'"{digest}"'
     return Answer(304, headers=headers) if etag == headers["ETag"] else Answer(body=text, headers=headers)

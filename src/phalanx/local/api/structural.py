@@ -74,6 +74,8 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str], *, root: bool
     for name in list(value):
         at = child(path, name)
         if embedded and name in _HEAD:
+            if name == "metadata" and not root:
+                unknown += _head_errors(value, at)
             continue
         if name in properties:
             prune(value[name], properties[name], at, unknown)
@@ -84,6 +86,14 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str], *, root: bool
         else:
             del value[name]
             unknown.append(f'unknown field "{at}"')
+
+
+def _head_errors(embedded: Json, path: str) -> list[str]:
+    """The metadata of an object inside of an object is like any other's: what it does not have goes."""
+    head = {"metadata": embedded["metadata"]}
+    texts = conform(head, _head_schema())
+    embedded["metadata"] = head["metadata"]
+    return [text.replace('"metadata', f'"{path}', 1) for text in texts]
 
 
 def set_defaults(value: Any, schema: Json) -> None:
@@ -127,6 +137,8 @@ def validate(value: Any, schema: Json, path: str) -> list[FieldError]:
         return errors
     if problem := _wrong_type(value, schema, path):
         return [problem]
+    if schema.get(EMBEDDED) and isinstance(value, dict):
+        errors += [required(child(path, name), "must not be empty") for name in _HEAD[:2] if not value.get(name)]
     if schema.get("enum") and value not in schema["enum"]:
         errors.append(not_supported(path, value, [_enum_text(item) for item in schema["enum"]]))
     if isinstance(value, str):
