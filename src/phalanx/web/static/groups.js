@@ -93,7 +93,7 @@ export function groupsView(app) {
     const { members, events, items } = known;
     const item = items?.[0];
     return h("div", { class: "indent detail" },
-      h("p", { class: "muted small" }, parts(key).name),
+      short(parts(key).name) !== parts(key).name ? h("p", { class: "muted small" }, parts(key).name) : "",
       (known.conditions ?? []).map((each) => h("p", { class: "condition small", "data-ok": each.status === "True" ? "1" : "0" },
         h("b", {}, `${each.type}=${each.status}`), each.reason ? ` ${each.reason}` : "", each.message ? `: ${each.message}` : "")),
       item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",

@@ -69,14 +69,14 @@ export function gist(message) {
   const text = message ?? "";
   const missing = /has (\d+) of (\d+) pods, (\d+) missing/.exec(text);
   if (missing) return `${number(Number(missing[3]))} of its ${number(Number(missing[2]))} pods are not there yet`;
-  const room = /needs (\d+) (pods|groups)( together)?(?: in one (\w+))?; (?:best \w+ (\S+) fits|room for) (\d+)(?: \(limited by ([\w./-]+)\))?/.exec(text);
+  const room = /(?:PodGroup (\S+) )?needs (\d+) (pods|groups)( together)?(?: in one (\w+))?; (?:best \w+ (\S+) fits|room for) (\d+)(?: \(limited by ([\w./-]+)\))?/.exec(text);
   if (!room) return "";
-  const [, needed, what, , level, best, fits, limit] = room;
+  const [, who, needed, what, , level, best, fits, limit] = room; // who: the part of a tree that has no place
   const where = level ? ` in one ${level}` : "";
   const none = fits === "0";
   const there = best && !none ? `the best one, ${best}, has room for ${number(Number(fits))}` : none ? "there is room for none" : `there is room for ${number(Number(fits))}`;
   const because = limit ? `short of ${resourceName(limit)}` : ruledOut(text);
-  return `Needs ${number(Number(needed))} ${what} at once${where}; ${there}${because ? ` (${because})` : ""}`;
+  return `${who ? `${short(who)} needs` : "Needs"} ${number(Number(needed))} ${what} at once${where}; ${there}${because ? ` (${because})` : ""}`;
 }
 
 // Why a root waits, in a word or two: what the filter of the queue offers.
