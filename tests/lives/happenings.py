@@ -89,7 +89,7 @@ class Happenings(Life):
     async def roll(self) -> Uids | None:
         """A new image, and whatever else the template says by now."""
         pods = template(str(self.cpu))
-        pods["spec"]["containers"][0]["image"] = f"v{self.rng.randint(1, 9)}"
+        self.image = pods["spec"]["containers"][0]["image"] = f"v{self.rng.randint(1, 9)}"
         if self.priority:
             pods["spec"]["priorityClassName"] = self.priority
         await self.cluster.patch(self.kind, self.name, self.variant.template(pods))

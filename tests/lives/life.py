@@ -67,6 +67,7 @@ class Life:
     completions: int = 0
     succeeded: int = 0  # pods of this run that are not made again
     cpu: int = 1
+    image: str = ""  # of the last roll-out
     priority: str = ""
     ttl: int | None = None  # seconds the object stays when it is over
     began: str = ""  # when; earlier events are about others of the same name
@@ -158,7 +159,11 @@ class Life:
         if replaced is None:
             return
         now = {pod["metadata"]["uid"] for pod in self.running()} | replaced
-        lost = [pod["metadata"]["name"] for uid, pod in before.items() if uid not in now and not self._over(pod)]
+        lost = [
+            pod["metadata"]["name"]
+            for uid, pod in before.items()
+            if uid not in now and not self._over(pod) and not self._outdated(pod) and not self._preempted(pod)
+        ]
         if lost:
             raise Broken(f"{event} ended {', '.join(lost)}, which ran")
 
@@ -166,6 +171,18 @@ class Life:
         """A run of a CronJob ends by itself."""
         began = parse_rfc3339(pod["status"]["startTime"])
         return self.kind == "CronJob" and began + RUN_SECONDS <= self.cluster.clock.now()
+
+    def _outdated(self, pod: Json) -> bool:
+        """A roll-out that could not go on before goes on when it can."""
+        spec = pod["spec"]
+        now = (spec["containers"][0]["image"], spec.get("priorityClassName", ""))
+        return bool(self.image) and now != (self.image, self.priority)
+
+    def _preempted(self, pod: Json) -> bool:
+        """Its class is worth more by now, and where there is no room for all the new ones go first."""
+        worth = [other["spec"].get("priority", 0) for other in self.live()]
+        full = self.wanted() > NODES * (NODE_CPU // self.cpu) or self.fillers > 0
+        return full and max(worth, default=0) > pod["spec"].get("priority", 0)
 
     def whole_or_nobody_new(self, before: Uids) -> None:
         if self.all_excused:
@@ -222,6 +239,10 @@ class Life:
             return
         if self.variant.own_group and any(not self.group_of(pod) for pod in self.live()):
             return  # made while the API had no groups: the gang waits for one more than there are
+        if self.kind in ("JobSet", "TrainJob") and any(
+            pod["status"].get("phase") == "Succeeded" and not self.group_of(pod) for pod in self.pods()
+        ):
+            return  # succeeded outside of the gang, which does not know it (docs/gaps.md)
         running, wanted = len(self.running()), self.wanted()
         if running >= wanted or wanted > NODES * (NODE_CPU // self.cpu) or self.refused():
             return

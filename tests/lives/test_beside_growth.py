@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from beside_cluster import BesideCluster
 from crashing import Crash
+from happenings import CLASS, priority_class
 from manifests import stateful_set
 
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -47,6 +48,36 @@ def test_pods_wait_until_the_minimum_of_their_gang_is_raised(native: bool) -> No
             await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 5}})
             await cluster.settle(60)
             assert running(cluster) == 5
+        finally:
+            await cluster.stop()
+
+    run(main)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_minimum_follows_though_the_class_of_the_pods_has_another_value_by_now(native: bool) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = BesideCluster(native=native)
+        try:
+            await cluster.start_duties()
+            await cluster.install()
+            await cluster.start_upstream()
+            await cluster.start_nodes(5, "cpu=4")
+            await cluster.start_controllers()
+            await cluster.start_scheduler()
+            await cluster.apply(priority_class(100))
+            body = stateful_set("w", 3)
+            body["spec"]["template"]["spec"]["priorityClassName"] = CLASS
+            await cluster.apply(body)
+            await cluster.settle()
+            await cluster.delete("PriorityClass", CLASS)
+            await cluster.apply(priority_class(300))
+            for size in (2, 4):
+                await cluster.patch("StatefulSet", "w", {"spec": {"replicas": size}})
+                await cluster.settle(60)
+                (group,) = cluster.all("PodGroup")
+                assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == size
+                assert group["spec"]["priority"] == 100, "what the class was worth when the group was made"
         finally:
             await cluster.stop()
 

@@ -53,7 +53,7 @@ class ClusterWriter:
         kept: list[str] = []
         plan = ""  # a Workload whose templates are no longer those asked for
         for obj in grouping.objects:  # parents before children
-            state = await self._ensure(owner, self._dressed(obj, grouping))
+            state = await self._ensure(owner, self._dressed(obj, grouping, bool(in_use)))
             if state is _State.OTHER and in_use and obj["kind"] == WORKLOADS.kind:
                 plan = obj["metadata"]["name"]  # the groups made from now on say themselves what they are
                 continue
@@ -144,7 +144,7 @@ class ClusterWriter:
                 return _State.OTHER
         return _State.GOOD if found is Difference.NONE else _State.OTHER
 
-    def _dressed(self, obj: Json, grouping: Grouping) -> Json:
+    def _dressed(self, obj: Json, grouping: Grouping, in_use: bool) -> Json:
         """With our mark, the Workload as a second owner where Kubernetes has it so, and the priority of its class."""
         obj = copy.deepcopy(obj)
         meta, spec = obj["metadata"], obj["spec"]
@@ -156,7 +156,12 @@ class ClusterWriter:
                 reference = {"apiVersion": WORKLOADS.api_version, "kind": WORKLOADS.kind, "name": name}
                 meta["ownerReferences"].append({**reference, "uid": above["metadata"]["uid"]})
         if self.fill_priority and obj["kind"] != "Workload":
-            spec["priority"] = self._priority(str(spec.get("priorityClassName") or ""))
+            known = self._cache(obj["kind"]).get(meta["namespace"], meta["name"]) if in_use else None
+            if known is not None and known["spec"].get("priorityClassName") == spec.get("priorityClassName"):
+                # As admission has it: what the class was worth when the group was made, whatever became of the class.
+                spec["priority"] = known["spec"].get("priority")
+            else:
+                spec["priority"] = self._priority(str(spec.get("priorityClassName") or ""))
         return obj
 
     def _priority(self, name: str) -> int:

@@ -110,7 +110,7 @@ class JobController(Controller):
                 await self._remove(tally.active)  # they count as failed, and the Job ends when the last has ended
             elif job["spec"].get("suspend"):
                 await self._withdraw(tally, tally.active)
-            elif not membership.wait:
+            else:
                 try:
                     await self._arrange(job, tally, membership)
                 except ApiProblem as found:
@@ -146,7 +146,7 @@ class JobController(Controller):
         missing = wanted - len(tally.active)
         if spec.get("podReplacementPolicy") == "Failed":
             missing -= len(tally.terminating)
-        if missing <= 0:
+        if missing <= 0 or membership.wait:  # to have fewer is always possible
             return
         wait = self._backoff(job)
         if wait > 0:

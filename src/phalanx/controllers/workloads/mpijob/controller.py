@@ -74,16 +74,18 @@ class MPIJobController(Controller):
             if launcher is not None and not launcher["spec"].get("suspend"):
                 await self._patch(launcher, {"spec": {"suspend": True}})
             return
-        grouping = await self._group(owner, workers, launcher)
-        if grouping is None:
-            return
         replicas = (owner["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
         count = 0 if not replicas else 1 if replicas.get("replicas") is None else int(replicas["replicas"])
         names = [f"{owner['metadata']['name']}-worker-{index}" for index in range(count)]
+        extra = [pod for name, pod in workers.items() if name not in names]
+        # Before anything is asked of its groups: to have fewer is always possible.
+        await together(self._delete(self._pods, pod) for pod in extra if not deleting(pod))
+        grouping = await self._group(owner, workers, launcher)
+        if grouping is None:
+            return
         # A worker that ended before its launcher is made again, under its own name.
         over = [workers[name] for name in names if name in workers and finished(workers[name])]
-        extra = [pod for name, pod in workers.items() if name not in names]
-        await together(self._delete(self._pods, pod) for pod in [*over, *extra] if not deleting(pod))
+        await together(self._delete(self._pods, pod) for pod in over if not deleting(pod))
         missing = [(index, name) for index, name in enumerate(names) if name not in workers]
         await together(
             self._create(self._pods, self._worker(owner, replicas, index, name, grouping.links.get("worker")))
