@@ -9,6 +9,7 @@ from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
 
 BUDGET = 160 * 1024 * 1024  # bytes, roughly
+FEW_ASLEEP = 64  # so many are kept although nobody may ask for them soon
 _PER_ROW = 80  # bytes per row and evaluation: a few float64 and bool columns
 
 
@@ -31,6 +32,11 @@ class Evaluations:
             self.made += 1
         known[shape] = evaluation  # dict order is order of use
         return evaluation
+
+    def rest(self, shape: Shape) -> None:
+        """Its pods sleep: one of many need not be kept, since most never wake."""
+        if len(self._known) > FEW_ASLEEP:
+            self._known.pop(shape, None)
 
     def quiet(self, shape: Shape) -> bool:
         """Known to say nothing about pods on other rows, and nothing that they could change."""

@@ -260,6 +260,8 @@ class GroupCycle:
         for twin in untold:
             if twin.bucket is bucket and (its := self._members.group_of(twin)):
                 self._tell(twin, its, refusal)
+        for shape in built.shapes:
+            self._cluster.evaluations.rest(shape)
         if self._searches.missed != []:
             self._queue.missed(bucket, self._searches.missed)
 

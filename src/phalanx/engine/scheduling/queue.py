@@ -34,6 +34,8 @@ _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
 Worth = Callable[["Bucket", ClusterChange], bool]
 _FEW = 64  # entries that mean nothing any more are no reason to look at all
+_MANY_OWED = 16  # changes; whom so much concerns is not asked
+_MANY_ASKED = 1_000  # buckets in one step
 
 
 def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
@@ -52,6 +54,7 @@ class Bucket:
         "left",
         "message",
         "needs",
+        "owed",
         "untold",
         "waits_for",
         "wakes",
@@ -70,6 +73,7 @@ class Bucket:
         self.asleep = True
         self.deadline = 0.0  # woken then even without an event
         self.armed = False  # has an entry among the deadlines
+        self.owed: dict[tuple[int, int], ClusterChange] = {}  # (row, kind): it has yet to be asked about these
         self.untold: list[Root] = []  # stood by while one like them was tried, and know nothing yet
 
     def first(self) -> Root | None:
@@ -115,6 +119,8 @@ class Queue:
         self._buckets: dict[Hashable, Bucket] = {}
         self._asleep: dict[int, dict[Hashable, Bucket]] = {bit: {} for bit in _bits(Wake.ANY)}
         self._deadlines: list[tuple[float, int, Bucket]] = []
+        self._owed: list[tuple[tuple[Any, ...], int, Bucket]] = []  # buckets to be asked, who would be first in front
+        self._asked = 0  # of those, since the last `flush`
         self._ticket = 0
         # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
         self._gatekeepers = dict(gatekeepers)
@@ -224,6 +230,8 @@ class Queue:
 
     def pop(self) -> Root | None:
         """The next root to attempt. The caller must then move it somewhere, and call `attempted`."""
+        if self._owed and not self._ask():
+            return None
         while self._active:
             entry = heapq.heappop(self._active)
             root = entry[2]
@@ -244,6 +252,7 @@ class Queue:
 
     def flush(self, now: float) -> None:
         """Move roots whose backoff is over, and wake buckets nobody woke for long."""
+        self._asked = 0
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
             root = entry[2]
@@ -282,13 +291,45 @@ class Queue:
             for bucket in roused:
                 self._rouse(bucket)
         if change.row >= 0 and kind & _ROW_BITS:
-            for bucket in self._sieve.passing(change.row):
-                if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
-                    self._rouse(bucket)
+            passing = self._sieve.passing(change.row)
+            if len(passing) > _FEW:
+                self._owe(passing, change)
+            else:
+                for bucket in passing:
+                    if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
+                        self._rouse(bucket)
         if self._gatekeepers:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
             for root in [r for r in self.roots.values() if r.place is GATED and r.gate[0] in names]:
                 self._readmit(root)
+
+    def _owe(self, buckets: Iterable[Bucket], change: ClusterChange) -> None:
+        """Many could have the room, few will get it: each is asked when its turn comes, about the row as it is then."""
+        for bucket in buckets:
+            first = bucket.first() if bucket.asleep else None
+            if first is None:
+                continue
+            if not bucket.owed:
+                heapq.heappush(self._owed, (self._entry(first)[0], self._ticket, bucket))
+            bucket.owed[change.row, int(change.kind)] = change
+            if len(bucket.owed) > _MANY_OWED:
+                self._rouse(bucket)
+
+    def _ask(self) -> bool:
+        """Ask those who would come before the first active root. False: enough were asked for now."""
+        while self._owed:
+            key, _, bucket = self._owed[0]
+            if self._has_active() and self._active[0][0] < key:
+                return True
+            if self._asked >= _MANY_ASKED:
+                return False
+            heapq.heappop(self._owed)
+            owed, bucket.owed = bucket.owed, {}
+            if owed and bucket.asleep:
+                self._asked += 1
+                if bucket.worth is None or any(bucket.worth(bucket, change) for change in owed.values()):
+                    self._rouse(bucket)
+        return True
 
     def missed(self, bucket: Bucket, changes: Iterable[ClusterChange] | None) -> None:
         """What happened while the root that has just gone to sleep was being tried; None: too much to look at."""
@@ -310,8 +351,8 @@ class Queue:
         return self._sieve.requested()
 
     def has_active(self) -> bool:
-        """Somebody can be tried at once."""
-        return bool(self._searching) or self._has_active()
+        """Somebody can be tried at once, or asked."""
+        return bool(self._searching or self._owed) or self._has_active()
 
     def _has_active(self) -> bool:
         while self._active:
@@ -390,6 +431,7 @@ class Queue:
 
     def _rouse(self, bucket: Bucket) -> None:
         self._unindex(bucket)
+        bucket.owed = {}
         bucket.asleep = False
         self._follow(bucket)
 

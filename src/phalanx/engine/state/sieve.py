@@ -90,10 +90,11 @@ class Sieve(Generic[Sleeper]):
         for rid, needs in self._needs.items():
             mask &= used[rid][row] + needs[:count] <= alloc[rid][row]
         found: list[Sleeper] = []
-        for slot in np.flatnonzero(mask):
+        whole = len(self._needs) == len(self._wanted)  # every resource has its vector: all is said
+        for slot in np.flatnonzero(mask).tolist():
             bucket = self._buckets[slot]
-            if bucket is not None and all(
-                used[rid][row] + amount <= alloc[rid][row] for rid, amount in self._requests[slot]
+            if bucket is not None and (
+                whole or all(used[rid][row] + amount <= alloc[rid][row] for rid, amount in self._requests[slot])
             ):
                 found.append(bucket)
         return found
