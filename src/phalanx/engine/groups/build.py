@@ -265,7 +265,8 @@ class _Builder:
         evaluation = self._evaluated.get(shape)
         if evaluation is None:
             return self._cluster.evaluation(self._records[shape])
-        evaluation.refresh()
+        if len(self._numbers) <= FEW_SHAPES:  # more are brought up to date row by row, with stops (`_row`)
+            evaluation.refresh()
         return evaluation
 
     def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool, coupled: bool) -> ShapeRow:
