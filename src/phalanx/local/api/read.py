@@ -23,7 +23,7 @@ from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker
-from phalanx.local.api.view import View, api_version, encode, item_of, object_in, partial, to_yaml, view_of
+from phalanx.local.api.view import View, api_version, encode, item_head, object_in, partial, to_yaml, view_of
 from phalanx.local.store.contract import Compacted, Entry
 from phalanx.model.fieldpath import forbidden, not_supported
 from phalanx.model.kinds import FieldError
@@ -166,15 +166,16 @@ class Reader:
         if form.shape == "metadata":
             group_version, list_kind = f"meta.k8s.io/{form.meta_version}", "PartialObjectMetadataList"
             view: View = lambda value: partial(value, form.meta_version)  # noqa: E731
+            cut = b""
         else:
             group_version, list_kind = api_version(kind.group, version.name), f"{kind.kind}List"
-            view = item_of(kind, version)
+            view, cut = view_of(kind, version), item_head(kind, version)
         head = b'{"kind":"%s","apiVersion":"%s","metadata":%s,"items":[' % (
             list_kind.encode(),
             group_version.encode(),
             encode(metadata),
         )
-        pieces = _pieces(head, page, view)
+        pieces = _pieces(head, page, view, cut)
         if len(page) <= CHUNK_ITEMS and sum(len(entry.value) for entry in page) <= 4 * CHUNK_BYTES:
             return Answer(body=b"".join(pieces))
         return Answer(chunks=pieces)
@@ -205,12 +206,24 @@ def pieces_of(entries: Sequence[Entry], items: int) -> Iterator[Sequence[Entry]]
         yield entries[start:]
 
 
-def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes]) -> Iterator[bytes]:
+def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes], cut: bytes) -> Iterator[bytes]:
+    """`cut`: what is left out where objects begin with it."""
     for piece in pieces_of(page, CHUNK_ITEMS):
-        values = [view(entry.value) for entry in piece]
-        yield head + b",".join(values)
+        yield _joined(head, [view(entry.value) for entry in piece], cut)
         head = b","
     yield (head if not page else b"") + b"]}\n"
+
+
+def _joined(head: bytes, values: list[bytes], cut: bytes) -> bytes:
+    """Put together in one go: copying items, or the whole to put the head before it, takes seven times as long."""
+    if cut and all(value.startswith(cut) for value in values):
+        start = len(cut)
+        first = head + b"{" + values[0][start:]
+        return b",{".join([first, *(memoryview(value)[start:] for value in islice(values, 1, None))])
+    if cut:
+        values = [b"{" + value[len(cut) :] if value.startswith(cut) else value for value in values]
+    values[0] = head + values[0]
+    return b",".join(values)
 
 
 def parse_number(query: Mapping[str, str], name: str) -> int:

@@ -50,10 +50,9 @@ def view_of(kind: Kind, version: Version) -> View:
 
 def item_of(kind: Kind, version: Version) -> View:
     """An item of a list. Go's types do not repeat what the list says already; custom resources do."""
-    view = view_of(kind, version)
-    if not in_protobuf(version):
+    view, head = view_of(kind, version), item_head(kind, version)
+    if not head:
         return view
-    head = encode({"apiVersion": api_version(kind.group, version.name), "kind": kind.kind})[:-1] + b","
     start = len(head)
 
     def shorter(value: bytes) -> bytes:
@@ -61,6 +60,13 @@ def item_of(kind: Kind, version: Version) -> View:
         return b"{" + value[start:] if value.startswith(head) else value
 
     return shorter
+
+
+def item_head(kind: Kind, version: Version) -> bytes:
+    """How objects begin and items of a list do not; b"" for custom resources."""
+    if not in_protobuf(version):
+        return b""
+    return encode({"apiVersion": api_version(kind.group, version.name), "kind": kind.kind})[:-1] + b","
 
 
 def in_protobuf(version: Version) -> bool:
