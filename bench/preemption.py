@@ -180,9 +180,7 @@ def preemption_async(nodes: int) -> None:
     start, bound, evicted, now = time.process_time(), 0, 0, 1.0
     for each in waiting:
         engine.apply(PodChanged(each))
-    while (decided := engine.step(now)) or (
-        engine.next_wake() or now + 1
-    ) <= now:  # a search in slices says nothing yet
+    while (decided := engine.step(now)) or (engine.next_wake() or now + 1) <= now:  # in slices
         now += 0.01
         for decision in decided:
             engine.apply(Outcome(decision.id))
