@@ -106,7 +106,7 @@ def test_whatever_a_reconcile_raises_is_tried_again_holds_up_nobody_and_ends_not
         queue.add("well")
         await finished.wait()
         assert tries == {"ill": 4, "well": 1}
-        assert not queue._failures, "success forgets failures"
+        assert not queue._failing, "success forgets failures"
         assert queue.failed == 3
 
     play(work, scenario)
@@ -176,3 +176,28 @@ def test_a_burst_of_news_about_what_must_wait_does_not_make_it_wait_longer() -> 
         return loop.time()
 
     assert run(main) < 0.3, "waited 0.1 s: the next try is due within twice of that"
+
+
+def test_news_about_what_keeps_failing_is_looked_at_about_once_a_second() -> None:
+    """Simulation, seed 940008: a LeaderWorkerSet was gone and its informer had not heard of it; everything that was made
+    for it was collected at once, and each of these deletions was a reason to make it again."""
+    tries: list[float] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        queue: WorkQueue[str] = WorkQueue("test")
+
+        async def work(key: str) -> None:
+            tries.append(loop.time())
+            loop.call_later(0.001, queue.add, key)  # what it did comes back as news
+            if tries[-1] < 60:
+                raise Conflict("its owner is gone")
+
+        queue.add("a")
+        running = asyncio.create_task(queue.run(work, workers=1))
+        await asyncio.sleep(70)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(main)
+    assert 30 < sum(when < 60 for when in tries) < 80
+    assert any(60 <= when <= 61.1 for when in tries), "news is not left for the end of a long delay"

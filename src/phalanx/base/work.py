@@ -1,7 +1,8 @@
 """A level-triggered work queue: a key waits at most once, is worked on by one worker at a time, and is never forgotten.
 
 Adding a key that waits already changes nothing; adding one that is being worked on makes it come up again afterwards.
-What fails, with whatever exception, comes back after a delay that doubles per key; a worker never ends by itself.
+What fails, with whatever exception, comes back after a delay that doubles per key; a worker never ends by itself. News
+about what fails brings it forward, but not at any rate: a key that keeps failing is worked on about once a second.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from phalanx.base.errors import ApiProblem, Conflict
@@ -19,7 +21,18 @@ K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
-WORTH_TELLING = 3  # failures in a row after which the log says so
+LONGEST_DELAY_OF_NEWS = 1.0
+WORTH_TELLING = 4  # the failure in a row at which the log says so
+
+
+@dataclass(slots=True)
+class _Failing:
+    count: int = 0  # times in a row, tries that news brought forward not counted
+    last: float = 0.0
+    due: float = 0.0
+
+    def delay(self, longest: float) -> float:
+        return min(longest, FIRST_DELAY * 2.0 ** min(self.count - 1, 30))
 
 
 class WorkQueue(Generic[K]):
@@ -28,7 +41,7 @@ class WorkQueue(Generic[K]):
         self._ready: deque[K] = deque()
         self._waiting: set[K] = set()  # in `_ready`, or to be put there when the work under way ends
         self._working: set[K] = set()
-        self._failures: dict[K, int] = {}
+        self._failing: dict[K, _Failing] = {}
         # When each is due stands beside its handle: a handle of uvloop for a very short delay cannot say it.
         self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
         self.failed = 0  # times that work raised something, of any kind
@@ -41,9 +54,16 @@ class WorkQueue(Generic[K]):
     def add(self, key: K) -> None:
         if key in self._waiting:
             return
+        if key in self._working:
+            self._waiting.add(key)
+            return
+        if (failing := self._failing.get(key)) is not None:
+            earliest = failing.last + failing.delay(LONGEST_DELAY_OF_NEWS)
+            if (wait := earliest - asyncio.get_running_loop().time()) > 0:
+                self.add_after(key, wait)
+                return
         self._waiting.add(key)
-        if key not in self._working:
-            self._enqueue(key)
+        self._enqueue(key)
 
     def _enqueue(self, key: K) -> None:
         self._ready.append(key)
@@ -115,7 +135,7 @@ class WorkQueue(Generic[K]):
             self._working.add(key)
             try:
                 await work(key)
-                self._failures.pop(key, None)
+                self._failing.pop(key, None)
             except BaseException as error:
                 if is_our_end(error):
                     raise
@@ -123,14 +143,21 @@ class WorkQueue(Generic[K]):
             finally:
                 self._working.discard(key)
                 if key in self._waiting:
-                    self._enqueue(key)
+                    self._waiting.discard(key)
+                    self.add(key)
 
     def _again_later(self, key: K, error: BaseException) -> None:
         self.failed += 1
-        failures = self._failures.get(key, 0)
-        if key in self._timers:
-            return  # it is tried again soon: a burst of news about what must wait is no reason to wait longer
-        self._failures[key] = failures + 1
+        now = asyncio.get_running_loop().time()
+        failing = self._failing.setdefault(key, _Failing())
+        if now >= failing.due:  # a burst of news about what must wait is no reason to wait longer
+            failing.count += 1
+            failing.due = now + failing.delay(LONGEST_DELAY)
+            self._tell(key, error, failing.count)
+        failing.last = now
+        self.add_after(key, failing.due - now)
+
+    def _tell(self, key: K, error: BaseException, failures: int) -> None:
         if isinstance(error, Conflict):
             log.debug("%s: %s changed meanwhile, looking again", self.name, key)
         elif isinstance(error, ApiProblem):
@@ -138,4 +165,3 @@ class WorkQueue(Generic[K]):
             log.log(level, "%s: %s: %s; trying again", self.name, key, error)
         else:
             log.error("%s: %s failed and is tried again", self.name, key, exc_info=error)
-        self.add_after(key, min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 30)))
