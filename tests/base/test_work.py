@@ -179,8 +179,8 @@ def test_a_burst_of_news_about_what_must_wait_does_not_make_it_wait_longer() -> 
 
 
 def test_news_about_what_keeps_failing_is_looked_at_about_once_a_second() -> None:
-    """Simulation, seed 940008: a LeaderWorkerSet was gone and its informer had not heard of it; everything that was made
-    for it was collected at once, and each of these deletions was a reason to make it again."""
+    """Simulation, seed 940008: a LeaderWorkerSet was gone and its informer had not heard of it; everything that was
+    made for it was collected at once, and each of these deletions was a reason to make it again."""
     tries: list[float] = []
 
     async def main(loop: VirtualLoop) -> None:

@@ -194,7 +194,26 @@ def test_a_refused_eviction_does_not_hold_the_preemptor_for_ever():
     from phalanx.engine.events import PERMANENT, Outcome
 
     run.engine.apply(Outcome(evict.id, PERMANENT, "admission webhook said no"))
-    assert [x.name for x in run.step() if isinstance(x, d.Evict)] == ["low"]
+    assert [x.name for x in run.engine.step(run.now + 1.1) if isinstance(x, d.Evict)] == ["low"]
+
+
+def test_whoever_refuses_evictions_is_not_asked_without_end():
+    """Simulation, seed 940020: a leader that could not renew its lease refused every eviction at once, and every
+    refusal led to the next: 25,000 in no time. A webhook or missing rights would be asked as often as they answer."""
+    run = Cluster(grace=True).see(
+        node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), pod("high").cpu("1").priority(9)
+    )
+    run.perform = lambda decision: None  # type: ignore[method-assign]
+    from phalanx.engine.events import TRANSIENT, Outcome
+
+    asked = 0
+    for tenths in range(600):
+        for decision in run.engine.step(run.now + tenths / 10):
+            if isinstance(decision, d.Evict):
+                asked += 1
+                run.engine.apply(Outcome(decision.id, TRANSIENT, "the lease was not renewed in time"))
+    run.engine.validate()
+    assert 5 <= asked <= 12, "after 1, 2, 4, 8 and then every 10 seconds"
 
 
 def test_twins_do_not_repeat_a_futile_search():

@@ -133,9 +133,12 @@ class RootLives:
                 self._room(root)
 
     def victim_stays(self, pod: str) -> None:
-        """It will not go: plans that wait for it cannot come true, and those who made them look again."""
+        """It will not go: plans that wait for it cannot come true. Those who made them look again after a while: at
+        once they would find the same plan, and whoever refused it would be asked without end."""
         for root in list(self._waited_for.get(pod, {}).values()):
-            self._room(root)
+            self._to(root, QUEUED)
+            if root.place in (Place.WAITING, Place.BACKOFF):
+                self._queue.back_off(root, self._cluster.now)
 
     def is_victim(self, pod: str) -> bool:
         return pod in self._waited_for
