@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from phalanx.testing.simulation.faults import Fault
 from phalanx.testing.simulation.invariants import Violation
 from phalanx.testing.simulation.world import SteppedLoop, World
-from phalanx.testing.virtual_time import drive
+from phalanx.testing.virtual_time import Restless, drive
 
 MOST_RERUNS = 40
 
@@ -45,7 +45,10 @@ def simulate(seed: int, steps: int, skip: frozenset[int] = frozenset()) -> Resul
         return None
 
     with _quiet():
-        violation = drive(loop, main())
+        try:
+            violation = drive(loop, main())
+        except Restless as restless:
+            violation = Violation("converges", str(restless))
     world = worlds[0]
     return Result(
         seed,
