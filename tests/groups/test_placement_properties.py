@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import by_hand, cluster, faults, sitting_of
 
 from phalanx.engine.placement import Composite, Leaf, Problem, SearchVerdict, Subtree, place
+from phalanx.engine.placement.problem import ShapeRow
 
 KEYS = st.sampled_from((None, None, "rack", "block"))
 
@@ -54,6 +56,15 @@ def problems(draw: st.DrawFn) -> Problem:
         caps=caps,
         conflicts=conflicts,
     )
+
+
+def test_extras_may_take_the_place_of_those_who_made_up_the_minimum() -> None:
+    """Two pods of 3 cpu make the minimum and fill both nodes; two with a gpu and one of 3 cpu are more."""
+    everywhere = np.ones(2, bool)
+    shapes = [ShapeRow(np.array(request, float), everywhere) for request in ((3, 0, 1), (2, 1, 1))]
+    free = np.array([[4, 3], [2, 0], [110, 110]], float)
+    problem = Problem(["cpu", "gpu", "pods"], free, shapes, Leaf("g", 2, ((0, 2), (1, 2))), {}, {})
+    assert sum(int(share.counts.sum()) for share in place(problem).shares) == 3
 
 
 @settings(max_examples=200, deadline=None)

@@ -355,7 +355,8 @@ class State:
         union, handles, items = self._joint(grown)
         free = self._free_without(seats, union)
         least = np.zeros(len(handles), dtype=np.int64)
-        for seat in seats:
+        alone = len(seats) == 1  # then which pods make up the minimum does not matter, only how many sit
+        for seat in seats if not alone else ():
             for shape in seat.shapes:
                 least[handles.index((shape, seat.area))] += seat.counts[shape]
         try:
@@ -365,11 +366,15 @@ class State:
             return
         if placed is None:
             return
-        spare = {h: int(placed[i].sum()) - int(least[i]) for i, h in enumerate(handles)}
-        if not any(spare.values()):
+        if int(placed.sum()) <= sum(sum(seat.counts.values()) for seat in seats):
             return
+        spare = {h: int(placed[i].sum()) - int(least[i]) for i, h in enumerate(handles)}
         final = []
         for old, new in zip(seats, grown, strict=True):
+            if alone:
+                counts = {shape: spare[shape, new.area] for shape in new.shapes}
+                final.append(Seat(old.leaf, old.area, new.shapes, counts, old.placed))
+                continue
             counts = {}
             for shape in new.shapes:
                 gain = min(new.counts[shape] - old.counts.get(shape, 0), spare[shape, new.area])
