@@ -83,7 +83,7 @@ def test_a_search_that_ends_early_says_so():
     chooser.catalogue.refresh()
     table = chooser.table(record.shape, record.priority)
     lacking, freed = chooser._freed(record.shape, record.priority, 0)
-    known = (tuple(table.cost[:, 0].tolist()), table.units[0])
+    known = (table.cost.key(0), table.units[0])
     search = RowSearch(chooser.catalogue, ORDER, freed, lacking, known, 5)
     assert not search.proved and search.key <= known[0]
 

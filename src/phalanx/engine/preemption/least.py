@@ -14,11 +14,11 @@ from typing import Any
 
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import NOBODY, Cost, beyond
+from phalanx.engine.preemption.ranking import Key
 from phalanx.model.groups import GroupKey
 
 FIRST = ("budgets", "priority", "pods")  # the parts that only grow, in some order the first three
 Price = tuple[int, int, int]  # of FIRST
-Key = tuple[float, ...]  # a cost in the order of its parts
 Freed = tuple[Unit, dict[int, float]]  # what a unit frees on a row, by resource
 
 

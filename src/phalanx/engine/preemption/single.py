@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, takewhile
 
 import numpy as np
-import numpy.typing as npt
 
 from phalanx.engine.framework import Bools
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -23,13 +22,13 @@ from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.preemption.least import Freed, Key, RowSearch, least_possible
+from phalanx.engine.preemption.least import Freed, RowSearch, least_possible
+from phalanx.engine.preemption.ranking import Key, RankedRows
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
 TRIALS = 100  # rows judged by the filters themselves, per attempt
 MAX_TABLES = 64
-IMPOSSIBLE = np.inf
 PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
 EXACT = 2_000  # branches of exact searches, per attempt
 EXACT_ROW = 500  # and of one row
@@ -61,8 +60,8 @@ class RowTable:
         self.chooser = chooser
         self.shape = shape
         self.priority = priority
-        self.cost: npt.NDArray[np.float64] = np.zeros((0, 0))  # (len(ORDER), capacity), inf where impossible
-        self.bound: npt.NDArray[np.float64] = np.zeros((0, 0))  # (len(ORDER) - 1, capacity): all parts but work
+        self.cost = RankedRows(len(ORDER), 0)
+        self.bound = RankedRows(len(ORDER) - 1, 0)  # all parts but work
         self._left: dict[int, None] = {}  # rows to look at
         self.units: dict[int, tuple[Unit, ...]] = {}
         self._epoch = -1
@@ -95,8 +94,8 @@ class RowTable:
         touched = catalogue.changed_rows.since(self._rows_seen)
         promised = nominations.changes.since(self._promises_seen)
         if self._epoch != catalogue.epoch or versions != self._versions or touched is None or promised is None:
-            self.cost = np.full((len(ORDER), columns.capacity), IMPOSSIBLE)
-            self.bound = np.full((len(ORDER) - 1, columns.capacity), IMPOSSIBLE)
+            self.cost = RankedRows(len(ORDER), columns.capacity)
+            self.bound = RankedRows(len(ORDER) - 1, columns.capacity)
             self.units, self._protected = {}, {}
             self._left = dict.fromkeys(np.flatnonzero(columns.alive[: columns.n]).tolist())
         else:
@@ -112,62 +111,45 @@ class RowTable:
         """Judge one row again; the promise to the pod `besides` does not count."""
         found = self.chooser.cheapest(self.shape, self.priority, row, besides) if self.chooser.alive(row) else None
         if found is None:
-            self.cost[:, row] = self.bound[:, row] = IMPOSSIBLE
+            self.cost.forget(row)
+            self.bound.forget(row)
             self.units.pop(row, None)
             return
-        self.cost[:, row] = found[0]
+        self.cost.put(row, found[0])
         self.units[row] = found[1]
-        self.bound[:, row] = found[2]
+        self.bound.put(row, found[2])
         budgets = self.chooser.catalogue.budgets
         if budgets.allowed and row not in self._protected:
             here = self.chooser.catalogue.on_row.get(row, {})
             if any(budgets.of(pod) for pods in here.values() for pod in pods.values()):
                 self._protected[row] = None
 
-    def best(self, allowed: Bools) -> int:
-        """The cheapest allowed row, the lowest among equals; -1 if there is none."""
-        left = allowed & (self.cost[0] < IMPOSSIBLE)
-        for part in self.cost:
-            left &= part == part.min(where=left, initial=IMPOSSIBLE)
-        row = int(left.argmax())
-        return row if left[row] else -1
-
     def settle(self, allowed: Bools, branches: int) -> int:
         """Search exactly where a row could turn out cheaper than the best one, the most promising first. Answers what
         is left of so many branches."""
-        row = self.best(allowed)
+        row = self.cost.lowest(allowed)
         if row < 0:
             return branches
-        best: Key = tuple(self.cost[:-1, row])
-        for other in self._cheaper(allowed, best):
+        best = self.cost.key(row)[:-1]
+        if self.least(allowed) >= best:
+            return branches
+        for other in self.bound.below(allowed, best):
             if branches <= 0:
                 break
-            if tuple(self.bound[:, other]) >= best:
+            if self.bound.key(other) >= best:
                 break  # in order: so are those after it
             search = self.chooser.search(self, other, min(branches, EXACT_ROW))
             branches -= search.spent
-            self.cost[:, other], self.units[other] = search.key, search.units
+            self.cost.put(other, search.key)
+            self.units[other] = search.units
             if search.proved:
-                self.bound[:, other] = search.key[:-1]
+                self.bound.put(other, search.key[:-1])
             best = min(best, search.key[:-1])
         return branches
 
-    def _cheaper(self, allowed: Bools, than: Key) -> list[int]:
-        """Rows whose bounds are less, the least first."""
-        less = np.zeros(len(allowed), dtype=np.bool_)
-        same = allowed & (self.cost[0] < IMPOSSIBLE)
-        for part, value in zip(self.bound, than, strict=True):
-            less |= same & (part < value)
-            same &= part == value
-        rows = np.flatnonzero(less)
-        return rows[np.lexsort(self.bound[::-1, rows])].tolist() if len(rows) else []
-
     def least(self, allowed: Bools) -> Key:
         """Less than this it costs on none of these rows, in all parts but work."""
-        left = allowed & (self.cost[0] < IMPOSSIBLE)
-        for part in self.bound:
-            left &= part == part.min(where=left, initial=IMPOSSIBLE)
-        return tuple(self.bound[:, int(left.argmax())].tolist())
+        return self.bound.key(max(0, self.bound.lowest(allowed)))
 
 
 class Chooser:
@@ -266,7 +248,7 @@ class Chooser:
     def search(self, table: RowTable, row: int, branches: int) -> RowSearch:
         """The cheapest units of a row, exactly."""
         lacking, freed = self._freed(table.shape, table.priority, row, table.besides)
-        known = (tuple(table.cost[:, row].tolist()), table.units[row])
+        known = (table.cost.key(row), table.units[row])
         return RowSearch(self.catalogue, self.order, freed, lacking, known, branches)
 
     def cost(self, units: Sequence[Unit]) -> tuple[float, ...]:
@@ -313,16 +295,15 @@ class Chooser:
         branches = EXACT
         for _ in range(TRIALS):
             branches = table.settle(tries, branches)
-            row = table.best(tries)
+            row = table.cost.lowest(tries)
             if row < 0:
                 break
             units = table.units[row]
             if not check or self.holds(record, evaluation, row, units):
-                key = tuple(table.cost[:, row].tolist())
-                best = Candidate(row, units, key)
+                best = Candidate(row, units, table.cost.key(row))
                 break
             tries[row] = False
-        hindered = np.flatnonzero(others & ~alone & (table.cost[0] < IMPOSSIBLE))
+        hindered = np.flatnonzero(others & ~alone & table.cost.possible)
         for row in hindered[:TRIALS].tolist():
             found = self.trial(record, evaluation, row)
             if found is not None and (best is None or (found.key, found.row) < (best.key, best.row)):

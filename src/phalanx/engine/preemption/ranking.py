@@ -1,0 +1,106 @@
+"""Rows of a table by their keys (costs): the lowest of those that are allowed, without a pass over all of them.
+
+The keys of all rows stand in an array. The front, the lowest of them in order, is kept current with every change; only
+where it is used up, or none of it is allowed, all rows are looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.framework import Bools
+
+Key = tuple[float, ...]  # a cost in the order of its parts
+IMPOSSIBLE = np.inf
+FRONT = 128  # rows in front when it is made; up to twice as many later
+
+
+class RankedRows:
+    """Every row's key, or none."""
+
+    def __init__(self, parts: int, capacity: int) -> None:
+        self._parts: npt.NDArray[np.float64] = np.full((parts, capacity), IMPOSSIBLE)
+        self._front: list[tuple[Key, int]] = []  # in order: all up to `_end`
+        self._in_front: dict[int, Key] = {}
+        self._end: tuple[Key, int] = ((), -1)
+
+    @property
+    def possible(self) -> Bools:
+        """Rows that have a key."""
+        found: Bools = self._parts[0] < IMPOSSIBLE
+        return found
+
+    def key(self, row: int) -> Key:
+        return self._in_front.get(row) or tuple(self._parts[:, row].tolist())
+
+    def put(self, row: int, key: Key) -> None:
+        if row in self._in_front:
+            self._leave(row)
+        self._parts[:, row] = key
+        entry = (key, row)
+        if entry <= self._end:
+            insort(self._front, entry)
+            self._in_front[row] = key
+            if len(self._front) > 2 * FRONT:
+                self._cut()
+
+    def forget(self, row: int) -> None:
+        if row in self._in_front:
+            self._leave(row)
+        self._parts[:, row] = IMPOSSIBLE
+
+    def lowest(self, allowed: Bools) -> int:
+        """The allowed row of the lowest key, the first among equals; -1 if there is none."""
+        found = self._lowest_in_front(allowed)
+        if found < 0 and len(self._front) <= FRONT // 2 and not self._whole:
+            self._make_front()
+            found = self._lowest_in_front(allowed)
+        return self._lowest_of_all(allowed) if found < 0 and not self._whole else found
+
+    def below(self, allowed: Bools, key: Key) -> list[int]:
+        """Allowed rows of lower keys, the lowest first."""
+        less = np.zeros(len(allowed), dtype=np.bool_)
+        same = allowed & self.possible
+        for part, value in zip(self._parts, key, strict=True):
+            less |= same & (part < value)
+            same &= part == value
+        rows = np.flatnonzero(less)
+        return rows[np.lexsort(self._parts[::-1, rows])].tolist() if len(rows) else []
+
+    @property
+    def _whole(self) -> bool:
+        """Whether every row that has a key is in front."""
+        return self._end[0] == (IMPOSSIBLE,)
+
+    def _leave(self, row: int) -> None:
+        del self._front[bisect_left(self._front, (self._in_front.pop(row), row))]
+
+    def _cut(self) -> None:
+        for _, row in self._front[FRONT:]:
+            del self._in_front[row]
+        del self._front[FRONT:]
+        self._end = self._front[-1]
+
+    def _make_front(self) -> None:
+        rows = np.flatnonzero(self.possible)
+        first = rows[np.lexsort(self._parts[::-1, rows])[:FRONT]]
+        keys = map(tuple, self._parts[:, first].T.tolist())
+        self._front = list(zip(keys, first.tolist(), strict=True))
+        self._in_front = {row: key for key, row in self._front}
+        self._end = self._front[-1] if len(rows) > len(first) else ((IMPOSSIBLE,), -1)
+
+    def _lowest_in_front(self, allowed: Bools) -> int:
+        for _, row in self._front:
+            if allowed[row]:
+                return row
+        return -1
+
+    def _lowest_of_all(self, allowed: Bools) -> int:
+        left = allowed & self.possible
+        for part in self._parts:
+            left &= part == part.min(where=left, initial=IMPOSSIBLE)
+        row = int(left.argmax())
+        return row if left[row] else -1
