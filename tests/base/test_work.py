@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -201,3 +202,25 @@ def test_news_about_what_keeps_failing_is_looked_at_about_once_a_second() -> Non
     run(main)
     assert 30 < sum(when < 60 for when in tries) < 80
     assert any(60 <= when <= 61.1 for when in tries), "news is not left for the end of a long delay"
+
+
+def test_a_worker_hired_at_the_very_end_leaves_nothing_that_nobody_waited_for(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """News that comes when the queue was told to end, and has not ended yet, hires a worker that never begins."""
+    begun: list[str] = []
+
+    async def work(key: str) -> None:
+        begun.append(key)
+
+    async def main() -> None:
+        queue: WorkQueue[str] = WorkQueue("test")
+        running = asyncio.create_task(queue.run(work, workers=3))
+        await asyncio.sleep(0)
+        running.cancel()
+        queue.add("a")
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+    gc.collect()
+    assert not begun and [str(warning.message) for warning in recwarn] == []

@@ -24,12 +24,19 @@ class EndedEarly(Exception):
 
 async def run_all(works: Iterable[tuple[str, Coroutine[Any, Any, object]]]) -> NoReturn:
     """Run all of them until cancelled. The first that ends, in whatever way, ends the others and is the error."""
-    tasks = [asyncio.create_task(contained(name, work), name=name) for name, work in works]
+    tasks = [begin(name, work) for name, work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         raise cause_of_end(tasks)
     finally:
         await end(tasks)
+
+
+def begin(name: str, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+    """A task for the work. One that is told to end before its first step leaves no work that nobody waited for."""
+    task = asyncio.create_task(contained(name, work), name=name)
+    task.add_done_callback(lambda _: work.close())
+    return task
 
 
 async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
@@ -40,10 +47,10 @@ async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
         raise EndedEarly(f"{name} raised {type(raised).__name__}: {raised}") from raised
 
 
-async def told(name: str, work: Coroutine[Any, Any, None]) -> None:
+async def told(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """For work that others do without when it fails: they go on, and the log says what it failed of."""
     try:
-        await work
+        await work()
     except BaseException as raised:
         if is_our_end(raised):
             raise

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from phalanx.base.errors import ApiProblem, Conflict
-from phalanx.base.tasks import cause_of_end, contained, end, is_our_end
+from phalanx.base.tasks import begin, cause_of_end, end, is_our_end
 
 K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
@@ -95,17 +95,15 @@ class WorkQueue(Generic[K]):
 
     async def run(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
         """Until cancelled. Workers come as they are needed: most queues never need all of theirs."""
-        loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task[None]] = []
-        over: asyncio.Future[None] = loop.create_future()
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def ended(_: asyncio.Task[None]) -> None:
             if not over.done():
                 over.set_result(None)
 
         def hire() -> None:
-            name = f"{self.name} worker {len(tasks)}"
-            task = loop.create_task(contained(name, self._worker(work)), name=name)
+            task = begin(f"{self.name} worker {len(tasks)}", self._worker(work))
             task.add_done_callback(ended)
             tasks.append(task)
             if len(tasks) == workers:

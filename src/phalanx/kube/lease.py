@@ -20,7 +20,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound
-from phalanx.base.tasks import contained, end
+from phalanx.base.tasks import begin, end
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Elector:
         await self._acquire()
         log.info("leading as %s", self._identity)
         self.leading = True
-        worker = asyncio.create_task(contained("leading", work()), name="leading")
+        worker = begin("leading", work())
         keeper = asyncio.create_task(self._keep(), name="lease")
         lost = False
         try:

@@ -147,7 +147,7 @@ async def _live(
         if line := ready():
             say(line)
         if then is not None:
-            beside.append(asyncio.ensure_future(told("beside the control plane", then())))
+            beside.append(asyncio.ensure_future(told("beside the control plane", then)))
         failing = asyncio.create_task(what.until_failure(), name="the control plane")
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():

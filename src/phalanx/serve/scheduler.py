@@ -10,14 +10,14 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, OnwardTime
 from phalanx.base.informer import Change, Informer
-from phalanx.base.tasks import cause_of_end, contained, end, run_all
+from phalanx.base.tasks import begin, cause_of_end, end, run_all
 from phalanx.engine import events
 from phalanx.engine.decisions import Decision
 from phalanx.engine.engine import Engine
@@ -161,10 +161,8 @@ class SchedulerService:
 
     async def run(self) -> None:
         """Until cancelled or stopped. Cancelling ends at once; `stop` lets binds under way finish."""
-        parts = [(f"{informer.resource.plural} informer", informer.run()) for informer in self._informers]
-        parts += [("recorder", self.recorder.run()), ("executor", self.executor.run())]
-        background = asyncio.create_task(run_all(parts), name="scheduler parts")
-        deciding = asyncio.create_task(contained("deciding", self._decide()), name="deciding")
+        background = asyncio.create_task(run_all(self._parts()), name="scheduler parts")
+        deciding = begin("deciding", self._decide())
         try:
             await asyncio.wait({deciding, background}, return_when=asyncio.FIRST_COMPLETED)
             if background.done() or deciding.cancelled() or not self._stopping:
@@ -174,6 +172,13 @@ class SchedulerService:
             await end((deciding, background))
             if self._recording is not None:
                 self._recording.close()
+
+    def _parts(self) -> Iterator[tuple[str, Coroutine[Any, Any, object]]]:
+        """One at a time when they begin: told to end before that, there are none."""
+        for informer in self._informers:
+            yield f"{informer.resource.plural} informer", informer.run()
+        yield "recorder", self.recorder.run()
+        yield "executor", self.executor.run()
 
     async def stop(self) -> None:
         """Take no more work, let what is under way finish; `run` then returns."""
