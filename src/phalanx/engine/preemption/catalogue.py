@@ -87,7 +87,7 @@ class Catalogue:
         self._position = log.position
         if changes is None:
             self._begin()
-        else:
+        elif changes:
             self._follow(changes)
         first, self._next = self._next, min(self._next + rows, self.columns.n)
         for row in range(first, self._next):

@@ -10,7 +10,7 @@ A table of many rows is filled in slices: until it is complete nobody is chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, takewhile
 
 import numpy as np
@@ -225,6 +225,8 @@ class Chooser:
             else:
                 chosen.append(unit)
         best, units = self.cost(chosen), tuple(chosen)
+        if self._alike(freed):
+            return best, units, best[:-1]
         for some in _fewer(freed, lacking, len(chosen)):
             cost = self.cost(some)
             if cost < best:
@@ -244,6 +246,21 @@ class Chooser:
                         gives[rid] += amount
             freed.append((unit, gives))
         return lacking, freed
+
+    def _alike(self, freed: Sequence[Freed]) -> bool:
+        """Whether these differ in work alone: single pods under no budget and of no gang. As few as suffice are then
+        the cheapest."""
+        catalogue = self.catalogue
+        if catalogue.budgets.allowed:
+            return False
+        like, amounts = freed[0]
+        return all(
+            gives == amounts
+            and unit.priority == like.priority
+            and len(unit.pods) == 1
+            and catalogue.workload(unit) is None
+            for unit, gives in freed
+        )
 
     def search(self, table: RowTable, row: int, branches: int) -> RowSearch:
         """The cheapest units of a row, exactly."""
@@ -308,7 +325,7 @@ class Chooser:
             found = self.trial(record, evaluation, row)
             if found is not None and (best is None or (found.key, found.row) < (best.key, best.row)):
                 best = found
-        return None if best is None else replace(best, least=table.least(others))
+        return None if best is None else Candidate(best.row, best.units, best.key, table.least(others))
 
     def holds(self, record: PodRecord, evaluation: Evaluation, row: int, units: Iterable[Unit]) -> bool:
         """Whether every filter agrees once these units are gone."""
