@@ -87,7 +87,7 @@ class Stager:
         hurt, pieces = self.catalogue.hurt, []
         for first in range(0, len(units), EVERY):
             pieces.append(sorted(units[first : first + EVERY], key=hurt))
-            self._pause(EVERY - 1)
+            self._stop(len(pieces[-1]) // 2)
         for number, unit in enumerate(merge(*pieces, key=hurt) if len(pieces) > 1 else chain(*pieces)):
             self.units.append(unit)
             self._pause(number)
@@ -96,9 +96,12 @@ class Stager:
         """After some units (None: after all of them) others may be served. What a unit frees may change meanwhile: that
         is looked at in the end. Not who is a unit, and whom budgets protect."""
         if number is None or number % EVERY == EVERY - 1:
-            worked(EVERY // 2 if number is not None else len(self.units) // 50)
-            if self._circumstances() != self._seen:
-                raise Disturbed
+            self._stop(EVERY // 2 if number is not None else len(self.units) // 50)
+
+    def _stop(self, work: int) -> None:
+        worked(work)
+        if self._circumstances() != self._seen:
+            raise Disturbed
 
     def _units(self) -> Units:
         budgets, forest = self.catalogue.budgets, self.catalogue.forest
