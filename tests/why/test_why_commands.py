@@ -213,6 +213,9 @@ def test_kubeconfig_may_come_from_the_environment(
 def test_what_is_not_there_or_makes_no_sense_ends_with_2(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
     here = ("--kubeconfig", str(up.kubeconfig))
     assert "knows no pod default/ghost" in phalanx("why", "pod/ghost", *here, code=2)
+    put(up, member("volcanic", schedulerName="volcano"))
+    assert "is for the scheduler 'volcano'" in phalanx("why", "pod/volcanic", *here, code=2)
+    up.delete(f"{PODS}/volcanic", gracePeriodSeconds="0")
     assert "KIND/NAME" in phalanx("why", "train", *here, code=2)
     assert "KIND/NAME" in phalanx("plan", "node/n1", *here, code=2)
     assert "knows no PodGroup default/ghost" in phalanx("plan", "podgroup/ghost", *here, code=2)

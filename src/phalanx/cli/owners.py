@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import NotFound
+from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.cli.asking import Asker, Where, target
 from phalanx.cli.output import Answer, Wrong
 from phalanx.controllers import resources as r
@@ -62,6 +62,19 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
         f"see kubectl get {resource.plural} -n {namespace}"
     )  # fmt: skip
     raise Wrong(f"there is no {resource.kind} {name} in {namespace}; {hint}")
+
+
+async def not_waiting(client: Client, namespace: str, name: str) -> str:
+    """Why a pod that is there is nothing to our scheduler; "" where the pod itself does not tell."""
+    try:
+        pod: Json = msgspec.json.decode(await client.get(r.PODS, name, namespace))
+    except ApiProblem:
+        return ""
+    phase = (pod.get("status") or {}).get("phase")
+    if phase in ("Succeeded", "Failed"):
+        return f"pod {namespace}/{name} has finished: {phase}"
+    scheduler = (pod.get("spec") or {}).get("schedulerName")
+    return f"pod {namespace}/{name} is for the scheduler {scheduler!r} (spec.schedulerName), which must be asked"
 
 
 async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tuple[Answer, list[tuple[str, str]]]:

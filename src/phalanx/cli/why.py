@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 import msgspec
 
+from phalanx.base.errors import NotFound
 from phalanx.cli.asking import Asker, NobodyAnswers, Paint, Where, asking_options, joined, run
 from phalanx.cli.completion import complete_target
-from phalanx.cli.output import Answer, say, watch_option
-from phalanx.cli.owners import each_root
+from phalanx.cli.output import Answer, Wrong, say, watch_option
+from phalanx.cli.owners import each_root, not_waiting
 from phalanx.cli.words import plural
 from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
 
@@ -63,6 +64,10 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> A
         try:
             query = {"kind": kind, "namespace": namespace, "name": name}
             body = await asker.ask("GET", "why", query)
+        except NotFound:
+            if kind == "Pod" and (instead := await not_waiting(asker.client, namespace, name)):
+                raise Wrong(instead) from None
+            raise
         except NobodyAnswers as nobody:
             from phalanx.cli.conditions import from_conditions
 
