@@ -104,6 +104,7 @@ def test_while_the_last_run_goes_on_the_policy_decides(policy: str, jobs: int) -
             await poke(cluster, clock, 300)
             (first,) = await cluster.eventually("Job", lambda jobs: len(jobs) == 1)
             await cluster.eventually("Pod", lambda pods: len(pods) == 1)
+            await cluster.until("CronJob", "tick", when=lambda c: "lastScheduleTime" in c["status"])  # after its Job
             await poke(cluster, clock, 300)
             if policy == "Replace":
                 await cluster.gone("Job", first["metadata"]["name"])
