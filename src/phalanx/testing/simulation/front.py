@@ -49,7 +49,7 @@ class Front:
         self,
         rng: random.Random,
         acknowledged: Callable[[bytes], None],
-        asked: Callable[[str, str, str], None],
+        asked: Callable[[str, str, str, bytes], None],
     ) -> None:
         self._rng = rng
         self._acknowledged, self._asked = acknowledged, asked
@@ -83,8 +83,8 @@ class Front:
         if method not in WRITES:
             await app(scope, receive, send)
             return
-        self._asked(agent, method, path)
         body = await _whole(receive)
+        self._asked(agent, method, path, body)
         sent = await _handle(app, scope, body)
         code = next((message["status"] for message in sent if message["type"] == "http.response.start"), 500)
         if self._chance(self.moods.twice):

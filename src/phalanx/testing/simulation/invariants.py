@@ -246,9 +246,10 @@ class Ledger:
                 found.append(f"the tree {name} of {tree.minimum} groups: {bound} are bound")
         return found
 
-    def check_eviction(self, key: Key) -> None:
+    def check_eviction(self, key: Key, uid: str) -> None:
+        """uid: of the pod that is meant; one made since under the same name stays."""
         victim = self.pods.get(key)
-        if victim is None or victim.leaving or victim.over:
+        if victim is None or victim.leaving or victim.over or (uid and victim.uid != uid):
             return
         gang = self.gangs.get(victim.group)
         tree = self.trees.get(gang.parent) if gang is not None else None

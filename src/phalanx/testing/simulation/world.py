@@ -262,7 +262,7 @@ class World:
         if revision:
             self._guard(lambda: self.ledger.check_acknowledged(int(revision)))
 
-    def _asked(self, agent: str, method: str, path: str) -> None:
+    def _asked(self, agent: str, method: str, path: str, body: bytes) -> None:
         if not agent.startswith("scheduler-"):
             return
         parts = path.strip("/").split("/")
@@ -272,7 +272,8 @@ class World:
                 who = f"{holder} holds the lease" if holder else "nobody holds the lease"
                 self._stop(Violation("one-leader", f"{agent} binds {parts[-2]} while {who}"))
         elif method == "DELETE" and parts[-2:-1] == ["pods"]:
-            self._guard(lambda: self.ledger.check_eviction(("pods", parts[3], parts[-1])))
+            uid = (msgspec.json.decode(body).get("preconditions") or {}).get("uid", "") if body else ""
+            self._guard(lambda: self.ledger.check_eviction(("pods", parts[3], parts[-1]), uid))
 
     def _decided(self, name: str, made: list[Decision]) -> None:
         for decision in made:
