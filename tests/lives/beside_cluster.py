@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from crashing import Crash
 from operators import Operators
 
 from phalanx.base.client import Resource
@@ -30,6 +33,7 @@ from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.webhook import PATIENCE
 from phalanx.testing.simulated_cluster import SimulatedCluster
 
+Json = dict[str, Any]
 OFF = Gates(dict.fromkeys(KNOWN, False))
 NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job controller makes none
 
@@ -69,6 +73,29 @@ class BesideCluster(SimulatedCluster):
         if name == "controllers":
             self.webhook = None
         await super().kill(name)
+
+
+@asynccontextmanager
+async def beside_cluster(
+    nodes: int, *, native: bool = True, crash: Crash | None = None, kinds: Iterable[Json] = ()
+) -> AsyncIterator[BesideCluster]:
+    """Everything running, on nodes of 4 cpu. `crash`: stands between our controllers and the server;
+    `kinds`: definitions of what others' operators run."""
+    cluster = BesideCluster(native=native)
+    if crash is not None:
+        cluster.between = crash.client
+    try:
+        await cluster.start_duties()
+        for definition in kinds:
+            await cluster.apply(definition)
+        await cluster.install()
+        await cluster.start_upstream()
+        await cluster.start_nodes(nodes, "cpu=4")
+        await cluster.start_controllers()
+        await cluster.start_scheduler()
+        yield cluster
+    finally:
+        await cluster.stop()
 
 
 class _Beside:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from beside_cluster import BesideCluster
+from beside_cluster import BesideCluster, beside_cluster
 from crashing import Crash
 from happenings import CLASS, priority_class
 from manifests import stateful_set
@@ -19,16 +19,8 @@ GATE = "scheduling.phalanx.dev/group-size"
 @pytest.mark.parametrize("native", [True, False])
 def test_pods_wait_until_the_minimum_of_their_gang_is_raised(native: bool) -> None:
     async def main(loop: VirtualLoop) -> None:
-        cluster = BesideCluster(native=native)
         crash = Crash()
-        cluster.between = crash.client
-        try:
-            await cluster.start_duties()
-            await cluster.install()
-            await cluster.start_upstream()
-            await cluster.start_nodes(5, "cpu=4")
-            await cluster.start_controllers()
-            await cluster.start_scheduler()
+        async with beside_cluster(5, native=native, crash=crash) as cluster:
             await cluster.apply(stateful_set("w", 3, "3"))
             await cluster.settle()
             assert running(cluster) == 3
@@ -48,8 +40,6 @@ def test_pods_wait_until_the_minimum_of_their_gang_is_raised(native: bool) -> No
             await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 5}})
             await cluster.settle(60)
             assert running(cluster) == 5
-        finally:
-            await cluster.stop()
 
     run(main)
 
@@ -57,14 +47,7 @@ def test_pods_wait_until_the_minimum_of_their_gang_is_raised(native: bool) -> No
 @pytest.mark.parametrize("native", [True, False])
 def test_the_minimum_follows_though_the_class_of_the_pods_has_another_value_by_now(native: bool) -> None:
     async def main(loop: VirtualLoop) -> None:
-        cluster = BesideCluster(native=native)
-        try:
-            await cluster.start_duties()
-            await cluster.install()
-            await cluster.start_upstream()
-            await cluster.start_nodes(5, "cpu=4")
-            await cluster.start_controllers()
-            await cluster.start_scheduler()
+        async with beside_cluster(5, native=native) as cluster:
             await cluster.apply(priority_class(100))
             body = stateful_set("w", 3)
             body["spec"]["template"]["spec"]["priorityClassName"] = CLASS
@@ -78,8 +61,6 @@ def test_the_minimum_follows_though_the_class_of_the_pods_has_another_value_by_n
                 (group,) = cluster.all("PodGroup")
                 assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == size
                 assert group["spec"]["priority"] == 100, "what the class was worth when the group was made"
-        finally:
-            await cluster.stop()
 
     run(main)
 

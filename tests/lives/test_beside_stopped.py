@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from beside_cluster import BesideCluster
+from beside_cluster import beside_cluster
 from crashing import Crash
 from happenings import CLASS, priority_class
 from manifests import deployment, pytorch_job, template
@@ -19,18 +19,8 @@ Json = dict[str, Any]
 @pytest.mark.parametrize("native", [True, False])
 def test_a_pod_that_was_promised_a_group_gets_it_though_others_began_without(native: bool) -> None:
     async def main(loop: VirtualLoop) -> None:
-        cluster = BesideCluster(native=native)
         crash = Crash()
-        cluster.between = crash.client
-        try:
-            await cluster.start_duties()
-            for definition in definitions("pytorchjob"):
-                await cluster.apply(definition)
-            await cluster.install()
-            await cluster.start_upstream()
-            await cluster.start_nodes(3, "cpu=4")
-            await cluster.start_controllers()
-            await cluster.start_scheduler()
+        async with beside_cluster(3, native=native, crash=crash, kinds=definitions("pytorchjob")) as cluster:
             crash.arm(1, answered=False)
             await cluster.apply(pytorch_job("w", 2))
             await crash.crashed.wait()
@@ -42,8 +32,6 @@ def test_a_pod_that_was_promised_a_group_gets_it_though_others_began_without(nat
             await cluster.start_controllers()
             await cluster.settle(60)
             assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 3
-        finally:
-            await cluster.stop()
 
     run(main)
 
@@ -53,14 +41,7 @@ def test_the_only_pod_of_a_set_is_replaced_while_its_group_is_made_anew(native: 
     """Seen: the group of the roll-out was taken away when its pod had failed, and the next pod named it already."""
 
     async def main(loop: VirtualLoop) -> None:
-        cluster = BesideCluster(native=native)
-        try:
-            await cluster.start_duties()
-            await cluster.install()
-            await cluster.start_upstream()
-            await cluster.start_nodes(3, "cpu=4")
-            await cluster.start_controllers()
-            await cluster.start_scheduler()
+        async with beside_cluster(3, native=native) as cluster:
             await cluster.apply(priority_class(300))
             await cluster.apply(deployment("w", 1))
             await cluster.settle(60)
@@ -71,7 +52,5 @@ def test_the_only_pod_of_a_set_is_replaced_while_its_group_is_made_anew(native: 
             await cluster.patch("Pod", pod["metadata"]["name"], failed, subresource="status")
             await cluster.settle(60)
             assert "Running" in [pod["status"]["phase"] for pod in cluster.all("Pod")]
-        finally:
-            await cluster.stop()
 
     run(main)

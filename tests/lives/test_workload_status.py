@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from beside_cluster import BesideCluster
+from beside_cluster import beside_cluster
 from manifests import job, jobset, stateful_set
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
@@ -102,14 +102,7 @@ def test_the_workload_of_a_jobset_counts_all_its_groups() -> None:
 
 def test_a_workload_that_is_a_custom_resource_has_a_status_too() -> None:
     async def main(loop: VirtualLoop) -> None:
-        cluster = BesideCluster(native=False)
-        try:
-            await cluster.start_duties()
-            await cluster.install()
-            await cluster.start_upstream()
-            await cluster.start_nodes(3, "cpu=4")
-            await cluster.start_controllers()
-            await cluster.start_scheduler()
+        async with beside_cluster(3, native=False) as cluster:
             await cluster.apply(stateful_set("w", 3, "3"))
             await cluster.settle()
             (workload,) = cluster.all("Workload")
@@ -120,7 +113,5 @@ def test_a_workload_that_is_a_custom_resource_has_a_status_too() -> None:
             await cluster.settle(60)
             assert scheduled(cluster)[0] == "False"
             assert counts(cluster) == (0, 1, 3, 4)
-        finally:
-            await cluster.stop()
 
     run(main)

@@ -6,6 +6,7 @@ as `PluginFailure` with its name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
     return list(rows)
 
 
-class _ByRow:
+class _ByRow(ABC):
     """What a vectorised plugin says of one shape, row by row."""
 
     def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
@@ -99,12 +100,12 @@ class _ByRow:
         self.look(rows)
         return rows
 
+    @abstractmethod
     def look(self, rows: Sequence[int]) -> None:
         """Ask about these rows again."""
-        raise NotImplementedError
 
-    def _fill(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _fill(self) -> bool: ...
 
 
 class RowFilter(_ByRow):

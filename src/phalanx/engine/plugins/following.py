@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -13,13 +14,13 @@ T = TypeVar("T")  # what a class of pods or a set of rules means to the tracker
 News = Sequence[tuple[T, int, int]]  # (meaning, row, sign) of every pod that came or went
 
 
-class Follower(Generic[T]):
+class Follower(ABC, Generic[T]):
     def __init__(self, watch: Watch[T]) -> None:
         self._watch = watch
         self._key_versions: list[tuple[LabelColumn, int]] = []  # columns of topology keys, as they were
 
-    def rebuild(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def rebuild(self) -> None: ...
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         if not self._stale(changes):
@@ -32,9 +33,9 @@ class Follower(Generic[T]):
     def _news(self) -> News[T] | None:
         return self._watch.news()
 
+    @abstractmethod
     def _heard(self, news: News[T]) -> Sequence[int] | None:
         """Rows whose verdict may be another one now; None: any."""
-        raise NotImplementedError
 
     def _stale(self, changes: Sequence[Change]) -> bool:
         """More has happened than pods coming and going."""

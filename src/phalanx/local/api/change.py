@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable
@@ -33,6 +32,7 @@ from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.api.webhooks import MUTATING, VALIDATING, Admitted, Webhooks, not_evaluated
+from phalanx.local.api.writable import released, within
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
 from phalanx.model.annotations import unknown
@@ -469,59 +469,3 @@ def _builder(obj: Json) -> Callable[[int], bytes]:
         return encode(obj)
 
     return build
-
-
-def within(request: Request, new: Json, old: Json) -> Json:
-    """What the request may change, through its subresource or without one, over what stands."""
-    kind = request.kind
-    if request.subresource in ("status", "approval"):
-        return status_only(kind, decision_only(new, old) if request.subresource == "approval" else new, old)
-    part = kind.parts.get(request.subresource)
-    if part is not None:
-        return part.only(new, old)
-    if "status" in kind.subresources:
-        keep_status(new, old)
-    return new
-
-
-def status_only(kind: Kind, new: Json, old: Json) -> Json:
-    """What the status subresource may change: the status, managedFields, and what the kind says of its metadata."""
-    result = dict(old)
-    metadata: Json = dict(old["metadata"])
-    asked = new["metadata"]
-    for name in ("managedFields", *kind.status_writes):
-        if name in asked:
-            metadata[name] = asked[name]
-        else:
-            metadata.pop(name, None)
-    result["metadata"] = metadata
-    if new.get("status") is not None:
-        result["status"] = new["status"]
-    else:
-        result.pop("status", None)
-    return result
-
-
-def decision_only(new: Json, old: Json) -> Json:
-    """What the approval of a CertificateSigningRequest may change: its conditions."""
-    conditions = (new.get("status") or {}).get("conditions")
-    status = {name: value for name, value in (old.get("status") or {}).items() if name != "conditions"}
-    return {**new, "status": {**status, "conditions": conditions} if conditions else status}
-
-
-def keep_status(new: Json, old: Json) -> None:
-    if "status" in old:
-        new["status"] = old["status"]
-    else:
-        new.pop("status", None)
-
-
-def released(new: Json, old: Json) -> bool:
-    """A terminating object goes when nothing holds it any more: no finalizer and no grace period running."""
-    metadata = new["metadata"]
-    if not metadata.get("deletionTimestamp") or finalizers_of(new):
-        return False
-    if metadata.get("deletionGracePeriodSeconds"):
-        return False
-    spec: Any = new.get("spec")
-    return not (new.get("kind") == "Namespace" and isinstance(spec, dict) and spec.get("finalizers"))

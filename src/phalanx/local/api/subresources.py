@@ -8,7 +8,7 @@ from typing import Any
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, Invalid, NotFound
 from phalanx.local.api.binding import Bindings
-from phalanx.local.api.change import Changes, released
+from phalanx.local.api.change import Changes
 from phalanx.local.api.delete import Deletes
 from phalanx.local.api.eviction import Evictions
 from phalanx.local.api.options import WriteOptions, write_options
@@ -18,6 +18,7 @@ from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import api_version, decode, encode
+from phalanx.local.api.writable import released
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import PROTOBUF, conform, media_type, parse

@@ -1,0 +1,65 @@
+"""What a write may change: the whole object, or what its subresource is for; and when a changed object goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.local.api.metadata import finalizers_of
+from phalanx.local.api.request import Request
+from phalanx.model.kinds import Json, Kind
+
+
+def within(request: Request, new: Json, old: Json) -> Json:
+    """What the request may change, through its subresource or without one, over what stands."""
+    kind = request.kind
+    if request.subresource in ("status", "approval"):
+        return status_only(kind, decision_only(new, old) if request.subresource == "approval" else new, old)
+    part = kind.parts.get(request.subresource)
+    if part is not None:
+        return part.only(new, old)
+    if "status" in kind.subresources:
+        keep_status(new, old)
+    return new
+
+
+def status_only(kind: Kind, new: Json, old: Json) -> Json:
+    """What the status subresource may change: the status, managedFields, and what the kind says of its metadata."""
+    result = dict(old)
+    metadata: Json = dict(old["metadata"])
+    asked = new["metadata"]
+    for name in ("managedFields", *kind.status_writes):
+        if name in asked:
+            metadata[name] = asked[name]
+        else:
+            metadata.pop(name, None)
+    result["metadata"] = metadata
+    if new.get("status") is not None:
+        result["status"] = new["status"]
+    else:
+        result.pop("status", None)
+    return result
+
+
+def decision_only(new: Json, old: Json) -> Json:
+    """What the approval of a CertificateSigningRequest may change: its conditions."""
+    conditions = (new.get("status") or {}).get("conditions")
+    status = {name: value for name, value in (old.get("status") or {}).items() if name != "conditions"}
+    return {**new, "status": {**status, "conditions": conditions} if conditions else status}
+
+
+def keep_status(new: Json, old: Json) -> None:
+    if "status" in old:
+        new["status"] = old["status"]
+    else:
+        new.pop("status", None)
+
+
+def released(new: Json, old: Json) -> bool:
+    """A terminating object goes when nothing holds it any more: no finalizer and no grace period running."""
+    metadata = new["metadata"]
+    if not metadata.get("deletionTimestamp") or finalizers_of(new):
+        return False
+    if metadata.get("deletionGracePeriodSeconds"):
+        return False
+    spec: Any = new.get("spec")
+    return not (new.get("kind") == "Namespace" and isinstance(spec, dict) and spec.get("finalizers"))
