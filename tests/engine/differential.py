@@ -69,6 +69,7 @@ class World:
             nodes=[node for node in columns.nodes if node is not None],
             namespaces=list(objects.all(o.Namespace)),
             services=list(objects.all(o.Service)),
+            replication_controllers=list(objects.all(o.ReplicationController)),
             replica_sets=list(objects.all(o.ReplicaSet)),
             stateful_sets=list(objects.all(o.StatefulSet)),
             volumes=list(objects.all(o.PersistentVolume)),

@@ -147,7 +147,9 @@ def spreading(draw: st.DrawFn, name: str) -> b.PodBuilder:
     if draw(st.integers(0, 3)) == 0:
         made.tolerate("k1")
     if draw(maybe):
-        made.owner(draw(st.sampled_from(["ReplicaSet", "StatefulSet", "Job"])), draw(st.sampled_from(["o1", "o2"])))
+        kinds = ["ReplicaSet", "StatefulSet", "ReplicationController", "Job"]
+        kind, version = draw(st.sampled_from(kinds)), draw(st.sampled_from(["apps/v1", "apps/v1", "v1"]))
+        made.owner(kind, draw(st.sampled_from(["o1", "o2"])), api_version=version)
     return made
 
 
@@ -201,9 +203,9 @@ def namespaces(draw: st.DrawFn) -> Any:
 
 @st.composite
 def owners(draw: st.DrawFn) -> Any:
-    kind: Any = draw(st.sampled_from([b.service, b.replica_set, b.stateful_set]))
+    kind: Any = draw(st.sampled_from([b.service, b.replication_controller, b.replica_set, b.stateful_set]))
     made: Any = kind(draw(st.sampled_from(["o1", "o2"]))).ns(draw(SPACES))
-    if kind is b.service:
+    if kind in (b.service, b.replication_controller):
         return made.select(draw(st.sampled_from([{"app": "web"}, {"app": "web", "tier": "a"}, {}]))).build()
     return made.select(draw(selectors)).build()
 

@@ -215,15 +215,18 @@ def indexed(draw: st.DrawFn, name: str) -> b.PodBuilder:
         case 4:
             made.anti_affinity(draw(KEYS), {"app": "web"}, mismatch_label_keys=("index",))
     if draw(maybe):
-        made.owner(draw(st.sampled_from(["ReplicaSet", "StatefulSet"])), draw(st.sampled_from(["o1", "o2"])))
+        version, kind = draw(
+            st.sampled_from([("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1", "ReplicationController")])
+        )
+        made.owner(kind, draw(st.sampled_from(["o1", "o2"])), api_version=version)
     return made
 
 
 @st.composite
 def choosers(draw: st.DrawFn) -> Any:
-    kind = draw(st.sampled_from([b.service, b.replica_set, b.stateful_set]))
+    kind = draw(st.sampled_from([b.service, b.replication_controller, b.replica_set, b.stateful_set]))
     made: Any = kind(draw(st.sampled_from(["o1", "o2", "o3"])))
-    if kind is b.service:
+    if kind in (b.service, b.replication_controller):
         return made.select(
             draw(st.sampled_from([{"index": "0"}, {"index": "3"}, {"app": "web", "index": "1"}]))
         ).build()

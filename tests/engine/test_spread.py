@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from verdicts import binds, no_victims, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.testing import Cluster
-from phalanx.testing.builders import PodBuilder, node, pod, replica_set, service
+from phalanx.testing.builders import PodBuilder, node, pod, replica_set, replication_controller, service, stateful_set
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
@@ -130,6 +131,23 @@ def test_pods_behind_a_service_spread_without_asking():
     run = zones(2, 1).see(service("web").select({"app": "web"}))
     run.see(*(web(f"p{i}") for i in range(4)))
     assert by_zone(binds(run.step())) == {"z0": 2, "z1": 2}
+
+
+@pytest.mark.parametrize(
+    "owner,version", [(replication_controller, "v1"), (replica_set, "apps/v1"), (stateful_set, "apps/v1")]
+)
+def test_pods_of_a_controller_spread_without_a_service(owner, version):
+    made = owner("web").select({"app": "web"})
+    run = zones(2, 1).see(made)
+    run.see(*(web(f"p{i}").owner(made.kind, "web", api_version=version) for i in range(4)))
+    assert by_zone(binds(run.step())) == {"z0": 2, "z1": 2}
+
+
+def test_a_foreign_controller_is_not_taken_for_the_one_of_its_name():
+    """apps.kruise.io has a StatefulSet of its own: its pods are none of those of apps/v1."""
+    run = zones(2, 1).see(stateful_set("web").select({"app": "web"}))
+    run.see(*(web(f"p{i}").owner("StatefulSet", "web", api_version="apps.kruise.io/v1beta1") for i in range(3)))
+    assert by_zone(binds(run.step())) == {"z0": 2, "z1": 1}
 
 
 def test_a_profile_can_demand_spreading_of_every_replica_set():

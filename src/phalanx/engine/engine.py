@@ -37,6 +37,7 @@ _WAKE_OF_KIND = {
     "CSIStorageCapacity": Wake.STORAGE,
     "Namespace": Wake.NAMESPACE,
     "Service": Wake.SERVICE,
+    "ReplicationController": Wake.SERVICE,
     "ReplicaSet": Wake.SERVICE,
     "StatefulSet": Wake.SERVICE,
     "PodGroup": Wake.GROUP,

@@ -22,6 +22,7 @@ from phalanx.model.objects import (
     PodGroup,
     PriorityClass,
     ReplicaSet,
+    ReplicationController,
     Service,
     StatefulSet,
     StorageClass,
@@ -89,6 +90,10 @@ class ServiceChanged(_Event, frozen=True, tag="ServiceChanged"):
     object: Service
 
 
+class ReplicationControllerChanged(_Event, frozen=True, tag="ReplicationControllerChanged"):
+    object: ReplicationController
+
+
 class ReplicaSetChanged(_Event, frozen=True, tag="ReplicaSetChanged"):
     object: ReplicaSet
 
@@ -146,6 +151,7 @@ ObjectChanged = (
     | NamespaceChanged
     | PodDisruptionBudgetChanged
     | ServiceChanged
+    | ReplicationControllerChanged
     | ReplicaSetChanged
     | StatefulSetChanged
     | PriorityClassChanged
@@ -167,6 +173,7 @@ CHANGED_BY_KIND: dict[str, type[_Event]] = {
     "Namespace": NamespaceChanged,
     "PodDisruptionBudget": PodDisruptionBudgetChanged,
     "Service": ServiceChanged,
+    "ReplicationController": ReplicationControllerChanged,
     "ReplicaSet": ReplicaSetChanged,
     "StatefulSet": StatefulSetChanged,
     "PriorityClass": PriorityClassChanged,

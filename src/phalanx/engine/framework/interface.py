@@ -123,7 +123,7 @@ class Wake(enum.IntFlag):
     NOMINATION = 32  # a nomination that held room was cleared
     STORAGE = 64  # PV, PVC, StorageClass, CSINode, CSIDriver, CSIStorageCapacity
     NAMESPACE = 128  # namespace labels
-    SERVICE = 256  # Service, ReplicaSet, StatefulSet
+    SERVICE = 256  # Service, ReplicationController, ReplicaSet, StatefulSet
     GROUP = 512  # PodGroup, CompositePodGroup, Workload
     NODE = NODE_ADDED | NODE_CHANGED
     ANY = 1023

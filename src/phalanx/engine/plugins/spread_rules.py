@@ -14,7 +14,7 @@ from phalanx.engine.plugins.tolerating import untolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects import ReplicaSet, Service, StatefulSet
+from phalanx.model.objects import ReplicaSet, ReplicationController, Service, StatefulSet
 from phalanx.model.objects.pod import TopologySpreadConstraint
 from phalanx.model.selectors import LabelMatcher, Requirement
 
@@ -99,8 +99,11 @@ def default_matcher(shape: Shape, objects: Objects) -> LabelMatcher:
             continue
         if all(shape.labels.get(key) == value for key, value in selector.items()):
             labels.update(selector)
-    requirements = [Requirement(key, "In", (value,)) for key, value in labels.items()]
     kind, name = shape.owner
+    if kind == "ReplicationController":
+        controller = objects.get(ReplicationController, shape.namespace, name)
+        labels.update((controller.spec.selector if controller is not None else None) or {})
+    requirements = [Requirement(key, "In", (value,)) for key, value in labels.items()]
     owner: ReplicaSet | StatefulSet | None = None
     if kind == "ReplicaSet":
         owner = objects.get(ReplicaSet, shape.namespace, name)

@@ -28,10 +28,11 @@ from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.interest import Mentions, of_labels, of_selector
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects import ReplicaSet, Service, StatefulSet
+from phalanx.model.objects import ReplicaSet, ReplicationController, Service, StatefulSet
 
 MESSAGE = "node(s) didn't match pod topology spread constraints"
 MISSING = MESSAGE + " (missing required label)"
+_SELECTING = frozenset({"Service", "ReplicationController", "ReplicaSet", "StatefulSet"})
 
 
 class PodTopologySpread:
@@ -53,12 +54,12 @@ class PodTopologySpread:
         self.selectors_version = 0  # +1 when a Service or controller changed: default constraints may differ
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        if kind not in ("Service", "ReplicaSet", "StatefulSet") or not self.args.default_constraints:
+        if kind not in _SELECTING or not self.args.default_constraints:
             return
         if old is not None and new is not None and old.spec.selector == new.spec.selector:
             return  # the status of a controller changes with every pod
         self.selectors_version += 1
-        if isinstance(new, Service):
+        if isinstance(new, Service | ReplicationController):
             self.handle.interest.learn(of_labels(new.spec.selector), repeated=True)
         elif isinstance(new, ReplicaSet | StatefulSet):
             self.handle.interest.learn(of_selector(new.spec.selector), repeated=True)
@@ -67,6 +68,8 @@ class PodTopologySpread:
         """What `observe` learned from objects that are still there."""
         for service in self.objects.all(Service):
             yield of_labels(service.spec.selector)
+        for controller in self.objects.all(ReplicationController):
+            yield of_labels(controller.spec.selector)
         for replicas in self.objects.all(ReplicaSet):
             yield of_selector(replicas.spec.selector)
         for ordered in self.objects.all(StatefulSet):

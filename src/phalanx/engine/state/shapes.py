@@ -91,7 +91,7 @@ class Shape:
 Signer = Callable[[Pod], Hashable]
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
+_OWNERS = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1", "ReplicationController")})
 
 
 class ShapeTable:
@@ -205,7 +205,12 @@ class ShapeTable:
         shape.volumes = _volumes(pod)
         shape.claims = bool(spec.resource_claims)
         shape.owner = next(
-            ((ref.kind, ref.name) for ref in meta.owner_references if ref.controller and ref.kind in _OWNERS), ("", "")
+            (
+                (ref.kind, ref.name)
+                for ref in meta.owner_references
+                if ref.controller and (ref.api_version, ref.kind) in _OWNERS
+            ),
+            ("", ""),
         )
         shape.signatures = {name: _signature(sign, pod) for name, sign in self.signers}
         # Where the first pod of a shape happens to run says nothing about the others.

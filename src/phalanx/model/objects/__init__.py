@@ -5,6 +5,7 @@ from phalanx.model.objects.cluster import (
     PodDisruptionBudget,
     PriorityClass,
     ReplicaSet,
+    ReplicationController,
     Service,
     StatefulSet,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "PodGroup",
     "PriorityClass",
     "ReplicaSet",
+    "ReplicationController",
     "Service",
     "StatefulSet",
     "StorageClass",

@@ -53,6 +53,15 @@ class SelectorSpec(Struct, frozen=True):
     selector: LabelSelector | None = None
 
 
+class ReplicationControllerSpec(Struct, frozen=True):
+    selector: dict[str, str] | None = None
+
+
+class ReplicationController(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+
+
 class ReplicaSet(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: SelectorSpec = SelectorSpec()

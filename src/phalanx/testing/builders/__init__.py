@@ -14,6 +14,7 @@ from phalanx.testing.builders.cluster import (
     PodDisruptionBudgetBuilder,
     PriorityClassBuilder,
     ReplicaSetBuilder,
+    ReplicationControllerBuilder,
     ServiceBuilder,
     StatefulSetBuilder,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "PodGroupBuilder",
     "PriorityClassBuilder",
     "ReplicaSetBuilder",
+    "ReplicationControllerBuilder",
     "ServiceBuilder",
     "StatefulSetBuilder",
     "StorageClassBuilder",
@@ -60,6 +62,7 @@ __all__ = [
     "pv",
     "pvc",
     "replica_set",
+    "replication_controller",
     "service",
     "stateful_set",
     "storage_capacity",
@@ -127,6 +130,10 @@ def priority_class(name: str) -> PriorityClassBuilder:
 
 def service(name: str) -> ServiceBuilder:
     return ServiceBuilder(name)
+
+
+def replication_controller(name: str) -> ReplicationControllerBuilder:
+    return ReplicationControllerBuilder(name)
 
 
 def replica_set(name: str) -> ReplicaSetBuilder:

@@ -57,13 +57,22 @@ class PriorityClassBuilder(Builder[o.PriorityClass]):
         return self
 
 
-class ServiceBuilder(Builder[o.Service]):
-    kind = "Service"
-    view = o.Service
+class LabelsBuilder(Builder[T]):
+    """Of objects whose selector is a map of labels."""
 
     def select(self, labels: dict[str, str]) -> Self:
         self.spec["selector"] = dict(labels)
         return self
+
+
+class ServiceBuilder(LabelsBuilder[o.Service]):
+    kind = "Service"
+    view = o.Service
+
+
+class ReplicationControllerBuilder(LabelsBuilder[o.ReplicationController]):
+    kind = "ReplicationController"
+    view = o.ReplicationController
 
 
 class ReplicaSetBuilder(SelectingBuilder[o.ReplicaSet]):

@@ -16,6 +16,7 @@ class Cluster:
     pods: list[o.Pod] = field(default_factory=list)
     namespaces: list[o.Namespace] = field(default_factory=list)
     services: list[o.Service] = field(default_factory=list)
+    replication_controllers: list[o.ReplicationController] = field(default_factory=list)
     replica_sets: list[o.ReplicaSet] = field(default_factory=list)
     stateful_sets: list[o.StatefulSet] = field(default_factory=list)
     volumes: list[o.PersistentVolume] = field(default_factory=list)

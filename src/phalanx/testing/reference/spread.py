@@ -163,8 +163,12 @@ def default_selector(pod: o.Pod, cluster: Cluster) -> Selector:
             continue
         if all(pod.metadata.labels.get(k) == v for k, v in wanted.items()):
             labels.update(wanted)
-    selector = Selector(tuple(Requirement(k, "In", (v,)) for k, v in labels.items()))
     owner = next((r for r in pod.metadata.owner_references if r.controller), None)
+    if owner is not None and (owner.api_version, owner.kind) == ("v1", "ReplicationController"):
+        for controller in cluster.replication_controllers:
+            if (controller.metadata.namespace, controller.metadata.name) == (pod.metadata.namespace, owner.name):
+                labels.update(controller.spec.selector or {})
+    selector = Selector(tuple(Requirement(k, "In", (v,)) for k, v in labels.items()))
     if owner is None or owner.api_version != "apps/v1":
         return selector
     kinds: dict[str, list[o.ReplicaSet] | list[o.StatefulSet]] = {
