@@ -1,1 +1,1 @@
-"""Clock, errors, ids, the Client protocol and what follows from it alone (retry, informer). Imports no other layer."""
+"""Clock, errors, ids, the Client and what follows from it alone (retry, informer). Imports no other layer."""

@@ -1,14 +1,18 @@
-"""The one protocol through which controllers, the scheduler and simulated nodes speak to an API server.
+"""The one way in which controllers, the scheduler and simulated nodes speak to an API server.
 
-Implemented over HTTPS in `kube` and in process in `local`. Bodies are encoded JSON (bytes), so that the caller
+Each verb becomes a `Call`, and here is the only place that knows how (names of query parameters, DeleteOptions);
+calls are carried over HTTPS in `kube` and in process in `local`. Answers are encoded JSON (bytes), so that the caller
 chooses between plain dicts and typed structs and nobody decodes twice. Every failure is an `ApiProblem`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
 
 PatchType = Literal[
     "application/json-patch+json",
@@ -61,8 +65,39 @@ class Snapshots(Protocol):
         ...
 
 
-class Client(Protocol):
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes: ...
+Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete"]
+Body = bytes | dict[str, Any] | Sequence[Any]
+_JSON = "application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One call on an API server, before anybody has decided how it gets there."""
+
+    verb: Verb
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    query: dict[str, str] = {}
+    body: Body = b""  # nothing is sent when it is empty
+    content_type: str = _JSON
+
+    def encoded(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else _encode(self.body)
+
+
+class Client(ABC):
+    @abstractmethod
+    async def call(self, call: Call) -> bytes:
+        """The answer to any call but a watch."""
+
+    @abstractmethod
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        """The answer to a watch."""
+
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
+        return await self.call(Call("get", resource, namespace, name, subresource))
 
     async def list(
         self,
@@ -76,7 +111,9 @@ class Client(Protocol):
         continue_: str = "",
     ) -> bytes:
         """The encoded List object; an empty namespace means all of them."""
-        ...
+        query = selecting(labels, fields, resource_version)
+        query |= _given(limit=str(limit or ""), **{"continue": continue_})
+        return await self.call(Call("list", resource, namespace, query=query))
 
     def watch(
         self,
@@ -90,7 +127,12 @@ class Client(Protocol):
         timeout: float = 0.0,
     ) -> AsyncIterator[WatchEvent]:
         """Events after `resource_version`; raises Expired when that is beyond the server's window."""
-        ...
+        query = selecting(labels, fields, resource_version)
+        query |= _given(
+            allowWatchBookmarks="true" if bookmarks else "",
+            timeoutSeconds=str(max(1, round(timeout))) if timeout else "",
+        )
+        return self.events(Call("watch", resource, namespace, query=query))
 
     async def create(
         self,
@@ -103,7 +145,8 @@ class Client(Protocol):
         field_manager: str = "",
     ) -> bytes:
         """POST. `name` and `subresource` together address pods/NAME/binding and the like."""
-        ...
+        query = _given(fieldManager=field_manager)
+        return await self.call(Call("create", resource, namespace, name, subresource, query, body))
 
     async def update(
         self,
@@ -114,20 +157,24 @@ class Client(Protocol):
         *,
         subresource: str = "",
         field_manager: str = "",
-    ) -> bytes: ...
+    ) -> bytes:
+        query = _given(fieldManager=field_manager)
+        return await self.call(Call("update", resource, namespace, name, subresource, query, body))
 
     async def patch(
         self,
         resource: Resource,
         name: str,
-        body: bytes | dict[str, Any] | Sequence[Any],
+        body: Body,
         namespace: str = "",
         *,
         patch_type: PatchType = "application/merge-patch+json",
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
-    ) -> bytes: ...
+    ) -> bytes:
+        query = _given(fieldManager=field_manager, force="true" if force else "")
+        return await self.call(Call("patch", resource, namespace, name, subresource, query, body, patch_type))
 
     async def delete(
         self,
@@ -139,4 +186,22 @@ class Client(Protocol):
         propagation: Propagation | None = None,
         uid: str = "",
         resource_version: str = "",
-    ) -> bytes: ...
+    ) -> bytes:
+        options: dict[str, Any] = {}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        if uid or resource_version:
+            options["preconditions"] = _given(uid=uid, resourceVersion=resource_version)
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **options} if options else b""
+        return await self.call(Call("delete", resource, namespace, name, body=body))
+
+
+def selecting(labels: str, fields: str, resource_version: str = "") -> dict[str, str]:
+    """What a list or a watch is asked to leave out."""
+    return _given(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
+
+
+def _given(**values: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}

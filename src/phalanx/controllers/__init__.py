@@ -1,1 +1,1 @@
-"""Job, JobSet, LeaderWorkerSet and friends, and the grouping of workloads. Knows only the Client protocol."""
+"""Job, JobSet, LeaderWorkerSet and friends, and the grouping of workloads. Knows only the Client."""

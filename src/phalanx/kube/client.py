@@ -1,4 +1,4 @@
-"""The Client protocol over HTTP(S), for any kube-apiserver and for ours.
+"""The Client over HTTP(S), for any kube-apiserver and for ours.
 
 One call, one attempt: retrying is decided by `base.retry`, by error type, where the meaning of a repeat is known.
 Whatever goes wrong between us and the server, in whatever library, is `Unreachable`; an answer that says 200 and is no
@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
-from phalanx.base.client import PatchType, Propagation, Resource, WatchEvent
+from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
 
@@ -50,8 +50,11 @@ class _ListAnswer(msgspec.Struct, gc=False):
 
 
 _answer = msgspec.json.Decoder(_Answer).decode
-_object_answer = msgspec.json.Decoder(_ObjectAnswer).decode
-_list_answer = msgspec.json.Decoder(_ListAnswer).decode
+_SHAPES: dict[str, Callable[[bytes], object]] = {
+    "get": msgspec.json.Decoder(_ObjectAnswer).decode,
+    "list": msgspec.json.Decoder(_ListAnswer).decode,
+}
+METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 
 
 def _of_the_server(answer: bytes, shape: Callable[[bytes], object] = _answer) -> bytes:
@@ -64,10 +67,6 @@ def _of_the_server(answer: bytes, shape: Callable[[bytes], object] = _answer) ->
     return answer
 
 
-def _encode(body: bytes | dict[str, Any] | Sequence[Any]) -> bytes:
-    return body if isinstance(body, bytes) else msgspec.json.encode(body)
-
-
 def _problem(code: int, body: bytes) -> ApiProblem:
     try:
         status = msgspec.json.decode(body)
@@ -78,7 +77,7 @@ def _problem(code: int, body: bytes) -> ApiProblem:
     return problem_from_status(status, code)
 
 
-class HttpClient:
+class HttpClient(Client):
     """Use as an async context manager; safe for any number of concurrent calls."""
 
     def __init__(
@@ -175,65 +174,30 @@ class HttpClient:
             raise Unreachable(f"{method} {path}: the answer says {code} and is no JSON object")
         return answer
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
-        answer = await self.request("GET", resource.path(namespace, quote(name, safe=""), subresource))
-        return _of_the_server(answer, _object_answer)
+    async def call(self, call: Call) -> bytes:
+        answer = await self.request(
+            METHODS[call.verb],
+            call.resource.path(call.namespace, quote(call.name, safe=""), call.subresource),
+            query=call.query,
+            body=call.encoded() or None,
+            content_type=call.content_type,
+        )
+        return _of_the_server(answer, _SHAPES.get(call.verb, _answer))
 
-    async def list(
-        self,
-        resource: Resource,
-        namespace: str = "",
-        *,
-        labels: str = "",
-        fields: str = "",
-        resource_version: str = "",
-        limit: int = 0,
-        continue_: str = "",
-    ) -> bytes:
-        query = {
-            "labelSelector": labels,
-            "fieldSelector": fields,
-            "resourceVersion": resource_version,
-            "limit": str(limit) if limit else "",
-            "continue": continue_,
-        }
-        answer = await self.request("GET", resource.path(namespace), query={k: v for k, v in query.items() if v})
-        return _of_the_server(answer, _list_answer)
-
-    async def watch(
-        self,
-        resource: Resource,
-        namespace: str = "",
-        *,
-        labels: str = "",
-        fields: str = "",
-        resource_version: str = "",
-        bookmarks: bool = True,
-        timeout: float = 0.0,
-    ) -> AsyncIterator[WatchEvent]:
+    async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         if self._session is None:
             raise RuntimeError("HttpClient is used outside 'async with'")
-        query = {"watch": "true", "resourceVersion": resource_version}
-        if labels:
-            query["labelSelector"] = labels
-        if fields:
-            query["fieldSelector"] = fields
-        if bookmarks:
-            query["allowWatchBookmarks"] = "true"
-        if timeout:
-            query["timeoutSeconds"] = str(max(1, round(timeout)))
-        path = resource.path(namespace)
+        path = call.resource.path(call.namespace)
+        end = float(call.query.get("timeoutSeconds") or 0)
         headers = await self._headers({})
         before = _cancellations()
         try:
             async with self._session.get(
                 self._connection.server + path,
-                params={k: v for k, v in query.items() if v},
+                params={"watch": "true", **call.query},
                 headers=headers,
                 # Silence for long is normal, for ever is a half-open connection.
-                timeout=aiohttp.ClientTimeout(
-                    total=timeout + WATCH_GRACE if timeout else None, sock_connect=10, sock_read=300
-                ),
+                timeout=aiohttp.ClientTimeout(total=end + WATCH_GRACE if end else None, sock_connect=10, sock_read=300),
             ) as response:
                 if response.status >= 300:
                     raise _problem(response.status, await response.read())
@@ -246,75 +210,6 @@ class HttpClient:
             raise
         except Exception as error:
             raise _unreachable(f"watch {path}", error, before) from error
-
-    async def create(
-        self,
-        resource: Resource,
-        body: bytes | dict[str, Any],
-        namespace: str = "",
-        *,
-        name: str = "",
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> bytes:
-        query = {"fieldManager": field_manager} if field_manager else {}
-        path = resource.path(namespace, quote(name, safe=""), subresource)
-        return _of_the_server(await self.request("POST", path, query=query, body=_encode(body)))
-
-    async def update(
-        self,
-        resource: Resource,
-        name: str,
-        body: bytes | dict[str, Any],
-        namespace: str = "",
-        *,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> bytes:
-        query = {"fieldManager": field_manager} if field_manager else {}
-        path = resource.path(namespace, quote(name, safe=""), subresource)
-        return _of_the_server(await self.request("PUT", path, query=query, body=_encode(body)))
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: bytes | dict[str, Any] | Sequence[Any],
-        namespace: str = "",
-        *,
-        patch_type: PatchType = "application/merge-patch+json",
-        subresource: str = "",
-        field_manager: str = "",
-        force: bool = False,
-    ) -> bytes:
-        query = {"fieldManager": field_manager} if field_manager else {}
-        if force:
-            query["force"] = "true"
-        path = resource.path(namespace, quote(name, safe=""), subresource)
-        answer = await self.request("PATCH", path, query=query, body=_encode(body), content_type=patch_type)
-        return _of_the_server(answer)
-
-    async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str = "",
-        *,
-        grace_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str = "",
-        resource_version: str = "",
-    ) -> bytes:
-        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
-        if propagation is not None:
-            options["propagationPolicy"] = propagation
-        preconditions = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
-        if preconditions:
-            options["preconditions"] = preconditions
-        path = resource.path(namespace, quote(name, safe=""))
-        return _of_the_server(await self.request("DELETE", path, body=msgspec.json.encode(options)))
 
 
 def _cancellations() -> int:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from phalanx.base.client import Client, PatchType, Propagation, Resource, WatchEvent
+from phalanx.base.client import Body, Call, Client, Resource, WatchEvent
 from phalanx.base.errors import NotFound
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ _PROBE = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
 Json = dict[str, Any]
 
 
-class GroupApi:
-    """A Client. Decides at the first list of a scheduling kind, and again while neither group is served."""
+class GroupApi(Client):
+    """Decides at the first list of a scheduling kind, and again while neither group is served."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class GroupApi:
             return replace(resource, group=CUSTOM)
         return resource
 
-    def _body(self, body: bytes | Json) -> bytes | Json:
+    def _body(self, body: Body) -> Body:
         """With the names of the custom group: of the object, its owners, and what an event is about."""
         if self.group != CUSTOM:
             return body
@@ -66,7 +66,7 @@ class GroupApi:
             if NATIVE.encode() not in body:
                 return body
             body = msgspec.json.decode(body)
-            assert isinstance(body, dict)
+        assert isinstance(body, dict)
         found = dict(body)
         _rename(found)
         references = (found.get("metadata") or {}).get("ownerReferences")
@@ -80,136 +80,18 @@ class GroupApi:
                 _rename(found[field])
         return found
 
-    # ---- the protocol
+    def _translated(self, call: Call) -> Call:
+        body = self._body(call.body) if call.verb in ("create", "update") else call.body
+        return msgspec.structs.replace(call, resource=self._resource(call.resource), body=body)
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
-        return await self._client.get(self._resource(resource), name, namespace, subresource=subresource)
-
-    async def list(
-        self,
-        resource: Resource,
-        namespace: str = "",
-        *,
-        labels: str = "",
-        fields: str = "",
-        resource_version: str = "",
-        limit: int = 0,
-        continue_: str = "",
-    ) -> bytes:
-        if not self.group and resource.group == NATIVE and resource.plural in KINDS:
+    async def call(self, call: Call) -> bytes:
+        resource = call.resource
+        if call.verb == "list" and not self.group and resource.group == NATIVE and resource.plural in KINDS:
             await self.decide()
-        return await self._client.list(
-            self._resource(resource),
-            namespace,
-            labels=labels,
-            fields=fields,
-            resource_version=resource_version,
-            limit=limit,
-            continue_=continue_,
-        )
+        return await self._client.call(self._translated(call))
 
-    def watch(
-        self,
-        resource: Resource,
-        namespace: str = "",
-        *,
-        labels: str = "",
-        fields: str = "",
-        resource_version: str = "",
-        bookmarks: bool = True,
-        timeout: float = 0.0,
-    ) -> AsyncIterator[WatchEvent]:
-        return self._client.watch(
-            self._resource(resource),
-            namespace,
-            labels=labels,
-            fields=fields,
-            resource_version=resource_version,
-            bookmarks=bookmarks,
-            timeout=timeout,
-        )
-
-    async def create(
-        self,
-        resource: Resource,
-        body: bytes | Json,
-        namespace: str = "",
-        *,
-        name: str = "",
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> bytes:
-        return await self._client.create(
-            self._resource(resource),
-            self._body(body),
-            namespace,
-            name=name,
-            subresource=subresource,
-            field_manager=field_manager,
-        )
-
-    async def update(
-        self,
-        resource: Resource,
-        name: str,
-        body: bytes | Json,
-        namespace: str = "",
-        *,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> bytes:
-        return await self._client.update(
-            self._resource(resource),
-            name,
-            self._body(body),
-            namespace,
-            subresource=subresource,
-            field_manager=field_manager,
-        )
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: bytes | Json | Sequence[Any],
-        namespace: str = "",
-        *,
-        patch_type: PatchType = "application/merge-patch+json",
-        subresource: str = "",
-        field_manager: str = "",
-        force: bool = False,
-    ) -> bytes:
-        return await self._client.patch(
-            self._resource(resource),
-            name,
-            body,
-            namespace,
-            patch_type=patch_type,
-            subresource=subresource,
-            field_manager=field_manager,
-            force=force,
-        )
-
-    async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str = "",
-        *,
-        grace_seconds: int | None = None,
-        propagation: Propagation | None = None,
-        uid: str = "",
-        resource_version: str = "",
-    ) -> bytes:
-        return await self._client.delete(
-            self._resource(resource),
-            name,
-            namespace,
-            grace_seconds=grace_seconds,
-            propagation=propagation,
-            uid=uid,
-            resource_version=resource_version,
-        )
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(self._translated(call))
 
 
 def _rename(reference: Json) -> None:

@@ -1,4 +1,4 @@
-"""Background duties of the API server: what clients expect to happen by itself, done through the Client protocol."""
+"""Background duties of the API server: what clients expect to happen by itself, done through the Client."""
 
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.duties import Duties
