@@ -12,6 +12,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 # Every file is checked against its hash on the platform the lock was made for; elsewhere pip resolves anew.
 $(STAMP): pyproject.toml requirements-dev.lock
+	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Phalanx needs Python 3.11 or later with its venv; $(PYTHON) here is '$$($(PYTHON) --version 2>&1 | tail -n 1)'."; \
+	  echo "On Debian and Ubuntu:  sudo apt-get install python3 python3-venv"; \
+	  echo "Another Python:        make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@if $(BIN)/python tools/lock.py --fits requirements-dev.lock; then \
 	  echo "installing what requirements-dev.lock pins"; \

@@ -4,7 +4,8 @@
     python tools/lock.py dev > requirements-dev.lock
     python tools/lock.py --fits requirements-dev.lock     # code 0: made for this interpreter and platform
 
-pip resolves, for the interpreter and platform at hand: an image for another platform wants a lock made there.
+pip resolves, for the platform at hand and the first release of its Python (3.11.0 where 3.11.7 runs): what the lock names
+can be installed with every later one, such as a distribution's own. Another platform wants a lock made there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ def here() -> str:
     return f"{version} on {sys.platform} {platform.machine()}"
 
 
+def oldest() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}.0"
+
+
 def fits(path: str) -> bool:
     return Path(path).read_text().splitlines()[0].endswith(f" for {here()}.")
 
@@ -35,6 +40,8 @@ def fits(path: str) -> bool:
 def resolved(extra: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--disable-pip-version-check", "--report", "-"]
+    # Of what the oldest can run: a package that asks for 3.11.5 would end `make up` on a machine with 3.11.2.
+    command += ["--python-version", oldest(), "--only-binary", ":all:", "--target", "nowhere"]
     command += [f"{ROOT}[{extra}]", *BUILDS] if extra else [str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -8,10 +8,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +31,24 @@ def test_the_lock_has_a_hash_for_everything_and_fits_what_the_project_asks_for(e
             continue  # another extra of ours
         version = named.get(wanted.name.lower().replace("_", "-"))
         assert version is not None and wanted.specifier.contains(version), f"{line}: run `make lock`"
+
+
+def test_what_is_pinned_runs_on_the_first_release_of_the_python_it_is_pinned_for() -> None:
+    """A distribution has its own patch release: Debian 12 has 3.11.2, and the newest of everything asked for 3.11.5."""
+    text = (ROOT / "requirements-dev.lock").read_text()
+    oldest = re.search(r"CPython (\d+\.\d+)", text)
+    assert oldest is not None
+    looked_at = 0
+    for name, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.M):
+        try:
+            found = metadata(name)
+        except PackageNotFoundError:
+            continue
+        if found["Version"] == version:
+            looked_at += 1
+            asks = SpecifierSet(found["Requires-Python"] or "")
+            assert asks.contains(f"{oldest[1]}.0"), f"{name} {version} asks for Python {asks}: run `make lock`"
+    assert looked_at > 30
 
 
 def test_the_sbom_names_every_dependency_and_is_the_same_each_time() -> None:
