@@ -173,6 +173,24 @@ def tries_a_remedy(page: Any, up: Up) -> None:
     until(page, "(c, map) => map.overlay?.marks.size > 0", "nothing is marked on the map")
     accessible(page, "what-if")
     shot(page, "whatif-compare")
+    # One that changes the cluster is asked about another cluster.
+    page.go_back()
+    page.locator(".remedy.fits", has_text="more free nodes").click()
+    page.locator(".outlook .card[data-fits='1']", has_text="of them added").wait_for()
+    cells = page.locator(".compare tbody tr").first.locator("td").all_inner_texts()
+    assert cells == ["no", "yes"]
+    count, like = page.locator("#more-nodes").input_value(), page.locator("#more-like").input_value()
+    assert int(count) > 0 and like.startswith("node-")
+    accessible(page, "what-if of another cluster")
+    shot(page, "whatif-cluster")
+    page.locator("#more-nodes").fill("1")  # one is too few: said, with the number that is enough as a button
+    page.locator("#more-nodes").press("Tab")
+    page.locator(".outlook .card[data-fits='0'] .remedy.fits", has_text="more free node").click()
+    page.locator(".outlook .card[data-fits='1']", has_text="of them added").wait_for()
+    page.locator("#more-like").fill("ghost")
+    page.locator("#more-like").press("Tab")
+    page.locator(".problem").get_by_text("there is no node 'ghost'").wait_for()
+    assert len(up.kube.ask("GET", "/api/v1/nodes")["items"]) == 32  # none was made
 
 
 def tries_another_manifest(page: Any, up: Up) -> None:

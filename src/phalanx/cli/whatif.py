@@ -13,6 +13,7 @@ from phalanx.cli.output import Answer, Wrong, say
 from phalanx.cli.plan import cost_lines
 from phalanx.cli.words import plural
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
+from phalanx.serve.variant import MOST_NODES as MOST_ADDED
 
 MOST_NODES = 8
 MOST_PODS = 8  # to be evicted, by name
@@ -22,24 +23,55 @@ MOST_PODS = 8  # to be evicted, by name
 @click.option(
     "-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="YAML or JSON; - is stdin."
 )
+@click.option(
+    "--add-nodes", type=click.IntRange(1, MOST_ADDED), metavar="N", help="As if there were N more nodes (see --like)."
+)
+@click.option("--like", default="", metavar="NODE", help="The node that those of --add-nodes are like; they are empty.")
+@click.option(
+    "--without-filter",
+    "without",
+    multiple=True,
+    metavar="PLUGIN",
+    help="As if this filter were not asked: TaintToleration, NodeAffinity, NodeUnschedulable (cordons), …",
+)
 @asking_options
-def whatif(files: tuple[str, ...], namespace: str, kubeconfig: str, context: str, scheduler: str, output: str) -> int:
+def whatif(
+    files: tuple[str, ...],
+    add_nodes: int | None,
+    like: str,
+    without: tuple[str, ...],
+    namespace: str,
+    kubeconfig: str,
+    context: str,
+    scheduler: str,
+    output: str,
+) -> int:
     """Ask the scheduler whether the pods, groups and workloads (Job, JobSet, LeaderWorkerSet, …) in FILE would fit now.
 
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
+    With --add-nodes and --without-filter the question is about another cluster than the one there is.
     Exit code 0: everything fits, 1: something does not, 2: bad input or nobody to ask.
 
     \b
     Examples:
       phalanx whatif -f jobset.yaml
       kubectl get job train -o yaml | phalanx whatif -f - -o json
+      phalanx whatif -f jobset.yaml --add-nodes 2 --like node-3
+      phalanx whatif -f job.yaml --without-filter TaintToleration
     """
+    if bool(add_nodes) != bool(like):
+        raise click.UsageError("--add-nodes N and --like NODE go together: which nodes, and how many of them?")
+    cluster = {
+        "addNodes": [{"count": add_nodes, "like": like}] if add_nodes else [],
+        "withoutFilters": list(without),
+    }
     documents = [document for name in files for document in read(name)]
     where = Where(namespace, kubeconfig, context, scheduler)
 
     async def ask() -> list[Answer]:
         given = " ".join(f"-f {name}" for name in files)
-        return [await _whatif(documents, where, output == "wide", "" if "-" in files else f"kubectl apply {given}")]
+        then = "" if "-" in files or add_nodes or without else f"kubectl apply {given}"
+        return [await _whatif(documents, cluster, where, output == "wide", then)]
 
     return run(say(ask, output, watch=False))
 
@@ -58,9 +90,10 @@ def read(name: str) -> list[Any]:
     return found
 
 
-async def _whatif(documents: list[Any], where: Where, wide: bool, then: str) -> Answer:
+async def _whatif(documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, then: str) -> Answer:
     connection = where.connection()
-    question = msgspec.json.encode({"items": documents, "namespace": where.namespace or connection.namespace})
+    asked = {"items": documents, "namespace": where.namespace or connection.namespace, "cluster": cluster}
+    question = msgspec.json.encode(asked)
     async with Asker(connection, where.scheduler) as asker:
         body = await asker.ask("POST", "whatif", {}, question)
     outlook = msgspec.json.decode(body, type=Outlook)

@@ -20,6 +20,7 @@ from phalanx.model.gates import Gates
 from phalanx.serve.aside import Aside
 from phalanx.serve.manifests import Manifests
 from phalanx.serve.reading import Reader
+from phalanx.serve.variant import Variant
 
 BASE = "/phalanx/v1"
 PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state")
@@ -42,6 +43,7 @@ def kind_of(text: str) -> str | None:
 class _Asked(msgspec.Struct):
     items: list[dict[str, Any]]
     namespace: str = "default"
+    cluster: Variant = msgspec.field(default_factory=Variant)
 
 
 class Diagnostics:
@@ -97,9 +99,11 @@ class Diagnostics:
             try:
                 asked = msgspec.json.decode(body, type=_Asked)
             except msgspec.DecodeError as problem:
-                raise BadRequest(f'the body must be {{"items": [...], "namespace": "..."}}: {problem}') from None
+                shape = '{"items": [...], "namespace": "...", "cluster": {...}}'
+                raise BadRequest(f"the body must be {shape}: {problem}") from None
             manifests = Manifests(self._gates, classes)
             manifests.read(asked.items, asked.namespace)
+            manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
             outlook = whatif(self._engine, manifests.question, relax=query.get("relax", "true") != "false")
             return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
 

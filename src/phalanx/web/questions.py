@@ -26,6 +26,7 @@ class _Asked(msgspec.Struct):
     text: str
     namespace: str = "default"
     counts: list[dict[str, Any]] = []
+    cluster: dict[str, Any] = {}  # what is different in it: `serve.variant`
 
 
 class Questions:
@@ -79,7 +80,9 @@ class Questions:
         documents = await asyncio.to_thread(parse, asked.text)
         counts = counts_in(documents)
         items = with_counts(documents, asked.counts)
-        question = msgspec.json.encode({"items": items, "namespace": asked.namespace or "default"})
+        question = msgspec.json.encode(
+            {"items": items, "namespace": asked.namespace or "default", "cluster": asked.cluster}
+        )
         outlook = msgspec.json.decode(await self.diagnostics.answer("POST", f"{BASE}/whatif", {}, question))
         for item in outlook["items"]:
             self._locate(item.get("plan") or {})

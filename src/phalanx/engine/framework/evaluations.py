@@ -46,5 +46,8 @@ class Evaluations:
     def forget(self, shape: Shape) -> None:
         self._known.pop(shape, None)
 
+    def clear(self) -> None:
+        self._known.clear()
+
     def __len__(self) -> int:
         return len(self._known)

@@ -110,6 +110,11 @@ class Profile:
         if any(wanted(point) for point in _AT_GROUPS):
             self._weights[plugin.name] = use.weight or traits.default_weight
 
+    def leave_out(self, name: str) -> None:
+        """A filter that nobody asks any more; for questions about a cluster without it. Evaluations made before know it."""
+        for plugins in (self.pre_filters, self.filters, self.row_filters):
+            plugins[:] = [plugin for plugin in plugins if plugin.name != name]
+
     def weight_of(self, name: str) -> int:
         """Of a plugin at a group point."""
         return self._weights[name]

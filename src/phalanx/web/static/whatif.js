@@ -3,15 +3,29 @@
 import { h, show } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
 import { cost, mapKey, marks as planned, victims } from "./victims.js";
-import { verdict } from "./why.js";
+import { clusterOf, verdict } from "./why.js";
 import { gist, levelName, parts, plural, short } from "./words.js";
 
 const LARGEST_FILE = 1 << 18;
+const MOST_NODES = 10000;
+const FILTERS = [["TaintToleration", "taints"], ["NodeUnschedulable", "cordons"], ["NodeAffinity", "node affinity and selectors"], ["InterPodAffinity", "affinity between pods"], ["PodTopologySpread", "spreading"]];
+const asIs = () => ({ addNodes: [], withoutFilters: [] });
+const differs = (cluster) => cluster.addNodes.length + cluster.withoutFilters.length > 0;
+function joined(before, more) {
+  const addNodes = structuredClone(before.addNodes);
+  for (const { count, like } of more.addNodes) {
+    const same = addNodes.find((each) => like === each.like || like.startsWith(`${each.like}-more-`));
+    if (same) same.count += count;
+    else addNodes.push({ count, like });
+  }
+  return { addNodes, withoutFilters: [...new Set([...before.withoutFilters, ...more.withoutFilters])] };
+}
+const isNew = (cluster, node) => cluster.addNodes.some(({ like }) => node.startsWith(`${like}-more-`));
 
 export function whatifView(app) {
   const variants = {
-    a: { text: EXAMPLES[0].text, counts: [], set: new Map(), answer: null, problem: "", note: "" },
-    b: { text: "", counts: [], set: new Map(), answer: null, problem: "", note: "" },
+    a: { text: EXAMPLES[0].text, counts: [], set: new Map(), cluster: asIs(), answer: null, problem: "", note: "" },
+    b: { text: "", counts: [], set: new Map(), cluster: asIs(), answer: null, problem: "", note: "" },
   };
   let shown = "a", element = null, timer = 0, namespace = "default";
 
@@ -23,14 +37,18 @@ export function whatifView(app) {
       const plain = await app.ask.manifest(root);
       put("a", plain.text, `${parts(root).name} as it waits`);
       namespace = parts(root).namespace;
+      const cluster = clusterOf({ change, to });
       if (change === "topology" || change === "members") {
         const changed = await app.ask.manifest(root, { change, group, to });
         put("b", changed.text, text);
         shown = "b";
+      } else if (cluster) {
+        put("b", plain.text, text, cluster);
+        shown = "b";
       } else {
         put("b", "", "");
         shown = "a";
-        if (change) variants.a.note = `“${text}” is a change of the cluster, not of the manifest: add or free nodes and ask again`;
+        if (change) variants.a.note = `“${text}”: free room on these nodes and ask again`;
       }
     } catch (problem) {
       put("a", variants.a.text, "");
@@ -69,8 +87,19 @@ export function whatifView(app) {
   // Who came by a button came for the answer, not for the manifest above it.
   const reveal = () => element?.results?.isConnected && element.results.scrollIntoView({ block: "start", behavior: app.map.still ? "auto" : "smooth" });
 
-  function put(name, text, note) {
-    Object.assign(variants[name], { text, note, counts: [], set: new Map(), answer: null, problem: "" });
+  function put(name, text, note, cluster = asIs()) {
+    Object.assign(variants[name], { text, note, cluster, counts: [], set: new Map(), answer: null, problem: "" });
+  }
+
+  // A remedy of an answer here: the same manifest in variant B, on a cluster with the remedy besides what it had.
+  async function remedy(relaxation) {
+    const { text, set, cluster } = variants[shown];
+    put("b", text, relaxation.text, joined(cluster, clusterOf(relaxation)));
+    variants.b.set = new Map(set);
+    shown = "b";
+    build();
+    await run("b");
+    reveal();
   }
 
   async function run(name) {
@@ -83,7 +112,7 @@ export function whatifView(app) {
     variant.running = true;
     try {
       const counts = [...variant.set.values()];
-      const found = await app.ask.whatif({ text: variant.text, namespace, counts });
+      const found = await app.ask.whatif({ text: variant.text, namespace, counts, cluster: variant.cluster });
       if (asked !== variant.asked) return;
       Object.assign(variant, { counts: found.counts, answer: found.outlook, problem: "" });
     } catch (problem) {
@@ -133,8 +162,32 @@ export function whatifView(app) {
     });
   }
 
+  // More nodes, a filter left out: what a manifest cannot say.
+  function surroundings() {
+    const variant = variants[shown], { cluster } = variant;
+    const [more = { count: 0, like: "" }] = cluster.addNodes;
+    const change = (count, like) => {
+      like ||= app.cluster.nodes.keys().next().value ?? "";
+      cluster.addNodes = count > 0 ? [{ count: Math.min(count, MOST_NODES), like }] : [];
+      variant.note = "";
+      run(shown);
+    };
+    const count = h("input", { type: "number", id: "more-nodes", min: 0, max: MOST_NODES, value: more.count, onchange: () => change(Number(count.value) || 0, like.value.trim()) });
+    const like = h("input", { type: "text", id: "more-like", size: 16, value: more.like, placeholder: app.cluster.nodes.keys().next().value ?? "", spellcheck: "false", autocomplete: "off", onchange: () => change(Number(count.value) || 0, like.value.trim()) });
+    const known = FILTERS.map(([name]) => name);
+    const filters = [...FILTERS, ...cluster.withoutFilters.filter((name) => !known.includes(name)).map((name) => [name, name])];
+    return h("details", { class: "surroundings", open: differs(cluster) }, h("summary", {}, "Change the cluster, too"),
+      h("div", { class: "row" }, h("label", { for: "more-nodes" }, "Add"), count, h("label", { for: "more-like" }, "empty nodes like"), like),
+      h("fieldset", { class: "row" }, h("legend", { class: "sr" }, "Filters left out"), h("span", {}, "Ignore"), filters.map(([name, words]) => h("label", { class: "check", title: name },
+        h("input", { type: "checkbox", value: name, checked: cluster.withoutFilters.includes(name), onchange: (event) => {
+          cluster.withoutFilters = event.target.checked ? [...cluster.withoutFilters, name] : cluster.withoutFilters.filter((each) => each !== name);
+          variant.note = "";
+          run(shown);
+        } }), ` ${words}`))));
+  }
+
   function outcome(name) {
-    const { answer, problem, note } = variants[name];
+    const { answer, problem, note, cluster } = variants[name];
     if (problem) return h("p", { class: "problem", role: "alert" }, problem);
     if (!answer) return h("p", { class: "muted" }, name === "b" ? "Empty. Copy variant A here and change it, or paste another manifest." : "");
     return h("div", { class: "outlook" },
@@ -144,10 +197,15 @@ export function whatifView(app) {
         h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : item.plan ? "Fits after evictions" : "Does not fit"), " ", h("span", { title: parts(item.root).name }, short(parts(item.root).name))),
         h("p", { class: item.plan ? "" : "muted" }, item.plan ? `If it came, ${plural(item.plan.cost?.pods ?? item.evicts.length, "pod")} would make way for it. Now nothing is created and nobody goes.` : item.fits ? item.summary : gist(item.summary) || item.summary),
         h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", { title: place.group }, short(place.group.replace(/^\S+ /, ""))), `: ${plural(place.pods, "pod")}`,
-          place.domain ? ` in ${levelName(place.key)} ${place.domain}` : "", h("span", { class: "muted" }, ` on ${plural(place.nodes?.length ?? 0, "node")}`)))),
+          place.domain ? ` in ${levelName(place.key)} ${place.domain}` : "", h("span", { class: "muted" }, ` on ${plural(place.nodes?.length ?? 0, "node")}`, fresh(place, cluster))))),
         item.plan ? [mapKey(), victims(item.plan, app.cluster), cost(item.plan)] : "",
-        item.fits ? "" : verdict(app, { ...item, now: item.verdict }, null))));
+        item.fits ? "" : verdict(app, { ...item, now: item.verdict }, null, remedy))));
   }
+
+  const fresh = (place, cluster) => {
+    const count = (place.nodes ?? []).filter((share) => isNew(cluster, share.node)).length;
+    return count ? `, ${count === place.nodes.length ? "all" : count} of them added` : "";
+  };
 
   function compare() {
     const both = ["a", "b"].map((name) => variants[name].answer);
@@ -211,11 +269,11 @@ export function whatifView(app) {
           },
         }, h("option", { value: "" }, "Example …"), EXAMPLES.map((example, index) => h("option", { value: index }, example.name)))),
         h("label", { class: "button" }, "Open file", h("input", { type: "file", class: "sr", accept: ".yaml,.yml,.json", onchange: (event) => event.target.files[0] && load(event.target.files[0]) })),
-        h("button", { type: "button", onclick: () => { put(other, variant.text, ""); choose(other); } }, `Copy to ${other.toUpperCase()}`)),
+        h("button", { type: "button", onclick: () => { put(other, variant.text, "", structuredClone(variant.cluster)); choose(other); } }, `Copy to ${other.toUpperCase()}`)),
       h("label", { class: "sr", for: "manifest" }, "Manifest"), area,
       h("div", { class: "row" }, h("button", { type: "button", class: "primary", id: "run", onclick: () => run(shown) }, "Try it"),
         h("label", { class: "select" }, h("span", {}, "Namespace"), h("input", { type: "text", value: namespace, size: 12, onchange: (event) => { namespace = event.target.value.trim() || "default"; run(shown); } }))),
-      element.knobs, element.results);
+      surroundings(), element.knobs, element.results);
     update();
   }
 

@@ -52,23 +52,34 @@ function proof(found, total, depth = 0) {
     found.inner ? proof(found.inner, 0, depth + 1) : "");
 }
 
-export function verdict(app, item, root) {
+// `tried`: what to do with a remedy instead of opening what-if with the root as it waits.
+export function verdict(app, item, root, tried = null) {
   const last = item.now ?? item.last;
   const certificate = item.now?.proof ?? item.last?.proof;
   const total = item.nodes ?? app.cluster.nodes.size;
   return [
     certificate ? [h("h3", {}, "What is in the way"), proof(certificate, total)] : "",
     item.nodeReasons?.length ? [h("h3", {}, "Node by node"), funnel(total, item.nodeReasons.map((reason) => ({ text: reason.reason, nodes: reason.nodes, evictions: reason.evictionsHelp })))] : "",
-    item.relaxations?.length ? [h("h3", {}, "Changes that were tried"), relaxations(app, item.relaxations, root)] : "",
+    item.relaxations?.length ? [h("h3", {}, "Changes that were tried"), relaxations(app, item.relaxations, root, tried)] : "",
     last?.result === "exhausted" ? h("p", { class: "muted" }, `The search gave up after ${number(last.expansions ?? 0)} steps: this is not proved.`) : "",
   ];
 }
 
-function relaxations(app, found, root) {
+// A remedy that changes the cluster, as a question about another cluster; null: it changes the manifest, or nothing
+// that can be asked about.
+export function clusterOf({ change = "", to = "" }) {
+  if (change === "nodes") {
+    const [count, like] = to.split(" ");
+    return { addNodes: [{ count: Number(count), like }], withoutFilters: [] };
+  }
+  return change === "filter" && to ? { addNodes: [], withoutFilters: [to] } : null;
+}
+
+function relaxations(app, found, root, tried) {
   return h("ul", { class: "remedies" }, found.map((relaxation) => h("li", {},
     h("button", {
-      type: "button", class: relaxation.fits ? "remedy fits" : "remedy", disabled: !root,
-      onclick: () => app.try(root, relaxation),
+      type: "button", class: relaxation.fits ? "remedy fits" : "remedy", disabled: tried ? !clusterOf(relaxation) : !root,
+      onclick: () => (tried ? tried(relaxation) : app.try(root, relaxation)),
     }, h("span", { "aria-hidden": "true" }, relaxation.fits ? "✓" : relaxation.fits === false ? "✗" : "?"), " ", relaxation.text,
       relaxation.checked === false ? h("small", {}, " counted, not checked") : ""))));
 }

@@ -1,0 +1,98 @@
+"""A question about another cluster than the one there is: with more nodes like one of them, without a filter.
+
+Changes the engine it is given for good. So it is for the process that thinks about a question and then ends
+(`serve.aside`), never for the one that decides.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.base.errors import BadRequest
+from phalanx.engine.engine import Engine
+from phalanx.engine.events import NodeChanged
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.placement.sentences import plural
+from phalanx.model.objects import Node
+
+MOST_NODES = 10_000  # that one question adds
+HOSTNAME = "kubernetes.io/hostname"
+CORDON_TAINT = "node.kubernetes.io/unschedulable"
+
+
+class _Value(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    pass
+
+
+class MoreNodes(_Value):
+    count: int
+    like: str
+
+
+class Variant(_Value):
+    """What is different, as it stands in a question."""
+
+    add_nodes: list[MoreNodes] = []
+    without_filters: list[str] = []  # names of plugins
+
+    def put_into(self, engine: Engine) -> list[str]:
+        """What was changed, in words. Raises BadRequest."""
+        return [
+            *(_without(engine, name) for name in self.without_filters),
+            *(_add(engine, more) for more in self.add_nodes),
+        ]
+
+
+def _add(engine: Engine, more: MoreNodes) -> str:
+    columns = engine.columns
+    row = columns.row_of.get(more.like, -1)
+    like = columns.nodes[row] if row >= 0 else None
+    if like is None:
+        raise BadRequest(f"there is no node {more.like[:253]!r} to add more of; see what is there with: kubectl get nodes")
+    if not 1 <= more.count <= MOST_NODES:
+        raise BadRequest(f"{more.count} nodes cannot be added to a question: from 1 to {MOST_NODES}")
+    number = 0
+    for _ in range(more.count):
+        number += 1
+        while f"{more.like}-more-{number}" in columns.row_of:
+            number += 1
+        engine.apply(NodeChanged(_twin(like, f"{more.like}-more-{number}")))
+    return f"asked with {plural(more.count, 'more node')} like {more.like}, empty"
+
+
+def _twin(like: Node, name: str) -> Node:
+    labels = {**like.metadata.labels}
+    if HOSTNAME in labels:
+        labels[HOSTNAME] = name
+    metadata = msgspec.structs.replace(like.metadata, name=name, uid="", labels=labels)
+    return msgspec.structs.replace(like, metadata=metadata)
+
+
+def _without(engine: Engine, name: str) -> str:
+    """A cordon is a field and a taint of a node: to leave it out is to open the nodes."""
+    found = [plugin for profile in engine.profiles.values() for plugin in profile.filters if plugin.name == name]
+    possible = sorted(
+        {p.name for profile in engine.profiles.values() for p in profile.filters if not traits_of(p).counted}
+    )
+    if not found:
+        raise BadRequest(f"there is no filter {name[:100]!r}; filters that can be left out are {', '.join(possible)}")
+    if traits_of(found[0]).counted:
+        raise BadRequest(
+            f"{name} counts what is in use and cannot be left out: add nodes, or free room; "
+            f"filters that can be left out are {', '.join(possible)}"
+        )
+    if traits_of(found[0]).cordons:
+        for node in list(engine.columns.nodes):
+            if node is not None and node.spec.unschedulable:
+                engine.apply(NodeChanged(_opened(node)))
+    else:
+        for profile in engine.profiles.values():
+            profile.leave_out(name)
+        engine.evaluations.clear()
+    return f"asked without the filter {name}"
+
+
+def _opened(node: Node) -> Node:
+    taints = [taint for taint in node.spec.taints or () if taint.key != CORDON_TAINT]
+    spec = msgspec.structs.replace(node.spec, unschedulable=False, taints=taints or None)
+    return msgspec.structs.replace(node, spec=spec)
