@@ -39,6 +39,17 @@ def browser_path() -> str:
     return ""
 
 
+def driver_problem() -> str:
+    """Why what drives the browser would not start, and what helps; "" where it does."""
+    from playwright._impl._driver import compute_driver_executable
+
+    node, _ = compute_driver_executable()
+    done = subprocess.run([node, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 0:
+        return ""
+    return f"playwright's driver does not start ({done.stderr.strip()[-200:]}): apt-get install libatomic1"
+
+
 @contextmanager
 def chromium(directory: Path) -> Iterator[Any]:
     """A browser with a profile of its own; skips the test where there is none."""
@@ -46,6 +57,8 @@ def chromium(directory: Path) -> Iterator[Any]:
     if not path:
         pytest.skip("no browser: apt-get install chromium, or name one in PHALANX_BROWSER")
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make venv")
+    if problem := driver_problem():
+        pytest.skip(problem)
     with sync.sync_playwright() as play:
         context = play.chromium.launch_persistent_context(
             str(directory / "profile"), executable_path=path, args=list(FLAGS), color_scheme="dark",

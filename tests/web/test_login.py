@@ -48,6 +48,41 @@ def test_who_logs_out_is_out_with_every_copy_of_the_cookie(watched: Watched) -> 
     assert watched.browser().ask("GET", "/api/snapshot")[0] == 200  # others stay
 
 
+def test_a_logout_is_remembered_by_the_next_process(tmp_path: Path) -> None:
+    now = [1000.0]
+    file = tmp_path / "dashboard-logouts"
+
+    def process() -> Login:
+        return Login.keyed("the token of the data directory", lambda: now[0], file)
+
+    first = process()
+    left, stays = first.redeem(first.link()), first.redeem(first.link())
+    first.leave(left)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert first.key(left) not in file.read_text() and first.key(stays) not in file.read_text()
+    second = process()
+    assert second.may(stays) == "ask"
+    with pytest.raises(Unauthorized, match="logged out"):
+        second.may(left)
+    now[0] += SESSION_SECONDS + 1  # what has run out anyway is not kept
+    again = second.redeem(second.link())
+    second.leave(again)
+    assert file.read_text().count(":") == 1
+
+
+def test_a_file_of_logouts_that_cannot_be_read_lets_nobody_from_before_in(tmp_path: Path) -> None:
+    now = [1000.0]
+    file = tmp_path / "dashboard-logouts"
+    first = Login.keyed("secret", lambda: now[0], file)
+    before = first.redeem(first.link())
+    file.write_text('{"cut')
+    now[0] += 60
+    second = Login.keyed("secret", lambda: now[0], file)
+    with pytest.raises(Unauthorized, match="logged out"):
+        second.may(before)
+    assert second.may(second.redeem(second.link())) == "ask"
+
+
 def test_another_link_comes_from_whoever_has_the_token_of_the_api_server(watched: Watched) -> None:
     assert watched.ask("GET", "/phalanx/v1/dashboard", token="wrong").code == 401
     url = watched.get("/phalanx/v1/dashboard")["url"]

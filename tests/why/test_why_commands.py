@@ -241,6 +241,24 @@ def test_whatif_says_where_and_creates_nothing(up: LocalCluster, phalanx: Phalan
     assert "does not fit" in text and "would help: rack→block fits now" in text
 
 
+def test_whatif_can_be_about_another_cluster(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
+    file = tmp_path / "ask.yaml"
+    file.write_text(yaml.safe_dump_all([group("ask", 3), *members("ask", 3)]))
+    here = ("-f", str(file), "--kubeconfig", str(up.kubeconfig))
+    found = json.loads(phalanx("whatif", *here, "-o", "json", code=1))["items"][0]["relaxations"]
+    count, like = next(each["to"] for each in found if each["change"] == "nodes").split()
+    text = phalanx("whatif", *here, "--add-nodes", count, "--like", like, code=0)
+    assert f"note: asked with {count} more node like {like}, empty" in text and f"{like}-more-1" in text
+    phalanx("whatif", *here, code=1)  # the scheduler itself knows nothing of it
+    assert len(up.get("/api/v1/nodes")["items"]) == 8
+    assert "kubectl get nodes" in phalanx("whatif", *here, "--add-nodes", "1", "--like", "ghost", code=2)
+    assert "go together" in phalanx("whatif", *here, "--add-nodes", "1", code=2)
+    assert "TaintToleration" in phalanx("whatif", *here, "--without-filter", "Ghost", code=2)
+    assert "asked without the filter NodeAffinity" in phalanx(
+        "whatif", *here, "--without-filter", "NodeAffinity", code=1
+    )
+
+
 def test_whatif_understands_workloads(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
     template = {"spec": {"restartPolicy": "Never", "containers": member("x", gpus=8)["spec"]["containers"]}}
     gang = {"scheduling.phalanx.dev/gang": "true"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -70,8 +71,11 @@ def whatif(
 
     async def ask() -> list[Answer]:
         given = " ".join(f"-f {name}" for name in files)
-        then = "" if "-" in files or add_nodes or without else f"kubectl apply {given}"
-        return [await _whatif(documents, cluster, where, output == "wide", then)]
+        answer, outlook = await _whatif(documents, cluster, where, output == "wide")
+        if "-" in files or add_nodes or without:
+            return [answer]
+        then = f"kubectl apply {given}" if outlook.fits else _remedy(outlook, f"phalanx whatif {given}")
+        return [replace(answer, next=then)]
 
     return run(say(ask, output, watch=False))
 
@@ -90,7 +94,18 @@ def read(name: str) -> list[Any]:
     return found
 
 
-async def _whatif(documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, then: str) -> Answer:
+def _remedy(outlook: Outlook, command: str) -> str:
+    """The same question about a cluster with what would help."""
+    for relaxation in (each for item in outlook.items for each in item.relaxations if each.fits and each.to):
+        if relaxation.change == "nodes":
+            count, _, like = relaxation.to.partition(" ")
+            return f"{command} --add-nodes {count} --like {like}"
+        if relaxation.change == "filter":
+            return f"{command} --without-filter {relaxation.to}"
+    return ""
+
+
+async def _whatif(documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool) -> tuple[Answer, Outlook]:
     connection = where.connection()
     asked = {"items": documents, "namespace": where.namespace or connection.namespace, "cluster": cluster}
     question = msgspec.json.encode(asked)
@@ -99,7 +114,7 @@ async def _whatif(documents: list[Any], cluster: dict[str, Any], where: Where, w
     outlook = msgspec.json.decode(body, type=Outlook)
     text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
     notes = tuple(f"note: {note}" for note in outlook.notes)
-    return Answer(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes, then if outlook.fits else "")
+    return Answer(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes), outlook
 
 
 def render(item: Would, paint: Paint, *, wide: bool = False) -> str:

@@ -48,7 +48,9 @@ def _add(engine: Engine, more: MoreNodes) -> str:
     row = columns.row_of.get(more.like, -1)
     like = columns.nodes[row] if row >= 0 else None
     if like is None:
-        raise BadRequest(f"there is no node {more.like[:253]!r} to add more of; see what is there with: kubectl get nodes")
+        raise BadRequest(
+            f"there is no node {more.like[:253]!r} to add more of; see what is there with: kubectl get nodes"
+        )
     if not 1 <= more.count <= MOST_NODES:
         raise BadRequest(f"{more.count} nodes cannot be added to a question: from 1 to {MOST_NODES}")
     number = 0

@@ -22,6 +22,7 @@ from phalanx.serve.settings import Listen
 from phalanx.web.feed import Feed
 from phalanx.web.history import History
 from phalanx.web.login import Login
+from phalanx.web.logouts import FILE
 from phalanx.web.questions import MOST_TEXT, Questions
 from phalanx.web.site import Site
 
@@ -52,7 +53,8 @@ class Dashboard:
             self._reader = reader = Reader(service.engine, clock.now)
             self._history = History(reader, clock.now)
             self._feed = Feed(reader, self._history, clock)
-            self._login = Login.keyed(server.token, clock.now)
+            data = server.settings.data
+            self._login = Login.keyed(server.token, clock.now, data / FILE if data else None)
             self._questions = Questions(reader, diagnostics, server.client("phalanx-dashboard"))
             self._site = Site(self._feed, self._questions, self._login)
             server.extend(LINK, self._answer_link)

@@ -1,7 +1,7 @@
 """Who may look: links that work once, and the signed cookie they are exchanged for.
 
 A cookie says until when it is good and what its owner may do, signed with a key nobody else has; nothing is kept per
-session but who logged out, so a server that restarts with the same key lets open pages go on.
+session but who logged out (`web.logouts`), so a server that restarts with the same key lets open pages go on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 
 from phalanx.base.errors import Unauthorized
+from phalanx.web.logouts import Logouts
 
 LINK_SECONDS = 24 * 3600.0
 SESSION_SECONDS = 7 * 24 * 3600.0  # a page on a second screen; loopback only
@@ -21,19 +23,26 @@ LOOK = "look"
 
 
 class Login:
-    def __init__(self, key: bytes, now: Callable[[], float], session_seconds: float = SESSION_SECONDS) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        now: Callable[[], float],
+        session_seconds: float = SESSION_SECONDS,
+        logouts: Path | None = None,
+    ) -> None:
+        """`logouts`: where to keep who logged out; without it they are known as long as this process lives."""
         self._key, self._now = key, now
         self.session_seconds = session_seconds
         self._links: dict[str, float] = {}  # digest of the secret -> good until
-        self._ended: dict[str, float] = {}  # logged out before their time -> until when they would have been good
+        self._logouts = Logouts(now, logouts, session_seconds)
 
     @classmethod
-    def keyed(cls, secret: str, now: Callable[[], float]) -> Login:
+    def keyed(cls, secret: str, now: Callable[[], float], logouts: Path | None = None) -> Login:
         """A key made from a secret that outlives the process; without one, of this process only."""
         made = (
             hmac.digest(secret.encode(), b"phalanx dashboard session", "sha256") if secret else secrets.token_bytes(32)
         )
-        return cls(made, now)
+        return cls(made, now, logouts=logouts)
 
     def link(self) -> str:
         """The secret of a link that works once."""
@@ -62,10 +71,8 @@ class Login:
         return cookie.split(".")[2]
 
     def leave(self, cookie: str) -> None:
-        """Good no longer, wherever else the cookie may be; as long as this process lives."""
-        now = self._now()
-        self._ended = {name: until for name, until in self._ended.items() if until >= now}
-        self._ended[self.key(cookie)] = float(cookie.partition(".")[0])
+        """Good no longer, wherever else the cookie may be."""
+        self._logouts.add(self.key(cookie), float(cookie.partition(".")[0]))
 
     def may(self, cookie: str) -> str:
         """What the owner of a cookie may do; raises Unauthorized and says why."""
@@ -75,7 +82,7 @@ class Login:
         until, may, name = body.split(".")
         if float(until) < self._now():
             raise Unauthorized("this login has expired")
-        if name in self._ended:
+        if self._logouts.has(name, float(until)):
             raise Unauthorized("you are logged out")
         return may
 

@@ -344,6 +344,8 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
             first = state.columns.names[int(np.flatnonzero(rows)[0])]
             example = first if count == 1 else f"{first} and {count - 1} more"
             text = f"only {plugin.name} stands between the pod and {plural(count, 'node')} ({example})"
-            left_out = "" if traits_of(plugin).counted else plugin.name  # what is in use cannot be left out of a question
+            left_out = (
+                "" if traits_of(plugin).counted else plugin.name
+            )  # what is in use cannot be left out of a question
             found.append(Relaxation("filter", text, True, True, to=left_out))
     return found

@@ -111,7 +111,7 @@ class Profile:
             self._weights[plugin.name] = use.weight or traits.default_weight
 
     def leave_out(self, name: str) -> None:
-        """A filter that nobody asks any more; for questions about a cluster without it. Evaluations made before know it."""
+        """Nobody asks this filter any more; for questions. Evaluations that were made before still have it."""
         for plugins in (self.pre_filters, self.filters, self.row_filters):
             plugins[:] = [plugin for plugin in plugins if plugin.name != name]
 

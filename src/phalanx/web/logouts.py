@@ -1,0 +1,54 @@
+"""Logins that ended before their time: a copy of such a cookie is good no longer, also after a restart.
+
+Names of logins are kept as hashes, in a file only its owner may read, until they would have run out anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from phalanx.local.api.files import write_private
+
+log = logging.getLogger(__name__)
+
+FILE = "dashboard-logouts"  # in the data directory
+
+
+class Logouts:
+    def __init__(self, now: Callable[[], float], path: Path | None = None, session_seconds: float = 0.0) -> None:
+        """`session_seconds`: how long a login lasts at most."""
+        self._now, self._path = now, path
+        self._ended: dict[str, float] = {}  # digest of a login's name -> until when it would have been good
+        self._first = 0  # logins that end before this were made when nobody knew any more who had left
+        try:
+            self._ended = msgspec.json.decode(path.read_bytes(), type=dict[str, float]) if path else {}
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as problem:
+            log.warning(
+                "%s cannot be read (%s): whoever was logged in at the dashboard must log in anew", path, problem
+            )
+            self._first = int(now() + session_seconds)
+
+    def add(self, name: str, until: float) -> None:
+        now = self._now()
+        self._ended = {digest: end for digest, end in self._ended.items() if end >= now}
+        self._ended[_digest(name)] = until
+        if self._path is None:
+            return
+        try:
+            write_private(self._path, msgspec.json.encode(self._ended))
+        except OSError as problem:
+            log.warning("%s cannot be written (%s): a logout is forgotten at the next restart", self._path, problem)
+
+    def has(self, name: str, until: float) -> bool:
+        return _digest(name) in self._ended or until < self._first
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
