@@ -428,9 +428,12 @@ def test_a_running_pod_grows_where_its_node_has_room_and_waits_where_not(monkeyp
             await bound(cluster, "q", cpu=str(size - 3))
             for name in "pq":
                 await cluster.until("Pod", name, when=phase("Running"))
+            await resize("p", size + 1)
+            body = await cluster.until("Pod", "p", when=pending("Infeasible"))
+            assert allocated("1")(body), "the scheduler counts what it was given"
             await resize("p", 2)
             grown = await cluster.until("Pod", "p", when=allocated("2"))
-            assert grown["status"]["observedGeneration"] == 2
+            assert grown["status"]["observedGeneration"] == 3
             await resize("p", size + 1)
             body = await cluster.until("Pod", "p", when=pending("Infeasible"))
             assert "Node didn't have enough resource: cpu, requested:" in str(body["status"]["conditions"])

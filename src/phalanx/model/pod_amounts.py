@@ -29,12 +29,12 @@ def effective(main: Iterable[Mapping[str, N]], init: Iterable[tuple[bool, Mappin
         if is_sidecar:
             add(sidecars, amounts)
             add(total, amounts)
-            _raise_to(peak, sidecars)
+            raise_to(peak, sidecars)
         else:
             step = dict(sidecars)
             add(step, amounts)
-            _raise_to(peak, step)
-    _raise_to(total, peak)
+            raise_to(peak, step)
+    raise_to(total, peak)
     return total
 
 
@@ -43,7 +43,7 @@ def add(total: dict[str, N], more: Mapping[str, N]) -> None:
         total[name] = total[name] + amount if name in total else amount
 
 
-def _raise_to(total: dict[str, N], least: Mapping[str, N]) -> None:
+def raise_to(total: dict[str, N], least: Mapping[str, N]) -> None:
     for name, amount in least.items():
         if name not in total or amount > total[name]:
             total[name] = amount

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import Container, Resources
-from phalanx.model.pod_amounts import effective
+from phalanx.model.pod_amounts import effective, raise_to
 from phalanx.model.quantity import milli, units
 
 CPU = "cpu"
@@ -59,28 +59,76 @@ class PodRequest(NamedTuple):
 
 
 def _requests(container: Container) -> dict[str, float]:
-    return {name: asked(name, text) for name, text in (container.resources.requests or {}).items()}
+    return _amounts(container.resources.requests or {})
+
+
+def _amounts(resources: Resources) -> dict[str, float]:
+    return {name: asked(name, text) for name, text in resources.items()}
 
 
 def _with_defaults(requests: dict[str, float]) -> dict[str, float]:
     return {CPU: requests.get(CPU, DEFAULT_CPU), MEMORY: requests.get(MEMORY, DEFAULT_MEMORY)}
 
 
-def _pod_level(name: str) -> bool:
-    return name in (CPU, MEMORY) or name.startswith("hugepages-")
+Given = tuple[bool, dict[str, tuple[Resources | None, Resources | None]], tuple[Resources, ...]]
 
 
-def pod_request(pod: Pod) -> PodRequest:
+def given(pod: Pod) -> Given | None:
+    """What its node has given a pod, where that is not what its spec asks for: whether the node can never give that,
+    by container what was allocated and what is in force, and the same of the pod as a whole. None, nearly always:
+    only the spec counts."""
+    status, spec = pod.status, pod.spec
+    if not status.container_statuses:
+        return None
+    infeasible = any(c.type == "PodResizePending" and c.reason == "Infeasible" for c in status.conditions or ())
+    asked_by = {c.name: c.resources.requests for c in (*spec.containers, *(spec.init_containers or ()))}
+    found: dict[str, tuple[Resources | None, Resources | None]] = {}
+    differs = infeasible
+    for one in (*status.container_statuses, *(status.init_container_statuses or ())):
+        allocated, actual = one.allocated_resources, one.resources.requests if one.resources else None
+        if allocated is not None or actual is not None:
+            found[one.name] = (allocated, actual)
+            wanted = asked_by.get(one.name)
+            differs = differs or (allocated or wanted) != wanted or (actual or wanted) != wanted
+    level = tuple(part for part in (status.allocated_resources, status.resources and status.resources.requests) if part)
+    wanted = spec.resources.requests if spec.resources else None
+    differs = differs or (wanted is not None and any(part != wanted for part in level))
+    return (infeasible, found, level) if differs else None
+
+
+def _readings(pod: Pod, held: Given | None) -> list[list[dict[str, float]]]:
+    """The requests of every container and init container, in all ways that count: what it asks for, what was allocated
+    and what is in force. The greatest sum holds (KEP-1287), so that nobody is given room that is still in use or
+    promised; what a node can never give is asked for in vain."""
+    containers = (*pod.spec.containers, *(pod.spec.init_containers or ()))
+    asks = [_requests(container) for container in containers]
+    if held is None:
+        return [asks]
+    infeasible, found, _ = held
+    ways = [] if infeasible and found else [asks]
+    for part in range(2):
+        way = []
+        for container, wanted in zip(containers, asks, strict=True):
+            allocated, *rest = found.get(container.name, (None, None))
+            resources = rest[0] if part and rest[0] is not None else allocated
+            way.append(wanted if resources is None else _amounts(resources))
+        ways.append(way)
+    return ways
+
+
+def pod_request(pod: Pod, held: Given | None = None) -> PodRequest:
+    """`held`: what `given` says of the pod."""
     spec = pod.spec
-    main = [_requests(container) for container in spec.containers]
-    init = [(c.restart_policy == "Always", _requests(c)) for c in spec.init_containers or ()]
-    amounts = effective(main, init)
-    nonzero = effective(map(_with_defaults, main), ((sidecar, _with_defaults(r)) for sidecar, r in init))
+    amounts: dict[str, float] = {}
+    nonzero: dict[str, float] = {}
+    for way in _readings(pod, held):
+        main, rest = way[: len(spec.containers)], way[len(spec.containers) :]
+        init = [(c.restart_policy == "Always", r) for c, r in zip(spec.init_containers or (), rest, strict=True)]
+        raise_to(amounts, effective(main, init))
+        raise_to(nonzero, effective(map(_with_defaults, main), ((sidecar, _with_defaults(r)) for sidecar, r in init)))
     # Requests at pod level replace what the containers add up to (PodLevelResources).
-    level: Resources = (spec.resources.requests if spec.resources else None) or {}
-    for name, text in level.items():
-        if _pod_level(name):
-            amounts[name] = nonzero[name] = asked(name, text)
+    for name, value in _pod_level(pod, held).items():
+        amounts[name] = nonzero[name] = value
     for name, text in (spec.overhead or {}).items():
         value = asked(name, text)
         amounts[name] = amounts.get(name, 0.0) + value
@@ -88,3 +136,14 @@ def pod_request(pod: Pod) -> PodRequest:
     result = {name: min(value, EXACT) for name, value in amounts.items()}
     result[PODS] = 1.0
     return PodRequest(result, (min(nonzero.get(CPU, 0.0), EXACT), min(nonzero.get(MEMORY, 0.0), EXACT)))
+
+
+def _pod_level(pod: Pod, held: Given | None) -> dict[str, float]:
+    level: Resources = (pod.spec.resources.requests if pod.spec.resources else None) or {}
+    ways: list[Resources] = [level]
+    if held is not None and held[2] and level:
+        ways = [*held[2]] if held[0] else [level, *held[2]]
+    found: dict[str, float] = {}
+    for way in ways:
+        raise_to(found, {n: v for n, v in _amounts(way).items() if n in (CPU, MEMORY) or n.startswith("hugepages-")})
+    return found

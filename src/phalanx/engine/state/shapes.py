@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.state.interest import OTHER, LabelInterest, Mentions, of_pod
-from phalanx.engine.state.requests import PodRequest, pod_request
+from phalanx.engine.state.requests import PodRequest, given, pod_request
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import (
     NodeAffinity,
@@ -179,6 +179,8 @@ class ShapeTable:
             bool(spec.resource_claims),
             meta.owner_references,
         ]
+        if (held := given(pod)) is not None:
+            parts.append(held)
         if spec.volumes and any(volume.ephemeral is not None for volume in spec.volumes):
             parts.append(meta.name)  # the claim of a generic ephemeral volume carries the pod's name
         return _encode(parts)
@@ -188,7 +190,7 @@ class ShapeTable:
         spec, meta = pod.spec, pod.metadata
         # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is ever learned too late.
         self.interest.learn(of_pod(pod), repeated=True)
-        request = pod_request(pod)
+        request = pod_request(pod, given(pod))
         shape.profile = spec.scheduler_name
         shape.namespace = meta.namespace
         shape.labels = self.interest.seen(meta.labels)

@@ -212,6 +212,14 @@ class PodCondition(Struct, frozen=True):
     observed_generation: int | None = None
 
 
+class ContainerStatus(Struct, frozen=True):
+    """What a container was given, where its node says so."""
+
+    name: str = ""
+    allocated_resources: Resources | None = None
+    resources: ResourceRequirements | None = None  # in force
+
+
 class PodStatus(Struct, frozen=True):
     phase: str = ""
     conditions: list[PodCondition] | None = None
@@ -219,6 +227,10 @@ class PodStatus(Struct, frozen=True):
     start_time: str | None = None
     reason: str = ""
     message: str = ""
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    allocated_resources: Resources | None = None  # pod-level
+    resources: ResourceRequirements | None = None  # pod-level, in force
 
 
 class Pod(Struct, frozen=True):

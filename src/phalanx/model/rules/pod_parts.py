@@ -32,7 +32,26 @@ def _resize_only(new: Json, old: Json) -> Json:
         for place in _PLACES
         if before.get(place)
     }
-    return _kept(new, old, {**before, **changed})
+    return {**_kept(new, old, {**before, **changed}), "status": _with_allocated(old)}
+
+
+def _with_allocated(old: Json) -> Json:
+    """Kubelets write into every status what a container was given; simulated ones, to save room, only once somebody
+    may have asked for something else, and by then the pod no longer says what that was. Here it still does."""
+    status: Json = old.get("status") or {}
+    changed = {}
+    for place, statuses in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
+        asked = {one["name"]: one.get("resources") or {} for one in old["spec"].get(place) or ()}
+        if status.get(statuses):
+            changed[statuses] = [_allocated(one, asked.get(one.get("name")) or {}) for one in status[statuses]]
+    return {**status, **changed}
+
+
+def _allocated(status: Json, asked: Json) -> Json:
+    simulated = str(status.get("containerID") or "").startswith("simulated://")
+    if not simulated or not asked.get("requests") or status.get("allocatedResources") is not None:
+        return status
+    return {**status, "allocatedResources": asked["requests"], "resources": asked}
 
 
 def _names(spec: Json, place: str) -> list[str]:
