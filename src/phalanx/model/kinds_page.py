@@ -95,7 +95,7 @@ DOES: dict[str, tuple[str, str]] = {
     "flowschemas.flowcontrol.apiserver.k8s.io": (STORED, ""),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": (STORED, ""),
     "storageversionmigrations.storagemigration.k8s.io": (STORED, ""),
-    "apiservices.apiregistration.k8s.io": (STORED, "nothing is forwarded; none stand for the groups served here"),
+    "apiservices.apiregistration.k8s.io": (STORED, "those of groups served here are made, Local; nothing is forwarded"),
     "priorityclasses.scheduling.k8s.io": (ENFORCED, "admission gives pods and groups their priority"),
     "workloads.scheduling.k8s.io": (RUN, ""),
     "podgroups.scheduling.k8s.io": (RUN, "by the scheduler; protected while they have pods"),

@@ -9,6 +9,7 @@ from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
 from phalanx.local.duties import garbage, protection
 from phalanx.local.duties.aggregation import Aggregation
+from phalanx.local.duties.api_services import ApiServices
 from phalanx.local.duties.bootstrap import bootstrap
 from phalanx.local.duties.bootstrap_roles import bootstrap_roles
 from phalanx.local.duties.feed import Feed
@@ -41,6 +42,7 @@ class Duties:
         self._furnishing = Furnishing(client, self._feed, ca)
         clock = clock or SystemClock()
         self._own_service = OwnService(client, self._feed, place or Place(), clock)
+        self._api_services = ApiServices(client, registry, self._feed)
         self._parts = (
             self._furnishing,
             self._own_service,
@@ -48,6 +50,7 @@ class Duties:
             NamespaceDeleter(client, registry, self._feed, clock),
             GroupProtection(client, registry, self._feed),
             Aggregation(client, self._feed),
+            self._api_services,
         )
 
     async def run(self) -> None:
@@ -56,6 +59,7 @@ class Duties:
             await bootstrap_roles(self._client)
         await self._furnishing.furnish("default")  # who starts a cluster finds it complete
         await self._own_service.furnish()
+        await self._api_services.settle()
         parts = [(type(part).__name__, part.run()) for part in self._parts]
         await run_all([("feed", self._feed.run()), *parts, ("readiness", self._tell_ready())])
 

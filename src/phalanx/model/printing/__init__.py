@@ -32,6 +32,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "certificatesigningrequests.certificates.k8s.io": networks.CERTIFICATE_SIGNING_REQUEST,
     "flowschemas.flowcontrol.apiserver.k8s.io": networks.FLOW_SCHEMA,
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": networks.PRIORITY_LEVEL,
+    "apiservices.apiregistration.k8s.io": networks.API_SERVICE,
     "storageversionmigrations.storagemigration.k8s.io": networks.STORAGE_VERSION_MIGRATION,
     "runtimeclasses.node.k8s.io": networks.RUNTIME_CLASS,
     "volumeattachments.storage.k8s.io": networks.VOLUME_ATTACHMENT,

@@ -218,6 +218,20 @@ STORAGE_VERSION_MIGRATION: tuple[Column, ...] = (
     column("Resource", _migrated),
     column("Status", _migration),
 )
+
+
+def _server(obj: Json, now: float) -> str:
+    service: Json | None = spec(obj).get("service")
+    return f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
+
+
+def _available(obj: Json, now: float) -> str:
+    found = condition(obj, "Available") or {}
+    state, reason = found.get("status") or "Unknown", found.get("reason")
+    return state if state == "True" or not reason else f"{state} ({reason})"
+
+
+API_SERVICE: tuple[Column, ...] = (NAME, column("Service", _server), column("Available", _available), AGE)
 RUNTIME_CLASS: tuple[Column, ...] = (NAME, column("Handler", text("handler", "")), AGE)
 VOLUME_ATTACHMENT: tuple[Column, ...] = (
     NAME,

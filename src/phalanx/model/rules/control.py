@@ -132,7 +132,20 @@ def api_service(gates: Gates) -> Rules:
                 errors.append(invalid(f"spec.{field}", spec.get(field) or 0, f"must be positive and less than {most}"))
         return errors
 
-    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+    def first_status(obj: Json) -> Json:
+        if (obj.get("spec") or {}).get("service"):
+            return {}  # nobody forwards to it, so nobody knows
+        condition = {"type": "Available", "status": "True", "lastTransitionTime": obj["metadata"]["creationTimestamp"]}
+        return {"conditions": [{**condition, "reason": "Local", "message": "Local APIServices are always available"}]}
+
+    return assemble(
+        default=default,
+        create=errors_of,
+        update=lambda new, old: errors_of(new),
+        first_status=first_status,
+        name=names.path_segment,  # `v1.` is the one of the core group
+        namespaced=False,
+    )
 
 
 def flow_schema(gates: Gates) -> Rules:

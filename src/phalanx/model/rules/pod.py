@@ -196,6 +196,7 @@ def rules(gates: Gates) -> Rules:
 
     def prepare_update(new: Json, old: Json) -> None:
         meta.keep_status(new, old)
+        pod_parts.note_allocated(new, old)
         podspec.drop_gated(gates, new.get("spec"), old.get("spec"))
         _shortest_grace(new.get("spec"))
 

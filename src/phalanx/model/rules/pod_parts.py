@@ -32,19 +32,25 @@ def _resize_only(new: Json, old: Json) -> Json:
         for place in _PLACES
         if before.get(place)
     }
-    return {**_kept(new, old, {**before, **changed}), "status": _with_allocated(old)}
+    return _kept(new, old, {**before, **changed})
 
 
-def _with_allocated(old: Json) -> Json:
+def note_allocated(new: Json, old: Json) -> None:
     """Kubelets write into every status what a container was given; simulated ones, to save room, only once somebody
     may have asked for something else, and by then the pod no longer says what that was. Here it still does."""
+    if all(_resources(new.get("spec") or {}, place) == _resources(old["spec"], place) for place in _PLACES):
+        return
     status: Json = old.get("status") or {}
     changed = {}
     for place, statuses in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
         asked = {one["name"]: one.get("resources") or {} for one in old["spec"].get(place) or ()}
         if status.get(statuses):
             changed[statuses] = [_allocated(one, asked.get(one.get("name")) or {}) for one in status[statuses]]
-    return {**status, **changed}
+    new["status"] = {**status, **changed}
+
+
+def _resources(spec: Json, place: str) -> list[Json]:
+    return [container.get("resources") or {} for container in spec.get(place) or ()]
 
 
 def _allocated(status: Json, asked: Json) -> Json:
