@@ -75,6 +75,23 @@ def test_items_of_built_in_lists_do_not_repeat_their_kind(server: LocalCluster, 
     assert server.get(sets)["items"][0]["kind"] == "JobSet"
 
 
+def test_items_of_lists_of_custom_resources_say_what_they_are(server: LocalCluster) -> None:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    definition = {
+        "metadata": {"name": "listeds.example.org"},
+        "spec": {
+            "group": "example.org",
+            "scope": "Cluster",
+            "names": {"plural": "listeds", "kind": "Listed"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    server.create("/apis/example.org/v1/listeds", {"metadata": {"name": "a"}})
+    (item,) = server.get("/apis/example.org/v1/listeds")["items"]
+    assert (item["apiVersion"], item["kind"]) == ("example.org/v1", "Listed")
+
+
 def test_an_empty_list_is_a_list(server: LocalCluster, namespace: str) -> None:
     assert server.get(f"/api/v1/namespaces/{namespace}/pods")["items"] == []
 

@@ -95,6 +95,7 @@ class Kind:
     zeros: Json = field(default_factory=dict)  # what every stored object has at least (model.zeros)
     parts: Mapping[str, Part] = field(default_factory=dict)  # by subresource
     status_writes: tuple[str, ...] = ()  # metadata that a write to the status subresource may change, too
+    convert: Json | None = None  # custom resources: the webhook that turns one version into another
     warning: str = ""  # told to everybody who writes one
     stored: bool = True  # false: asked and answered in one request, nothing is kept (reviews, Binding)
     stored_as: str = ""  # storage key of the kind this one is a view of (events.k8s.io Event of core Event)

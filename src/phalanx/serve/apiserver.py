@@ -202,6 +202,7 @@ class ApiServer:
             await self._quotas.stop()
         if self._writer is not None:
             self._writer.changes.webhooks.close()
+            self._writer.changes.ctx.conversions.close()
         if self._store is not None:
             await self._store.close()
         if self._audit is not None:

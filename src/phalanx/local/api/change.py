@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from phalanx.base.clock import rfc3339
@@ -14,6 +14,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.crd import FINALIZER as CLEANUP
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.crd import CustomKinds
+from phalanx.local.api.custom_kind import schema_errors
 from phalanx.local.api.gated_fields import FieldPath, event_of, exists, gated_fields, is_controlled, shown
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
 from phalanx.local.api.managed_fields import FieldTracker
@@ -30,6 +31,7 @@ from phalanx.local.api.problems import already_exists, conflict, invalid, modifi
 from phalanx.local.api.quotas import TABLE as QUOTAS
 from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.structural import set_defaults
 from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.api.webhooks import MUTATING, VALIDATING, Admitted, Webhooks, not_evaluated
 from phalanx.local.api.writable import released, within
@@ -54,7 +56,9 @@ _CONFLICT_TRIES = 5
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
 
 Validate = Callable[[Json, Json], list[FieldError]]
-Mutate = Callable[[Json], Json]  # the stored object in the client's version (a private copy) -> what it shall become
+Mutate = Callable[
+    [Json], Json | Awaitable[Json]
+]  # the stored object in the client's version (a private copy) -> what it shall become
 
 
 class Changes:
@@ -80,7 +84,7 @@ class Changes:
         obj, entry = await self.create_object(request, options, body.obj)
         warnings = body.warnings + self.warnings(request.kind, obj) + await self.dropped(request, asked, obj, entry)
         warnings += tuple(unknown(obj["metadata"].get("annotations")))
-        return self.answer(request, obj, entry, 201, warnings)
+        return await self.answer(request, obj, entry, 201, warnings)
 
     def warnings(self, kind: Kind, obj: Json) -> tuple[str, ...]:
         """What was written and means nothing here."""
@@ -119,7 +123,8 @@ class Changes:
         if kind.namespaced:
             self.admission.namespace_open(kind, namespace, name)
         now = rfc3339(self.ctx.clock.now())
-        obj = self.to_storage(kind, request.version, obj)
+        self._judge_version(request, obj)
+        obj = await self.to_storage(kind, request.version, obj)
         if kind.default is not None:
             kind.default(obj)
         metadata = metadata_of(obj)
@@ -198,7 +203,7 @@ class Changes:
             self.check_preconditions(kind, request.name, {"uid": body.obj["metadata"].get("uid")}, {"uid": ""})
             body.obj["metadata"].pop("resourceVersion", None)
             obj, entry = await self.create_object(request, options, body.obj)
-            return self.answer(request, obj, entry, 201, body.warnings)
+            return await self.answer(request, obj, entry, 201, body.warnings)
         metadata = body.obj["metadata"]
         if self.latest(request) is None:  # before any complaint about the body, as everywhere
             raise not_found(kind, request.name)
@@ -216,7 +221,7 @@ class Changes:
             return fresh.pop() if fresh else read_object(request, options).obj
 
         obj, entry = await self.change(request, options, replacement, pinned=pinned)
-        return self.answer(request, obj, entry, 200, body.warnings + self.warnings(kind, obj))
+        return await self.answer(request, obj, entry, 200, body.warnings + self.warnings(kind, obj))
 
     async def change(
         self, request: Request, options: WriteOptions, mutate: Mutate, *, pinned: bool, applied: bool = False
@@ -226,8 +231,10 @@ class Changes:
             entry = self.latest(request)
             if entry is None:
                 raise not_found(request.kind, request.name)
-            current = object_in(request.kind, request.version, entry.value)
+            current = await self._current(request, entry)
             new = mutate(current)
+            if isinstance(new, Awaitable):
+                new = await new
             try:
                 return await self._store_update(request, options, new, entry, applied=applied)
             except RevisionMismatch:
@@ -240,9 +247,10 @@ class Changes:
     ) -> tuple[Json, Entry | None]:
         kind, status = request.kind, request.subresource in ("status", "approval")
         part = kind.parts.get(request.subresource)
-        old = self._stored(kind, entry)
+        old = await self.stored(kind, entry)
         self.check_preconditions(kind, request.name, metadata_of(new), old["metadata"])
-        new = self.to_storage(kind, request.version, new)
+        self._judge_version(request, new)
+        new = await self.to_storage(kind, request.version, new)
         if kind.default is not None:
             kind.default(new)
         keep_system_fields(metadata_of(new), old["metadata"])
@@ -415,7 +423,10 @@ class Changes:
         except RevisionMismatch:
             await self.finish_definition(name)
 
-    def to_storage(self, kind: Kind, version: Version, obj: Json) -> Json:
+    async def to_storage(self, kind: Kind, version: Version, obj: Json) -> Json:
+        if kind.convert is not None:
+            obj["apiVersion"], obj["kind"] = api_version(kind.group, version.name), kind.kind
+            obj = await self.ctx.conversions.object(kind, kind.storage_version, obj)
         if version.to_storage is not None:
             obj = version.to_storage(obj)
         home = kind
@@ -425,10 +436,20 @@ class Changes:
         obj["apiVersion"], obj["kind"] = api_version(home.group, home.storage_version), home.kind
         return obj
 
-    def _stored(self, kind: Kind, entry: Entry) -> Json:
+    async def _current(self, request: Request, entry: Entry) -> Json:
+        kind, version, value = request.kind, request.version, entry.value
+        if kind.convert is not None:
+            (value,) = await self.ctx.conversions.values(kind, version.name, [value])
+        return object_in(kind, version, value)
+
+    async def stored(self, kind: Kind, entry: Entry) -> Json:
         """As it is stored; a custom resource with the defaults its schema has by now, so that nobody changed them."""
-        complete = None if kind.stored_as else kind.version(kind.storage_version).from_storage
-        obj: Json = decode(entry.value)
+        homes = () if kind.stored_as else kind.versions
+        complete = next((home.from_storage for home in homes if home.name == kind.storage_version), None)
+        value = entry.value
+        if kind.convert is not None:  # what was stored before another version became that of the store
+            (value,) = await self.ctx.conversions.values(kind, kind.storage_version, [value])
+        obj: Json = decode(value)
         return obj if complete is None else complete(obj)
 
     def fill_zeros(self, kind: Kind, obj: Json) -> None:
@@ -440,12 +461,28 @@ class Changes:
         if errors:
             raise invalid(kind, name, errors)
 
-    def answer(
+    def _judge_version(self, request: Request, obj: Json) -> None:
+        """Before a webhook makes another version of it: what is wrong is told in the words of the client's version."""
+        kind, version = request.kind, request.version
+        if kind.convert is not None and version.openapi is not None and version.name != kind.storage_version:
+            set_defaults(obj, version.openapi)
+            self.reject(kind, str(metadata_of(obj).get("name") or ""), schema_errors(obj, version.openapi))
+
+    async def in_version(self, request: Request, obj: Json) -> Json:
+        """An object in the storage version that is not stored yet, as the request's version shows it."""
+        kind, version = request.kind, request.version
+        if kind.convert is not None:
+            return await self.ctx.conversions.object(kind, version.name, obj)
+        return version.from_storage(obj) if version.from_storage is not None else obj
+
+    async def answer(
         self, request: Request, obj: Json, entry: Entry | None, code: int, warnings: tuple[str, ...] = ()
     ) -> Answer:
         value = entry.value if entry is not None else encode(obj)
         kind, version = request.kind, request.version
         if version.from_storage is not None or version.name != kind.storage_version or kind.stored_as:
+            if kind.convert is not None:
+                (value,) = await self.ctx.conversions.values(kind, version.name, [value])
             value = encode(object_in(kind, version, value))
         return Answer(code, value, warnings=warnings)
 

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.local.api.conversion import Conversions
 from phalanx.local.api.rights import Rights
 from phalanx.local.api.tokens import Tokens
 from phalanx.local.store.contract import StoreProtocol
@@ -24,6 +25,8 @@ class Context:
     rng: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(256)))
     rights: Rights | None = None  # None: whoever is let in may do everything
     tokens: Tokens = field(init=False)
+    conversions: Conversions = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = Tokens(self.store, self.clock)
+        self.conversions = Conversions(self.store, self.rng)

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions: a stored definition becomes a served kind at once, and goes with it.
 
-Conversion between versions is `None` only (they differ in apiVersion); CEL rules are kept but not enforced, and the
-answer to whoever writes such a definition says so.
+Versions differ in apiVersion only, or are turned into each other by a webhook (conversion.py). CEL rules are kept but
+not enforced, and the answer to whoever writes such a definition says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ NOT_ENFORCED = (
     "x-kubernetes-validations rules of {name} are stored but not enforced: this server does not evaluate CEL yet"
 )
 BUILT_IN = "{name} is built into this server: the definition is stored, the built-in kind keeps being served"
-NO_WEBHOOK = "conversion webhooks are not called by this server: versions of {name} differ in apiVersion only"
 
 
 class CustomKinds:
@@ -74,8 +73,6 @@ class CustomKinds:
             found.append(NOT_ENFORCED.format(name=name))
         if self._built_in(obj):
             found.append(BUILT_IN.format(name=name))
-        if (obj["spec"].get("conversion") or {}).get("strategy") == "Webhook":
-            found.append(NO_WEBHOOK.format(name=name))
         return tuple(found)
 
     def changed(self, key: Key, obj: Json) -> None:

@@ -31,6 +31,8 @@ def definition_errors(obj: Json, old: Json | None) -> list[FieldError]:
     strategy = (spec.get("conversion") or {}).get("strategy")
     if strategy not in _STRATEGIES:
         errors.append(not_supported("spec.conversion.strategy", strategy, _STRATEGIES))
+    elif strategy == "Webhook":
+        errors += _webhook(spec["conversion"].get("webhook") or {})
     if spec.get("preserveUnknownFields"):
         text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         errors.append(invalid("spec.preserveUnknownFields", True, text))
@@ -49,6 +51,22 @@ def definition_errors(obj: Json, old: Json | None) -> list[FieldError]:
         for i, version in enumerate((old.get("status") or {}).get("storedVersions") or []):
             if version not in listed:
                 errors.append(invalid(f"status.storedVersions[{i}]", version, "missing from spec.versions"))
+    return errors
+
+
+def _webhook(webhook: Json) -> list[FieldError]:
+    errors: list[FieldError] = []
+    client = webhook.get("clientConfig")
+    if not client:  # by the name the field has inside kube-apiserver, as there
+        errors.append(required("spec.conversion.webhookClientConfig", "required when strategy is set to Webhook"))
+    elif bool(client.get("url")) == bool(client.get("service")):
+        errors.append(required("spec.conversion.webhookClientConfig", "exactly one of url or service is required"))
+    versions = webhook.get("conversionReviewVersions")
+    if not versions:
+        errors.append(required("spec.conversion.conversionReviewVersions"))
+    elif not set(versions) & {"v1", "v1beta1"}:
+        text = "must include at least one of v1, v1beta1"
+        errors.append(invalid("spec.conversion.conversionReviewVersions", versions, text))
     return errors
 
 

@@ -68,6 +68,7 @@ def kind_of(definition: Json) -> Kind | None:
         )
         if scale
         else None,
+        convert=_converter(spec) if len(listed) > 1 else None,
         strategic=False,
         unconditional_update=False,
         default=rules.default,
@@ -77,9 +78,23 @@ def kind_of(definition: Json) -> Kind | None:
     )
 
 
+def _converter(spec: Json) -> Json | None:
+    conversion = spec.get("conversion") or {}
+    return (conversion.get("webhook") or {}) if conversion.get("strategy") == "Webhook" else None
+
+
 def _schema(version: Json) -> Json:
     found: Any = (version.get("schema") or {}).get("openAPIV3Schema")
     return found if isinstance(found, dict) else {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def schema_errors(obj: Json, schema: Json) -> list[FieldError]:
+    """What a version's schema has against an object; its head is judged elsewhere."""
+    head = ("apiVersion", "kind", "metadata")
+    properties = schema.get("properties") or {}
+    body = {**schema, "properties": {key: part for key, part in properties.items() if key not in head}}
+    body["required"] = [name for name in schema.get("required") or [] if name not in head]
+    return validate({key: value for key, value in obj.items() if key not in head}, body, "")
 
 
 class _Rules:
@@ -92,12 +107,7 @@ class _Rules:
         set_defaults(obj, self._schema)
 
     def _errors(self, obj: Json) -> list[FieldError]:
-        head = ("apiVersion", "kind", "metadata")
-        properties = self._schema.get("properties") or {}
-        schema = {**self._schema, "properties": {key: part for key, part in properties.items() if key not in head}}
-        needed = [name for name in self._schema.get("required") or [] if name not in head]
-        schema["required"] = needed
-        return validate({key: value for key, value in obj.items() if key not in head}, schema, "")
+        return schema_errors(obj, self._schema)
 
     def validate_create(self, obj: Json) -> list[FieldError]:
         return meta.on_create(obj, name_rules.dns_subdomain, self._namespaced) + self._errors(obj)

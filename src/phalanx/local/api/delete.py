@@ -73,7 +73,7 @@ class Deletes:
             status = success(request.kind, request.name, obj["metadata"].get("uid", ""))
             return Answer(200, encode(status), warnings=_warnings(request.kind, options))
         code = 202 if not gone and options.propagation == "Foreground" and "orphanDependents" in request.query else 200
-        return self._changes.answer(request, obj, entry, code, _warnings(request.kind, options))
+        return await self._changes.answer(request, obj, entry, code, _warnings(request.kind, options))
 
     async def delete_collection(self, request: Request) -> Answer:
         options = read_options(request)
@@ -90,7 +90,10 @@ class Deletes:
                     one = replace(request, verb="delete", namespace=entry.key[1], name=entry.key[2])
                     await self._ask_webhooks(one, entry, options)
             gone = await asyncio.gather(*(self._delete_chosen(kind, entry, options) for entry in batch))
-            items += [msgspec.Raw(item(value)) for value in gone if value]
+            values = [value for value in gone if value]
+            if kind.convert is not None:
+                values = await self._changes.ctx.conversions.values(kind, request.version.name, values)
+            items += [msgspec.Raw(item(value)) for value in values]
         body = {
             "kind": f"{kind.kind}List",
             "apiVersion": api_version(kind.group, request.version.name),

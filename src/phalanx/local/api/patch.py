@@ -47,7 +47,9 @@ class Patches:
             return new
 
         obj, entry = await self._changes.change(request, options, mutate, pinned=pins(patch, language))
-        return self._changes.answer(request, obj, entry, 200, (*warnings, *self._changes.warnings(request.kind, obj)))
+        return await self._changes.answer(
+            request, obj, entry, 200, (*warnings, *self._changes.warnings(request.kind, obj))
+        )
 
     def language(self, request: Request) -> str:
         language = media_type(request.content_type)
@@ -82,23 +84,23 @@ class Patches:
         now = rfc3339(changes.ctx.clock.now())
         pinned = obj["metadata"].get("resourceVersion") or ""
         uid = obj["metadata"].get("uid") or ""
-        config = changes.to_storage(kind, request.version, obj)
+        config = await changes.to_storage(kind, request.version, obj)
         entry = changes.latest(request)
         if entry is None:
             if request.subresource or uid:
                 raise not_found(kind, request.name)
             made = self._applier.apply(kind, None, config, options.manager, now, force=options.force)
-            view = _in_version(request, made)
+            view = _conforming(request, await changes.in_version(request, made))
             asked = gated_fields(view)
             stored, new_entry = await changes.create_object(request, options, view, applied=True)
             told = await changes.dropped(request, asked, stored, new_entry)
-            return changes.answer(request, stored, new_entry, 201, (*warnings, *told))
+            return await changes.answer(request, stored, new_entry, 201, (*warnings, *told))
 
-        def mutate(current: Json) -> Json:
+        async def mutate(current: Json) -> Json:
             latest = changes.latest(request)
             if latest is None:
                 raise not_found(kind, request.name)
-            live: Json = decode(latest.value)
+            live: Json = await changes.stored(kind, latest) if kind.convert is not None else decode(latest.value)
             new = self._applier.apply(
                 kind, live, config, options.manager, now, force=options.force, subresource=request.subresource
             )
@@ -106,16 +108,14 @@ class Patches:
                 new["metadata"]["resourceVersion"] = pinned
             if uid:
                 new["metadata"]["uid"] = uid
-            return _in_version(request, new)
+            return _conforming(request, await changes.in_version(request, new))
 
         obj, stored_entry = await changes.change(request, options, mutate, pinned=bool(pinned), applied=True)
-        return changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.warnings(kind, obj)))
+        return await changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.warnings(kind, obj)))
 
 
-def _in_version(request: Request, obj: Json) -> Json:
-    """The merged object as the request's version shows it; zeros have done their part and go."""
-    convert = request.version.from_storage
-    view = convert(obj) if convert is not None else obj
+def _conforming(request: Request, view: Json) -> Json:
+    """The merged object, in the request's version; zeros have done their part and go."""
     if not isinstance(request.version.schema, CustomObject):
         conform(view, request.version.schema)
     return view

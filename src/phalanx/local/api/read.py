@@ -63,7 +63,7 @@ class Reader:
 
     async def handle(self, request: Request) -> Answer:
         form = negotiate(request.accept)
-        answer = self._get(request, form) if request.verb == "get" else await self._list(request, form)
+        answer = await self._get(request, form) if request.verb == "get" else await self._list(request, form)
         if form.yaml:
             answer = Answer(answer.code, await to_yaml(answer.whole()), content_type=form.content_type)
         return answer
@@ -75,7 +75,7 @@ class Reader:
             raise not_found(kind, request.name)
         return entry
 
-    def _get(self, request: Request, form: Form) -> Answer:
+    async def _get(self, request: Request, form: Form) -> Answer:
         kind, version = request.kind, request.version
         entry = self.entry(request)
         check_not_newer(parse_revision(request.query.get("resourceVersion", "")), self._ctx.store.revision)
@@ -83,6 +83,8 @@ class Reader:
             return _log(request)
         if request.subresource == "scale":
             return Answer(body=encode(scale_of(kind, object_in(kind, version, entry.value))))
+        if kind.convert is not None:
+            (entry,) = await self._ctx.conversions.entries(kind, version.name, [entry])
         if form.shape == "table":
             include = request.query.get("includeObject", "")
             maker = TableMaker(kind, version, form.meta_version, include, self._ctx.clock.now())
@@ -119,6 +121,8 @@ class Reader:
             page = entries
         else:
             page = list(rest)
+        if kind.convert is not None and form.shape != "metadata":
+            page = await self._ctx.conversions.entries(kind, request.version.name, page)
         return self._render(request, form, page, metadata)
 
     def _source(

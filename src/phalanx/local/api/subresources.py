@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from phalanx.base.clock import rfc3339
@@ -69,6 +70,9 @@ class Subresources:
         kind = request.kind
         if kind.scale is None:
             raise NotFound("the server could not find the requested resource")
+        home = next((version for version in kind.versions if version.name == kind.storage_version), request.version)
+        if kind.convert is not None:  # its paths are those of the storage version
+            request = replace(request, version=home)
         options = write_options(request)
         warnings: list[str] = []
         schema = _scale_schema()
@@ -166,7 +170,7 @@ class Subresources:
                 obj, stored = await self._store_finalizers(request, entry, wanted, asked, options)
             except RevisionMismatch:
                 continue
-            return self._changes.answer(request, obj, stored, 200)
+            return await self._changes.answer(request, obj, stored, 200)
         raise BadRequest("the namespace keeps changing; try again")
 
     async def _store_finalizers(

@@ -72,7 +72,7 @@ def item_head(kind: Kind, version: Version) -> bytes:
 def in_protobuf(version: Version) -> bool:
     """Whether a kind is one of Go's types, which have a protobuf form. Custom resources have none."""
     metadata = version.schema.fields.get("metadata")
-    return metadata is not None and bool(metadata.number)
+    return version.openapi is None and metadata is not None and bool(metadata.number)
 
 
 def object_in(kind: Kind, version: Version, value: bytes) -> Json:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Expired
@@ -17,6 +16,7 @@ from phalanx.local.api.protobuf_answers import frame, frames
 from phalanx.local.api.read import MATCH, NOT_OLDER, check_not_newer, parse_number, parse_revision, pieces_of, too_old
 from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.selection import Selection
+from phalanx.local.api.shared_text import Shared
 from phalanx.local.api.table import TableMaker, check_include
 from phalanx.local.api.view import api_version, encode, partial, revision_of, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
@@ -67,26 +67,6 @@ def options_of(request: Request, current: int) -> Options:
     return Options(since, bookmarks, send_initial and bookmarks, min(seconds, LONGEST))
 
 
-class Shared:
-    """Encoded text that several watchers need within a short time. Bounded in bytes, oldest out first."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._texts: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-
-    def get(self, key: tuple[object, ...]) -> bytes | None:
-        return self._texts.get(key)
-
-    def keep(self, key: tuple[object, ...], text: bytes) -> bytes:
-        self._texts[key] = text
-        self._size += len(text)
-        while self._size > self._limit:
-            _, dropped = self._texts.popitem(last=False)
-            self._size -= len(dropped)
-        return text
-
-
 _EVENTS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
 _HEADS = {event: b'{"type":"%s","object":' % event.encode() for event in _EVENTS}
 
@@ -114,7 +94,8 @@ class Mark:
     initial_end: bool = False
 
 
-Steps = AsyncGenerator[Present | Mark | Sequence[Change], None]
+Step = Present | Mark | Sequence[Change]
+Steps = AsyncGenerator[Step, None]
 
 
 class WatchHandler:
@@ -209,6 +190,7 @@ class _Follow:
     async def pairs(self, steps: Steps) -> AsyncGenerator[list[tuple[str, bytes]], None]:
         async with aclosing(steps):
             async for step in steps:
+                step = await self._converted(step)
                 if isinstance(step, Mark):
                     found = [("BOOKMARK", self._bookmark(step))]
                 else:
@@ -219,6 +201,11 @@ class _Follow:
     async def lines(self, steps: Steps) -> AsyncGenerator[bytes, None]:
         async with aclosing(steps):
             async for step in steps:
+                try:
+                    step = await self._converted(step)
+                except ApiProblem as problem:  # of a conversion webhook: nothing that comes after it could be shown
+                    yield error_line(problem)
+                    return
                 if isinstance(step, Mark):
                     text = line("BOOKMARK", self._bookmark(step))
                 elif isinstance(step, Present):
@@ -227,6 +214,14 @@ class _Follow:
                     text = self._batch(step)
                 if text:
                     yield text
+
+    async def _converted(self, step: Step) -> Step:
+        kind, version = self._request.kind, self._request.version.name
+        if kind.convert is None or isinstance(step, Mark) or self._form.shape == "metadata":
+            return step
+        if isinstance(step, Present):
+            return replace(step, entries=await self._ctx.conversions.entries(kind, version, step.entries))
+        return await self._ctx.conversions.changes(kind, version, step)
 
     def _seen(self, step: Present | Sequence[Change]) -> Iterator[tuple[str, bytes]]:
         """Events and stored values this client may see."""

@@ -168,24 +168,26 @@ class Webhooks:
             if response.get("patchType") != "JSONPatch":
                 raise ValueError(f"patchType is {response.get('patchType')!r}, not JSONPatch")
             operations = msgspec.json.decode(base64.b64decode(patch))
-            self._apply(about, version, operations)
+            await self._apply(about, version, operations)
         except (ValueError, binascii.Error, msgspec.DecodeError, ApiProblem) as problem:
             self._failed(hook, f"the patch cannot be applied: {problem}")
             return False
         return True
 
-    def _apply(self, about: Admitted, version: Version, operations: Any) -> None:
+    async def _apply(self, about: Admitted, version: Version, operations: Any) -> None:
         assert about.new is not None
         kind = about.request.kind
         before: Json = about.new["metadata"]
-        shown = decode(encode(about.new)) if about.own else object_in(kind, version, encode(about.new))
+        shown = decode(encode(about.new)) if about.own else await self._seen(about, version, about.new)
         patched = json_patch(shown, operations)
         if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
             raise ValueError("what it leaves is not an object with metadata")
         schema = body_schema(*about.own) if about.own else version.schema
         assert schema is not None  # every kind of a subresource has one
         conform(patched, schema)
-        if version.to_storage is not None and not about.own:
+        if kind.convert is not None and not about.own:
+            patched = await self._ctx.conversions.object(kind, kind.storage_version, patched)
+        elif version.to_storage is not None and not about.own:
             patched = version.to_storage(patched)
         patched["apiVersion"], patched["kind"] = about.new["apiVersion"], about.new["kind"]
         metadata = patched["metadata"]
@@ -206,7 +208,7 @@ class Webhooks:
         review = {
             "kind": "AdmissionReview",
             "apiVersion": "admission.k8s.io/v1",
-            "request": _question(about, version, uid),
+            "request": _question(about, version, uid, await self._both(about, version)),
         }
         try:
             caller = self._caller(hook, target_of(hook.body.get("clientConfig") or {}, self._store))
@@ -219,6 +221,19 @@ class Webhooks:
         if not response.get("allowed"):
             raise _denied(hook.name, response.get("status"))
         return response
+
+    async def _both(self, about: Admitted, version: Version) -> tuple[Json | None, Json | None]:
+        """The new and the old object as a webhook that wants this version sees them."""
+        if about.own:
+            return about.new, about.old
+        found = [None if obj is None else await self._seen(about, version, obj) for obj in (about.new, about.old)]
+        return found[0], found[1]
+
+    async def _seen(self, about: Admitted, version: Version, obj: Json) -> Json:
+        kind = about.request.kind
+        if kind.convert is not None:
+            obj = await self._ctx.conversions.object(kind, version.name, obj)
+        return object_in(kind, version, encode(obj))
 
     def _caller(self, hook: Hook, target: Target) -> Caller:
         caller = self._callers.get(hook.key)
@@ -282,12 +297,9 @@ def _resource(pattern: str, kind: Kind, subresource: str) -> bool:
     return below == "*" or (bool(subresource) and below == subresource)
 
 
-def _question(about: Admitted, version: Version, uid: str) -> Json:
+def _question(about: Admitted, version: Version, uid: str, objects: tuple[Json | None, Json | None]) -> Json:
     request = about.request
     kind = request.kind
-
-    def seen(obj: Json | None) -> Json | None:
-        return obj if obj is None or about.own else object_in(kind, version, encode(obj))
 
     def names(of: Version) -> tuple[Json, Json]:
         shared = {"group": kind.group, "version": of.name}
@@ -313,8 +325,8 @@ def _question(about: Admitted, version: Version, uid: str) -> Json:
         "name": about.name,
         "operation": about.operation,
         "userInfo": user,
-        "object": seen(about.new),
-        "oldObject": seen(about.old),
+        "object": objects[0],
+        "oldObject": objects[1],
         "dryRun": about.dry_run,
         "options": {"kind": options, "apiVersion": api_version("meta.k8s.io", "v1")},
     }

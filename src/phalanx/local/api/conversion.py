@@ -1,0 +1,148 @@
+"""Custom resources in several versions: the webhook of their definition turns objects of one into another.
+
+Only kinds whose definition says `strategy: Webhook` come here. Values of the store go through this before anything
+looks at them in another version than they are stored in; everything behind it is as for any other kind. Names and
+identity of objects never come from the webhook: of the metadata only labels and annotations are its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from phalanx.base.errors import InternalError
+from phalanx.base.ids import new_uid
+from phalanx.local.api.shared_text import Shared
+from phalanx.local.api.view import api_version, decode, encode
+from phalanx.local.api.webhook_calls import Caller, CallFailed, target_of
+from phalanx.local.store.contract import Change, Entry, StoreProtocol
+from phalanx.model.kinds import Json, Kind
+
+TIMEOUT = 30  # seconds, as in kube-apiserver
+AT_ONCE = 500  # objects in one question
+KEPT_BYTES = 16 << 20
+_SPOKEN = ("v1", "v1beta1")
+
+
+class Conversions:
+    def __init__(self, store: StoreProtocol, rng: Any) -> None:
+        self._store, self._rng = store, rng
+        self._callers: dict[str, Caller] = {}  # by kind
+        self._kept = Shared(KEPT_BYTES)  # what several readers and watchers ask for is asked once
+
+    def close(self) -> None:
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()
+
+    async def entries(self, kind: Kind, version: str, entries: Sequence[Entry]) -> list[Entry]:
+        """The same entries with values of a version. Raises ApiProblem."""
+        values = await self.values(kind, version, [entry.value for entry in entries])
+        return [entry._replace(value=value) for entry, value in zip(entries, values, strict=True)]
+
+    async def changes(self, kind: Kind, version: str, changes: Sequence[Change]) -> list[Change]:
+        now = await self.entries(kind, version, [change.entry for change in changes])
+        before = iter(await self.entries(kind, version, [c.previous for c in changes if c.previous is not None]))
+        return [
+            change._replace(entry=entry, previous=next(before) if change.previous is not None else None)
+            for change, entry in zip(changes, now, strict=True)
+        ]
+
+    async def values(self, kind: Kind, version: str, values: Sequence[bytes]) -> list[bytes]:
+        found = list(values)
+        asked: list[tuple[int, tuple[object, ...], Json]] = []
+        wanted = api_version(kind.group, version)
+        for at, value in enumerate(values):
+            obj: Json = decode(value)
+            if obj.get("apiVersion") == wanted:
+                continue
+            metadata = obj["metadata"]
+            key: tuple[object, ...] = (
+                kind.key,
+                str(kind.convert),
+                wanted,
+                metadata.get("uid"),
+                metadata.get("resourceVersion"),
+            )
+            known = self._kept.get(key) if metadata.get("resourceVersion") else None
+            if known is None:
+                asked.append((at, key, obj))
+            else:
+                found[at] = known
+        for start in range(0, len(asked), AT_ONCE):
+            piece = asked[start : start + AT_ONCE]
+            answers = await self._ask(kind, wanted, [obj for _, _, obj in piece])
+            for (at, key, _), answer in zip(piece, answers, strict=True):
+                found[at] = self._kept.keep(key, encode(answer))
+        return found
+
+    async def object(self, kind: Kind, version: str, obj: Json) -> Json:
+        """An object that is on its way, in another version. Raises ApiProblem."""
+        wanted = api_version(kind.group, version)
+        if obj.get("apiVersion") == wanted:
+            return obj
+        (answer,) = await self._ask(kind, wanted, [obj])
+        return answer
+
+    async def _ask(self, kind: Kind, wanted: str, objects: list[Json]) -> list[Json]:
+        assert kind.convert is not None
+        uid = new_uid(self._rng)
+        spoken = next((v for v in _SPOKEN if v in (kind.convert.get("conversionReviewVersions") or _SPOKEN)), "v1")
+        review = {
+            "kind": "ConversionReview",
+            "apiVersion": f"apiextensions.k8s.io/{spoken}",
+            "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
+        }
+        try:
+            target = target_of(kind.convert.get("clientConfig") or {}, self._store)
+            caller = self._callers.get(kind.key)
+            if caller is None or caller.target != target:
+                if caller is not None:
+                    caller.close()
+                caller = self._callers[kind.key] = Caller(target)
+            answers = _answers(await caller.call(encode(review), TIMEOUT), uid)
+            if len(answers) != len(objects):
+                raise CallFailed(f"it returned {len(answers)} objects, expected {len(objects)}")
+            return [_restored(old, new, wanted) for old, new in zip(objects, answers, strict=True)]
+        except CallFailed as problem:
+            source = objects[0].get("apiVersion")
+            raise InternalError(f"conversion webhook for {source}, Kind={kind.kind} failed: {problem}") from None
+
+
+def _answers(body: bytes, uid: str) -> list[Any]:
+    try:
+        review = msgspec.json.decode(body)
+    except msgspec.DecodeError as problem:
+        raise CallFailed(f"its answer is not JSON: {problem}") from None
+    response = review.get("response") if isinstance(review, dict) else None
+    if not isinstance(response, dict):
+        raise CallFailed("its answer has no response")
+    if response.get("uid") != uid:
+        raise CallFailed(f'expected response.uid="{uid}", got "{response.get("uid")}"')
+    result: Any = response.get("result") or {}
+    if result.get("status") != "Success":
+        raise CallFailed(str(result.get("message") or f"response.result.status was '{result.get('status') or ''}'"))
+    converted: Any = response.get("convertedObjects") or []
+    return list(converted)
+
+
+def _restored(old: Json, new: Any, wanted: str) -> Json:
+    """What it may not change is as it was; what it got wrong is said."""
+    if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
+        raise CallFailed("it returned something that is not an object with metadata")
+    if new.get("apiVersion") != wanted or new.get("kind") != old.get("kind"):
+        raise CallFailed(
+            f"it returned {new.get('apiVersion')}, Kind={new.get('kind')}, expected {wanted}, Kind={old.get('kind')}"
+        )
+    metadata, given = dict(old["metadata"]), new["metadata"]
+    for field in ("name", "namespace", "uid"):
+        if (given.get(field) or "") != (metadata.get(field) or ""):
+            raise CallFailed(f"it changed metadata.{field} of {metadata.get('name')}, which must stay as it is")
+    for field in ("labels", "annotations"):
+        metadata.pop(field, None)
+        if given.get(field):
+            metadata[field] = given[field]
+    rest = {key: value for key, value in new.items() if key not in ("apiVersion", "kind", "metadata")}
+    return {"apiVersion": wanted, "kind": old["kind"], "metadata": metadata, **rest}
