@@ -76,6 +76,23 @@ def test_what_is_limited_must_be_said(space: Space) -> None:
     )
 
 
+def test_what_a_pod_asks_for_as_a_whole_counts_in_place_of_its_containers(space: Space) -> None:
+    space.quota({"requests.cpu": "3", "limits.memory": "2Gi"})
+    space.used({"requests.cpu": "0", "limits.memory": "0"})
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
+    spec = {
+        "containers": [container, {"name": "d", "image": "i"}],
+        "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "2", "memory": "1Gi"}},
+    }
+    pods = f"{space.base}/pods"
+    made = space.cluster.ask("POST", pods, {"metadata": {"name": "a"}, "spec": spec})
+    assert made.code == 201, made.body
+    space.used({"requests.cpu": "2", "limits.memory": "1Gi"})
+    refused = space.cluster.ask("POST", pods, {"metadata": {"name": "b"}, "spec": spec})
+    assert refused.code == 403
+    assert "requested: requests.cpu=2, used: requests.cpu=2, limited: requests.cpu=3" in refused.json["message"]
+
+
 def test_a_pod_that_ended_takes_nothing_but_its_place_in_the_count(space: Space) -> None:
     space.quota({"pods": "1", "count/pods": "2"})
     assert space.pod("a").code == 201

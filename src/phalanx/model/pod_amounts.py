@@ -50,15 +50,21 @@ def raise_to(total: dict[str, N], least: Mapping[str, N]) -> None:
 
 
 def pod_amounts(spec: Json, field: str) -> Amounts:
-    """`requests` or `limits` of a pod, and the overhead."""
+    """`requests` or `limits` of a pod, and the overhead. What is said at pod level stands for what containers say."""
     total = effective(
         (amounts(container, field) for container in spec.get("containers") or ()),
         ((each.get("restartPolicy") == "Always", amounts(each, field)) for each in spec.get("initContainers") or ()),
     )
+    total |= {name: amount for name, amount in amounts(spec, field).items() if of_whole_pod(name)}
     for name, text in (spec.get("overhead") or {}).items():
         if field == "requests" or name in total:
             total[name] = total.get(name, 0) + nanos(text)
     return total
+
+
+def of_whole_pod(resource: str) -> bool:
+    """Resources that can be asked for at pod level."""
+    return resource in ("cpu", "memory") or resource.startswith("hugepages-")
 
 
 def amounts(container: Json, field: str) -> Amounts:

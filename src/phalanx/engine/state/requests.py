@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import Container, Resources
-from phalanx.model.pod_amounts import effective, raise_to
+from phalanx.model.pod_amounts import effective, of_whole_pod, raise_to
 from phalanx.model.quantity import milli, units
 
 CPU = "cpu"
@@ -145,5 +145,5 @@ def _pod_level(pod: Pod, held: Given | None) -> dict[str, float]:
         ways = [*held[2]] if held[0] else [level, *held[2]]
     found: dict[str, float] = {}
     for way in ways:
-        raise_to(found, {n: v for n, v in _amounts(way).items() if n in (CPU, MEMORY) or n.startswith("hugepages-")})
+        raise_to(found, {n: v for n, v in _amounts(way).items() if of_whole_pod(n)})
     return found

@@ -17,7 +17,7 @@ from phalanx.local.api.problems import forbidden
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import Key
 from phalanx.model.kinds import Json, Kind
-from phalanx.model.pod_amounts import Amounts, pod_amounts
+from phalanx.model.pod_amounts import Amounts, amounts, of_whole_pod, pod_amounts
 from phalanx.model.quantity import canonical, nanos
 
 TABLE = "resourcequotas"
@@ -155,6 +155,9 @@ class Quotas:
         """Where cpu or memory is limited every container must say what it takes."""
         if kind.storage_key != "pods" or before is not None:
             return
+        spec = new["spec"]
+        if any(of_whole_pod(name) for part in ("requests", "limits") for name in amounts(spec, part)):
+            return  # said for the pod as a whole
         missing: list[str] = []
         for resource in sorted(quota.hard):
             part, _, plain = resource.rpartition(".")
@@ -162,11 +165,13 @@ class Quotas:
                 part, plain = "requests", resource
             if part not in ("requests", "limits") or plain not in _COMPUTE:
                 continue
-            names = [
-                str(container.get("name"))
-                for container in new["spec"].get("containers") or ()
-                if plain not in ((container.get("resources") or {}).get(part) or {})
-            ]
+            names = sorted(
+                {
+                    str(container.get("name"))
+                    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+                    if plain not in ((container.get("resources") or {}).get(part) or {})
+                }
+            )
             if names:
                 missing.append(f"{resource} for: {','.join(names)}")
         if missing:
