@@ -350,3 +350,16 @@ def test_conditions_that_nobody_evaluates_are_told(hooks: Hooks) -> None:
     told = hooks.cluster.ask("PUT", hooks.made[0], body).headers["warning"]
     assert "webhooks[0].matchConditions are kept, but CEL is not evaluated here: hook.example.com is called" in told
     assert hooks.create("a").json["metadata"]["labels"] == {"by": "hook"}
+
+
+def test_who_takes_the_finalizers_of_a_namespace_away_is_told_to_webhooks(hooks: Hooks) -> None:
+    rules = on("UPDATE", resources=["namespaces/finalize"])
+    path = hooks.add(lambda request: {"allowed": False}, kind="validating", rules=rules)
+    place = f"/api/v1/namespaces/{hooks.namespace}"
+    body = hooks.cluster.get(place)
+    refused = hooks.cluster.ask("PUT", f"{place}/finalize", {**body, "spec": {"finalizers": ["example.com/mine"]}})
+    assert refused.code == 400 and 'webhook "hook.example.com" denied the request' in refused.json["message"]
+    (asked,) = hooks.endpoint.of(path)
+    assert (asked["subResource"], asked["kind"]["kind"], asked["operation"]) == ("finalize", "Namespace", "UPDATE")
+    assert asked["object"]["spec"] == {"finalizers": ["example.com/mine"]}
+    assert hooks.cluster.get(place)["spec"] == body["spec"]

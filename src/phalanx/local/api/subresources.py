@@ -19,6 +19,7 @@ from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import api_version, decode, encode
+from phalanx.local.api.webhooks import Admitted
 from phalanx.local.api.writable import released
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.builtin import body_schema
@@ -182,7 +183,11 @@ class Subresources:
         spec = {key: value for key, value in (old.get("spec") or {}).items() if key != "finalizers"}
         if wanted:
             spec["finalizers"] = wanted
-        new = {**old, "spec": spec, "metadata": dict(old["metadata"])}
+        new: Json = {**old, "spec": spec, "metadata": dict(old["metadata"])}
+        if self._hooked:
+            about = Admitted(request, "UPDATE", new, old, options.dry_run)
+            new = await changes.webhooks.mutate(about)
+            await changes.webhooks.validate(about)
         if new == old and not released(new, old):
             return old, entry
         if options.dry_run:
