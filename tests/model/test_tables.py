@@ -20,6 +20,7 @@ _VIEWS = {
     objects.Service: "core/v1.Service",
     objects.PersistentVolume: "core/v1.PersistentVolume",
     objects.PersistentVolumeClaim: "core/v1.PersistentVolumeClaim",
+    objects.ReplicationController: "core/v1.ReplicationController",
     objects.ReplicaSet: "apps/v1.ReplicaSet",
     objects.StatefulSet: "apps/v1.StatefulSet",
     objects.PodDisruptionBudget: "policy/v1.PodDisruptionBudget",

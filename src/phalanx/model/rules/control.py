@@ -135,7 +135,11 @@ def api_service(gates: Gates) -> Rules:
     def first_status(obj: Json) -> Json:
         if (obj.get("spec") or {}).get("service"):
             return {}  # nobody forwards to it, so nobody knows
-        condition = {"type": "Available", "status": "True", "lastTransitionTime": obj["metadata"]["creationTimestamp"]}
+        condition = {
+            "type": "Available",
+            "status": "True",
+            "lastTransitionTime": obj["metadata"].get("creationTimestamp"),
+        }
         return {"conditions": [{**condition, "reason": "Local", "message": "Local APIServices are always available"}]}
 
     return assemble(

@@ -38,12 +38,12 @@ def _resize_only(new: Json, old: Json) -> Json:
 def note_allocated(new: Json, old: Json) -> None:
     """Kubelets write into every status what a container was given; simulated ones, to save room, only once somebody
     may have asked for something else, and by then the pod no longer says what that was. Here it still does."""
-    if all(_resources(new.get("spec") or {}, place) == _resources(old["spec"], place) for place in _PLACES):
+    if all(_resources(new.get("spec") or {}, place) == _resources(old.get("spec") or {}, place) for place in _PLACES):
         return
     status: Json = old.get("status") or {}
     changed = {}
     for place, statuses in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
-        asked = {one["name"]: one.get("resources") or {} for one in old["spec"].get(place) or ()}
+        asked = {one.get("name"): one.get("resources") or {} for one in (old.get("spec") or {}).get(place) or ()}
         if status.get(statuses):
             changed[statuses] = [_allocated(one, asked.get(one.get("name")) or {}) for one in status[statuses]]
     new["status"] = {**status, **changed}
