@@ -9,15 +9,22 @@ import pytest
 from walkthrough import matches, parse, play
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(page.name for page in DOCS.glob("*.md") if "\n```sh\nphalanx up" in page.read_text())
 
 
 @pytest.mark.slow
 @pytest.mark.kubectl
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
-@pytest.mark.parametrize("name", ["walkthrough-kep-4671.md", "walkthrough-kep-6012.md", "troubleshooting.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_every_command_prints_what_the_document_says(name: str) -> None:
     problems = play(DOCS / name)
     assert not problems, "\n\n".join(problems)
+
+
+def test_every_page_that_shows_a_dialogue_is_played() -> None:
+    shown = {page.name for page in DOCS.glob("*.md") if "\n```console\n" in page.read_text()}
+    assert shown - set(PAGES) == {"index.md"}  # `make up`, which the README's test types
+    assert len(PAGES) >= 4
 
 
 def test_a_document_that_lies_is_caught() -> None:

@@ -3,7 +3,7 @@
 A line that starts with `$ ` is a command; a here-document belongs to it. What follows, up to the next command, is what
 the command prints. `<WORD>` stands for something that differs from run to run (`<PODS>` for several, with commas), a
 line `...` for any lines; runs of blanks count as one. The command that starts the cluster is in the one `sh` block and
-runs beside the others.
+runs beside the others. A `yaml` block that begins with the comment `# NAME.yaml` is that file.
 
     python tests/why/walkthrough.py docs/walkthrough-kep-4671.md    # prints what really comes out
 """
@@ -34,17 +34,24 @@ class Step:
 class Walk:
     start: str
     steps: list[Step]
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def parse(text: str) -> Walk:
     start, steps = "", []
-    fence = until = ""
+    files: dict[str, str] = {}
+    fence = until = file = ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
             fence = "" if fence else line[3:].strip()
-            until = ""
+            until = file = ""
         elif fence == "sh":
             start += line + "\n"
+        elif fence == "yaml":
+            named = re.fullmatch(r"# (\S+\.yaml)", line)
+            file = named[1] if named else file
+            if file:
+                files[file] = files.get(file, "") + line + "\n"
         elif fence == "console":
             if until:
                 steps[-1].command += "\n" + line
@@ -55,7 +62,7 @@ def parse(text: str) -> Walk:
                 until = here[1] if here else ""
             else:
                 steps[-1].expected.append(line)
-    return Walk(start.strip(), steps)
+    return Walk(start.strip(), steps, files)
 
 
 def matches(expected: list[str], printed: list[str]) -> bool:
@@ -121,6 +128,8 @@ def play(document: Path, *, start: str = "", until: str = "", show: bool = False
     problems = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(Path(__file__).parents[2] / "examples")
+        for name, text in walk.files.items():
+            (Path(folder) / name).write_text(text)
         shell = Shell(Path(folder))
         cluster = shell.background(walk.start)
         try:
