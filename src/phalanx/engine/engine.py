@@ -26,6 +26,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 
+BINDS = 2  # that cost one step of work
 POD = 3  # steps of work that a single pod costs
 
 _WAKE_OF_KIND = {
@@ -190,10 +191,10 @@ class Engine(Scheduler):
         queue.flush(self.cluster.now)
         self._say_again()
         self.groups.settle()
-        if self.life.holding:
-            self.binding.poll()
+        turns = self.binding.poll() if self.life.holding else 0
         searches = self.searches
         searches.sweep()
+        searches.spent = turns // BINDS
         alone = searches.alone
         turn = alone or queue.put_aside_first()
         for _ in range(limit):

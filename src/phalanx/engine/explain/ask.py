@@ -33,6 +33,7 @@ from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.placement.sentences import amount_word, domain_word
 from phalanx.engine.scheduling.answers import Placed, Refused, Tree
+from phalanx.engine.scheduling.lifecycle import TURN
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.scheduling.stories import Note
@@ -123,7 +124,7 @@ class _Asked:
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
         held = self._engine.life.holding.get(record.key)
-        more = f", waiting for {held.stage} plugins" if held is not None else ""
+        more = f", waiting for {held.stage} plugins" if held is not None and held.stage != TURN else ""
         return Why(
             kind="Pod",
             namespace=record.namespace,

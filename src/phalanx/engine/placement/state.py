@@ -99,6 +99,7 @@ class State:
     def base(self, shape: int) -> Ints:
         """(N,) slots before this search placed anything: what is too few here is too few for ever."""
         if shape not in self._base:
+            worked(1 + self.problem.node_count // 1_000)
             self._base[shape] = base_slots(self.problem, self.problem.shapes[shape])
         return self._base[shape]
 
@@ -185,12 +186,15 @@ class State:
         self, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int]
     ) -> dict[int, tuple[Ints, Ints]] | None:
         bounds = []
+        some = np.zeros(len(nodes), dtype=bool)
         for shape in shapes:
             worked(1 + len(nodes) // 250)
-            bounds.append(self.slots(shape, nodes))
-        if any(int(b.sum()) < counts[s] for b, s in zip(bounds, shapes, strict=True)):
-            return None
-        useful = np.flatnonzero(np.any(bounds, axis=0))
+            bound = self.slots(shape, nodes)
+            if int(bound.sum()) < counts[shape]:
+                return None
+            bounds.append(bound)
+            some |= bound > 0
+        useful = np.flatnonzero(some)
         if len(useful) > CHOOSY:
             few = self._shortlist(shapes, nodes, counts, bounds)
             found = self._pack_on(few, shapes, nodes, counts, bounds) if len(few) <= CHOOSY else None
@@ -215,7 +219,10 @@ class State:
         self, useful: Ints, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int], bounds: list[Ints]
     ) -> dict[int, tuple[Ints, Ints]] | None:
         nodes = nodes[useful]
-        items = [self._item(s, counts[s], nodes, b[useful], shapes) for s, b in zip(shapes, bounds, strict=True)]
+        items = []
+        for shape, bound in zip(shapes, bounds, strict=True):
+            worked(1 + len(nodes) // 1_000)
+            items.append(self._item(shape, counts[shape], nodes, bound[useful], shapes))
         free = self.free[:, nodes]
         demand = sum((item.request * item.count for item in items), np.zeros(free.shape[0]))
         if (demand > free.sum(axis=1)).any():
@@ -223,7 +230,11 @@ class State:
         placed = self._pack(make_area(free, self.kinds, self.rank[nodes]), items)
         if placed is None:
             return None
-        return {s: _sparse(nodes, placed[i]) for i, s in enumerate(shapes)}
+        found = {}
+        for row, shape in zip(placed, shapes, strict=True):
+            worked(1 + len(nodes) // 1_000)
+            found[shape] = _sparse(nodes, row)
+        return found
 
     def _pack(self, area: Area, items: list[Item]) -> Ints | None:
         """The best packing where all of them can be looked at, a good one elsewhere. None is no proof."""
@@ -389,6 +400,7 @@ class State:
 
     def _sit(self, seat: Seat) -> None:
         for shape, (nodes, counts) in seat.placed.items():
+            worked()
             self.free[:, nodes] -= self.problem.shapes[shape].request[:, None] * counts
         self.seats[id(seat.leaf)] = seat
 

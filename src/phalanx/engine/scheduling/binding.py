@@ -6,7 +6,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Code, Emit, Status
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile
-from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.scheduling.lifecycle import TURN, Lifecycle, OnHold
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.pods import Pods
@@ -14,6 +15,9 @@ from phalanx.engine.scheduling.reservations import ask, reserve
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.state.records import PodRecord
+
+PRE_BIND = "preBind"
+NO_LONGER_WHOLE = "others of its gang are gone or could not be bound: whoever has no Bind yet is tried again with them"
 
 
 class Binding:
@@ -38,31 +42,38 @@ class Binding:
     def commit(self, root: Root, record: PodRecord, row: int) -> None:
         """Assume a pod on a row and set its binding in motion; one that is refused is back in the queue, and told."""
         profile = self._cluster.profiles[record.scheduler_name]
-        self._life.assume(root, record, row)
+        self._life.assume(root, ((record, row),))
         status: Status | None = None
         if profile.reserve or profile.permit or profile.pre_bind:
             status = reserve(self._cluster, record, row)
             if status is None:
-                status = self._advance(root, record, row, "permit", 0.0)
+                status = self._advance(root, record, "permit", 0.0)
         else:
             status = self._bind(profile, record)
         if status is not None:
             self.refuse(root, record, status)
 
-    def advance(self, root: Root, record: PodRecord, row: int) -> Status | None:
-        """PreBind and Bind of a pod that is reserved and permitted; a Status if a plugin refused."""
-        return self._advance(root, record, row, "preBind", 0.0)
+    def together(self, root: Root, seats: Assignment) -> None:
+        """PreBind and Bind of a gang that is assumed, reserved and permitted. Of a large one so many go at once, the
+        others in the next steps: everybody has a node already, and Binds are answered one by one anyway."""
+        most = self._cluster.settings.search_slice or len(seats)
+        for record, _ in seats[:most]:
+            status = self._advance(root, record, PRE_BIND, 0.0)
+            if status is not None:
+                self.refuse(root, record, status)
+        for record, _ in seats[most:]:
+            self._life.line_up(root, record)
 
-    def _advance(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> Status | None:
+    def _advance(self, root: Root, record: PodRecord, stage: str, deadline: float) -> Status | None:
         """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
-        profile, now = self._cluster.profiles[record.scheduler_name], self._cluster.now
+        profile, now, row = self._cluster.profiles[record.scheduler_name], self._cluster.now, record.row
         if stage == "permit":
             for plugin in profile.permit:
                 status = ask(plugin, plugin.permit, record, row)
                 if status is None:
                     continue
                 if status.code is Code.WAIT:
-                    self._life.hold(root, record, row, "permit", deadline or now + (status.timeout or 900.0))
+                    self._life.hold(root, record, "permit", deadline or now + (status.timeout or 900.0))
                     return None
                 return status
             deadline = 0.0
@@ -71,7 +82,7 @@ class Binding:
             if status is None:
                 continue
             if status.code is Code.WAIT:
-                self._life.hold(root, record, row, "preBind", deadline or now + (status.timeout or 600.0))
+                self._life.hold(root, record, PRE_BIND, deadline or now + (status.timeout or 600.0))
                 return None
             return status
         return self._bind(profile, record)
@@ -88,18 +99,33 @@ class Binding:
                 return None
         return Status(Code.ERROR, ("no plugin of the profile binds pods",))
 
-    def poll(self) -> None:
-        """Ask again the plugins that said wait; give up on those that waited too long."""
+    def poll(self) -> int:
+        """Ask again the plugins that said wait, give up on those that waited too long, and go on with gangs that were
+        too large for one step. Answers how many of the latter had their turn."""
+        most, turns = self._cluster.settings.search_slice, 0
         for held in list(self._life.holding.values()):
-            if self._life.holding.get(held.record.key) is not held:
-                continue
-            if self._cluster.now >= held.deadline:
-                word = "permit" if held.stage == "permit" else "volumes to be ready"
-                status: Status | None = Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
-            else:
-                status = self._advance(held.root, held.record, held.row, held.stage, held.deadline)
-            if status is not None:
-                self.refuse(held.root, held.record, status)
+            if held.stage == TURN:
+                if turns >= most:
+                    continue
+                turns += 1
+            if self._life.holding.get(held.record.key) is held:
+                status = self._go_on(held)
+                if status is not None:
+                    self.refuse(held.root, held.record, status)
+        return turns
+
+    def _go_on(self, held: OnHold) -> Status | None:
+        record = held.record
+        if record.row < 0:
+            return Status(Code.UNSCHEDULABLE, (f"node {record.node_name} is gone",))
+        if held.stage == TURN:
+            if not self._members.whole(record):
+                return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
+            return self._advance(held.root, record, PRE_BIND, 0.0)
+        if self._cluster.now >= held.deadline:
+            word = "permit" if held.stage == "permit" else "volumes to be ready"
+            return Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
+        return self._advance(held.root, record, held.stage, held.deadline)
 
     def confirmed(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind."""

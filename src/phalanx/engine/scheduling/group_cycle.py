@@ -30,6 +30,8 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 
+SEATS = 2  # committed with one step of work
+
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
@@ -121,19 +123,16 @@ class GroupCycle:
     def _commit(self, root: Root, group: Group, placed: Placed) -> None:
         """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
         seats = placed.seats
+        self._searches.spent += len(seats) // SEATS
         self._lives.commit(root, len(seats))
-        for record, row in seats:
-            self._life.assume(root, record, row)
+        self._life.assume(root, seats)
         refused = ask_everybody(self._cluster, seats)
         if refused is not None:
             self._take_back(root, group, seats, *refused)
             return
         root.refusal = None
         self._commits.begin(group.key)
-        for record, row in seats:
-            status = self._binding.advance(root, record, row)
-            if status is not None:
-                self._binding.refuse(root, record, status)
+        self._binding.together(root, seats)
         assert placed.built is not None
         self._rest(root, placed.built, {group.key for group in placed.satisfied})
 

@@ -7,6 +7,7 @@ of a node are kept in step with the state. Who decides is elsewhere; what happen
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.engine.framework import ClusterChange, Wake
@@ -36,17 +37,18 @@ TRANSITIONS: dict[PodState, frozenset[PodState]] = {
 }
 
 
+TURN = "turn"  # the stage of a pod for which nobody is waited
+
 _ALLOWED = [sum(1 << after for after in TRANSITIONS[before]) for before in PodState]  # hashing an enum is slow
 
 
 @dataclass(slots=True)
 class OnHold:
-    """An assumed pod that is not bound yet because a plugin says wait."""
+    """An assumed pod that is not bound yet: a plugin says wait, or its gang is so large that its turn has not come."""
 
     root: Root
     record: PodRecord
-    row: int
-    stage: str  # "permit" or "preBind"
+    stage: str  # "permit", "preBind" or TURN
     deadline: float
 
 
@@ -70,7 +72,7 @@ class Lifecycle:
         self._evictions = evictions
         self._note, self._told = stories.note, stories.told  # most pods are bound at once and need no story
         self.records = state.records
-        self.holding: dict[str, OnHold] = {}  # pods that wait for Permit or PreBind
+        self.holding: dict[str, OnHold] = {}  # pods that wait for Permit, PreBind or their turn
         self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
         self.root_of: dict[str, Root] = {}  # pod key -> root, of assumed pods: to come back after a failure
         self.crowded: set[int] = set()  # rows that others filled or that shrank: over-commit there is not our doing
@@ -100,7 +102,7 @@ class Lifecycle:
             self._note(record.key, "found on", node)
         self._house(record)
         if self._members.claims(record):
-            self._members.placed(record)
+            self._members.found(record)
 
     def _house(self, record: PodRecord) -> None:
         """Count a bound pod on its node, now or when the node appears."""
@@ -115,27 +117,34 @@ class Lifecycle:
 
     # ---- to a node
 
-    def assume(self, root: Root, record: PodRecord, row: int) -> None:
-        """Count a pod on a node although the API server does not know yet."""
-        columns, nominations = self._columns, self._cluster.nominations
-        columns.place(record, row)
-        record.node_name = columns.names[row]
-        self._to(record, ASSUMED)
-        promised = nominations.clear(record)
-        if promised and promised != record.node_name:
-            self._queue.wake(ClusterChange(NOMINATION, columns.row_of.get(promised, -1), record))
-        self._waiting.placed(record.priority)
-        self._queue.wake(ClusterChange(PLACED, row, record))
-        self.root_of[record.key] = root
-        root.records.pop(record.key, None)
+    def assume(self, root: Root, seats: Sequence[tuple[PodRecord, int]]) -> None:
+        """Count pods on rows although the API server does not know yet: all of them, or nobody is."""
+        columns, nominations, queue = self._columns, self._cluster.nominations, self._queue
+        listens = queue.listens(PLACED)
+        for record, row in seats:
+            columns.place(record, row)
+            record.node_name = columns.names[row]
+            self._to(record, ASSUMED)
+            promised = nominations.clear(record)
+            if promised and promised != record.node_name:
+                queue.wake(ClusterChange(NOMINATION, columns.row_of.get(promised, -1), record))
+            self._waiting.placed(record.priority)
+            if listens:
+                queue.wake(ClusterChange(PLACED, row, record))
+            self.root_of[record.key] = root
+            root.records.pop(record.key, None)
         if not root.records:
             self._lives.leave(root)
-        self._members.placed(record)
+        self._members.assumed(seats)
 
-    def hold(self, root: Root, record: PodRecord, row: int, stage: str, deadline: float) -> None:
+    def hold(self, root: Root, record: PodRecord, stage: str, deadline: float) -> None:
         """A plugin says wait."""
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
-        self.holding[record.key] = OnHold(root, record, row, stage, deadline)
+        self.holding[record.key] = OnHold(root, record, stage, deadline)
+
+    def line_up(self, root: Root, record: PodRecord) -> None:
+        """Nobody has a say any more but whoever is asked before its Bind, and its Bind is decided in a later step."""
+        self.holding[record.key] = OnHold(root, record, TURN, 0.0)
 
     def binding(self, record: PodRecord, decision: int) -> None:
         """Nobody has a say any more: the Bind is decided."""

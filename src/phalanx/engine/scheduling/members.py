@@ -6,7 +6,7 @@ once is looked at once, and one that arrives pod by pod costs each pod a constan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,7 +184,7 @@ class Members:
         """The label that names its group changed: out of the old one."""
         if leaf is not None:
             self.commits.begin(leaf)
-        self._unlist(before, name)
+        self._unlist(before, (name,))
         self._mark((before,), helps=True)
 
     def _joined(self, key: PodKey, record: PodRecord, pod: Pod) -> None:
@@ -321,11 +321,22 @@ class Members:
             self.stumbled[leaf] = None
         self._mark((leaf,), helps=back)
 
-    def placed(self, record: PodRecord) -> None:
-        """A claimed pod is assumed or bound."""
-        leaf = self._leave(record)
-        if leaf is not None and record.assumed:
-            self.forest.assume(PodKey(record.namespace, record.name), record.node_name)
+    def assumed(self, seats: Iterable[tuple[PodRecord, int]]) -> None:
+        """Pods have nodes by our decision; those that are claimed wait no more."""
+        leaf_of, by_leaf = self.forest.leaf_of_pod, dict[GroupKey, list[PodRecord]]()
+        for record, _ in seats:
+            leaf = leaf_of(record.namespace, record.name)
+            if leaf is not None:
+                by_leaf.setdefault(leaf, []).append(record)
+        for leaf, records in by_leaf.items():
+            self._unlist(leaf, [record.key for record in records])
+            self.forest.assume_all(
+                leaf, {PodKey(record.namespace, record.name): record.node_name for record in records}
+            )
+
+    def found(self, record: PodRecord) -> None:
+        """A claimed pod is on a node that we did not choose."""
+        self._leave(record)
 
     def bound(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind."""
@@ -343,17 +354,22 @@ class Members:
         """The pod waits no more."""
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is not None:
-            self._unlist(leaf, record.key)
+            self._unlist(leaf, (record.key,))
         return leaf
 
-    def _unlist(self, leaf: GroupKey, name: str) -> None:
+    def _unlist(self, leaf: GroupKey, names: Collection[str]) -> None:
         for table in (self.waiting_pods, self.notes.arrived):
             pods = table.get(leaf)
-            if pods is not None and pods.pop(name, None) is not None and not pods:
+            if pods is None:
+                continue
+            for name in names:
+                pods.pop(name, None)
+            if not pods:
                 del table[leaf]
         root = self._lives.waiting(self.home.get(leaf, ""))
         if root is not None:
-            root.records.pop(name, None)
+            for name in names:
+                root.records.pop(name, None)
             if not root.records and root.place is not ATTEMPT:
                 self._lives.leave(root)
 
@@ -374,6 +390,14 @@ class Members:
             self._lives.settle(key, self.commits.state_of(group))
 
     # ---- questions
+
+    def whole(self, record: PodRecord) -> bool:
+        """Whether its group and those above it have their minimum by what is placed; True of a pod of no group."""
+        leaf = self.forest.leaf_of_pod(record.namespace, record.name)
+        if leaf is None:
+            return True
+        group = self.forest.group(leaf)
+        return group is not None and group.satisfied and all(above.satisfied for above in self.forest.above(leaf))
 
     def root_of(self, key: GroupKey) -> Root | None:
         """The root in which the pending pods of a group, or of those below it, are."""

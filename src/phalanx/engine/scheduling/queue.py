@@ -280,6 +280,11 @@ class Queue:
         times = [heap[0][0] for heap in (self._backoff, self._deadlines) if heap]
         return min(times) if times else None
 
+    def listens(self, kind: Wake) -> bool:
+        """Whether a change of that kind, which is not one of a row, can concern anybody."""
+        awake = not self._searching and not self._asleep[int(kind)]
+        return not awake or any(wakes & kind for wakes in self._gatekeepers.values())
+
     def wake(self, change: ClusterChange) -> None:
         """Something happened: rouse every sleeping bucket to which it can matter."""
         if self._searching:

@@ -96,8 +96,9 @@ def _each_pod_in_its_state(engine: Scheduler) -> None:
             assert record.bind, f"{record} is being bound by no decision"
         elif state is not PodState.BOUND:
             assert not record.bind, f"{record} is {state.name} with a Bind under way"
-        if key in life.holding:
-            assert state is PodState.ASSUMED and life.holding[key].record is record, f"{record} is held"
+        held = life.holding.get(key)
+        assert (held is not None) == (state is PodState.ASSUMED), f"{record} is {state.name}: who brings it on?"
+        assert held is None or held.record is record, f"{record} is not the one that is held"
     for key in (*life.holding, *life.root_of):
         assert key in engine.pods.records, f"{key} is gone, and kept"
     for name, pods in life.homeless.items():

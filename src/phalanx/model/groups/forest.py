@@ -6,7 +6,7 @@ and its faulty children, and only a change of such a yes or no climbs on. Never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -16,7 +16,6 @@ from phalanx.model.groups.group import (
     PREEMPT_LOWER,
     Group,
     GroupSpec,
-    MemberState,
     Templates,
     read_templates,
     spec_of_object,
@@ -108,10 +107,17 @@ class GroupForest:
     def assume(self, pod: PodKey, node: str) -> Heads:
         """This scheduler has placed the pod; the object does not say so yet."""
         leaf = self._leaf_of.get(pod)
-        if leaf is None:
-            return ()
-        self._roster.assumed[pod] = (MemberState.ASSUMED, node)
-        return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
+        return self.assume_all(leaf, {pod: node}) if leaf is not None else ()
+
+    def assume_all(self, leaf: GroupKey, nodes: Mapping[PodKey, str]) -> Heads:
+        """The same of some members of one leaf."""
+        group = self._groups[leaf]
+        alone = group.spec is None or group.spec.parent is None
+        was = (False, False) if alone else (group.ready, group.bad)
+        self._roster.assume(group, nodes)
+        if not alone:
+            self._climb(group, *was)
+        return self._heads(group)
 
     def confirm(self, pod: PodKey) -> Group | None:
         """The API server has acknowledged that placement. Answers the leaf if that is news."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.model.groups.group import (
@@ -50,6 +50,23 @@ class Roster:
         else:
             self._count(group, key, old, -1)
             self._count(group, key, member, +1)
+
+    def assume(self, group: Group, nodes: Mapping[PodKey, str]) -> None:
+        """This scheduler has placed members of a leaf; their objects do not say so yet."""
+        members, assumed, moved = group.members, self.assumed, 0
+        for key, node in nodes.items():
+            old = members[key]
+            assumed[key] = (ASSUMED, node)
+            if old.state is PENDING and not group.gated:  # nearly everybody: nothing is counted but the state
+                members[key] = Member(old.pod, ASSUMED, node)
+                moved += 1
+            else:
+                self.put(group, key, old.pod)
+        if moved:
+            group.counts[PENDING] -= moved
+            group.counts[ASSUMED] += moved
+            group.on_nodes += moved
+            self.changed[group.key] = None
 
     def confirm(self, group: Group, key: PodKey) -> bool:
         """Its bind is acknowledged: nothing that a tree counts changes. False: that was known."""
