@@ -5,6 +5,8 @@ And what is waited for is what is missing: not cpu where a label or the rack is 
 
 from __future__ import annotations
 
+import json
+
 from asked_engine import Asked, racks
 
 from phalanx.cli.asking import Paint
@@ -65,3 +67,16 @@ def test_a_pod_of_another_scheduler_names_it() -> None:
     text = render(run.why("PodGroup", "g"), Paint(on=False))
     assert "g-1 waits: for the scheduler volcano (spec.schedulerName), not for this one" in text
     assert "foreign" not in text
+
+
+def test_room_that_looks_free_and_is_kept_for_others_is_named() -> None:
+    spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}
+    to_come = json.dumps({"size": 3, "template": {"metadata": {}, "spec": spec}})
+    run = Asked().see(node("n").cpu("5"))
+    run.see(pod_group("a").gang(1).annotate("scheduling.phalanx.dev/pods-to-come", to_come))
+    run.see(pod("a-0").group("a").cpu("1")).step()
+    run.see(pod("b").cpu("1")).step()
+    assert run.placed == {"a-0": "n"}
+    assert run.why("Pod", "b").hints == ["room on n is kept for 2 pods to come of group a"]
+    run.see(pod_group("g").gang(1), pod("g-0").group("g").cpu("1")).step()
+    assert run.why("PodGroup", "g").hints == ["room on n is kept for 2 pods to come of group a"]

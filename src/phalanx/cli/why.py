@@ -133,7 +133,7 @@ def _queue(queue: QueuePlace) -> str:
         case "active":
             return f"number {queue.position} in line; {tries}"
         case "backoff":
-            return f"tried again at {queue.until} after an error; {tries}"
+            return f"backs off, tried again at {queue.until}; {tries}"
         case "waiting":
             waits = ", or ".join(queue.waits_for[:3]) or "a change"
             return f"asleep until {waits}; {tries}"

@@ -256,7 +256,8 @@ class Engine(Scheduler):
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.life.holding.values()]
-        times += [due for due in (self.queue.next_time(), self.reminders.next_time()) if due is not None]
+        ahead = (self.queue.next_time(), self.reminders.next_time(), self.groups.room.next_time())
+        times += [due for due in ahead if due is not None]
         return min(times) if times else None
 
     def validate(self) -> None:

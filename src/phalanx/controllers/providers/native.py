@@ -11,9 +11,8 @@ import json
 from phalanx.controllers.grouping.core import POD_GROUPS, Link
 from phalanx.controllers.grouping.demand import total
 from phalanx.controllers.providers.contract import Json, Replica, metadata_of
+from phalanx.model.groups import MIN_RESOURCES
 
-MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
-TO_COME = "scheduling.phalanx.dev/pods-to-come"
 # Of a template only what decides where its pods may go: annotations are short.
 _POD = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "priority")
 _CONTAINER = ("name", "resources", "ports", "restartPolicy")

@@ -118,7 +118,10 @@ class _Asked:
             preemption=self._preempting(f"pod/{record.key}"),
             relaxations=changes,
             pods=[PodLine(name, "pending", nominated=record.nominated, message=said)],
-            hints=hints.for_pod(self._groups.forest, record) if self._groups is not None else [],
+            hints=[
+                *(hints.for_pod(self._groups.forest, record) if self._groups is not None else ()),
+                *hints.kept(self._engine.nominations, record.priority, [record.key]),
+            ],
         )
 
     def _placed(self, record: PodRecord) -> Why:
@@ -257,7 +260,10 @@ class _Asked:
             preemption=self._preempting(root_key(head)),
             relaxations=changes,
             pods=pods_of(groups, key, self._engine.pods.records),
-            hints=hints.for_group(groups.forest, key, self._engine.pods.records.values()),
+            hints=[
+                *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
+                *(hints.kept(self._engine.nominations, root.priority, root.records) if root is not None else ()),
+            ],
         )
 
     def _try(self, tree: Tree) -> tuple[Verdict, list[Relaxation]]:

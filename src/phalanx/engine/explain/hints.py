@@ -1,9 +1,10 @@
-"""Mistakes that look like waiting: members that name no group, or one in another namespace. Only reads."""
+"""What is easily overlooked: members without a group or in another namespace, room kept for others. Only reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, PodKey
 
@@ -42,6 +43,25 @@ def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
     ][:1]
 
 
+def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[str]:
+    """For pods of that priority which wait: nodes look free that are promised to others."""
+    mine = set(own)
+    nodes: dict[str, dict[str, None]] = {}  # for whom -> where
+    counts: dict[str, int] = {}
+    for node, record in nominations.all():
+        if record.key in mine or record.priority < priority or record.row >= 0:
+            continue
+        group, _, number = record.name.rpartition("/")  # names of pods have no slash: a promise to one that is to come
+        whom = f"to come of group {group}" if number and group else "with a nominated node"
+        nodes.setdefault(whom, {})[node] = None
+        counts[whom] = counts.get(whom, 0) + 1
+    found = []
+    for whom, where in sorted(nodes.items()):
+        names = _few(sorted(where))
+        found.append(f"room on {names} is kept for {counts[whom]} pod{'s' * (counts[whom] > 1)} {whom}")
+    return found[:MOST_NAMED]
+
+
 def _alike(record: PodRecord, group: Group, forest: GroupForest) -> bool:
     """Named after the group, or with all labels of one of its members."""
     if forest.leaf_of(PodKey(record.namespace, record.name)) is not None:
@@ -62,5 +82,8 @@ def _join(key: GroupKey) -> str:
 
 
 def _named(pods: Iterable[PodKey]) -> str:
-    names = sorted(pod.name for pod in pods)
+    return _few(sorted(pod.name for pod in pods))
+
+
+def _few(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

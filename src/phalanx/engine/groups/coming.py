@@ -7,20 +7,17 @@ pods that exist are bound. So no first pod starts where the others can never fol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import msgspec
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import KNOWN, Group, GroupKey
+from phalanx.model.groups import KNOWN, Group, GroupKey, announced
 from phalanx.model.objects import Pod
 
-TO_COME = "scheduling.phalanx.dev/pods-to-come"
-MOST = 10_000  # pods of one group
+ToCome = tuple[GroupKey, PodRecord, int]  # a pod that an attempt placed beside those it was about: its group, it, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +34,8 @@ class Coming:
     beside: tuple[Group, ...] = ()  # groups of others that have started and are not complete
 
 
-@lru_cache(maxsize=1024)  # replicas repeat each other's words
-def _parsed(text: str) -> tuple[int, Pod] | None:
-    """Nothing where the words make no sense: the group is then placed as it is."""
-    try:
-        found = json.loads(text)
-        size, template = int(found["size"]), msgspec.convert(found["template"], Pod)
-    except (ValueError, TypeError, KeyError, msgspec.ValidationError):
-        return None
-    return (size, template) if 0 < size <= MOST else None
-
-
 def said(group: Group) -> tuple[int, Pod] | None:
-    text = group.source.metadata.annotations.get(TO_COME) if group.source is not None else None
-    return _parsed(text) if text else None
+    return announced(group.source)
 
 
 def whole_of(state: ClusterState, group: Group) -> Whole | None:
@@ -76,14 +61,14 @@ def whole_of(state: ClusterState, group: Group) -> Whole | None:
 
 
 def coming(state: ClusterState, leaves: Iterable[Group], others: Iterable[Group], priority: int) -> Coming | None:
-    """What an attempt of these leaves has to place besides their pods; None: nothing."""
+    """What an attempt of these leaves has to place besides their pods; None: nothing. `others` have begun."""
     wholes = {leaf.key: whole for leaf in leaves if (whole := whole_of(state, leaf)) is not None}
     if not wholes:
         return None
     beside = []
     for other in others:
         # Who is less important has to take what is left.
-        if other.key in wholes or not other.placed or other.spec is None or (other.spec.priority or 0) < priority:
+        if other.key in wholes or other.spec is None or (other.spec.priority or 0) < priority:
             continue
         whole = whole_of(state, other)
         if whole is not None:

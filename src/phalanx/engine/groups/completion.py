@@ -17,10 +17,9 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.words import UNSCHEDULABLE
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.requests import amount, pod_request
-from phalanx.model.groups import Group
+from phalanx.model.groups import MIN_RESOURCES, Group
 from phalanx.model.groups.group import PLACED
 
-MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
 Amounts = dict[str, float]  # by resource: milli cpu, else whole units
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from phalanx.engine.groups import words
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.coming import ToCome
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.explain import explain
@@ -102,3 +103,11 @@ def satisfied_by(built: Built, seats: Assignment) -> list[Group]:
 
 def _minimum(group: Group) -> int:
     return group.spec.minimum if group.spec is not None else 1
+
+
+def to_come(built: Built, seats: Assignment, mine: Iterable[str]) -> list[ToCome]:
+    """Of the places found for a whole those of other pods than these, by key: of pods that do not exist yet, and of
+    those that others lack."""
+    own = set(mine)
+    groups = {record.key: built.group_of[leaf].key for leaf, records in built.pending.items() for record in records}
+    return [(groups[record.key], record, row) for record, row in seats if record.key not in own]

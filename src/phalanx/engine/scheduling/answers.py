@@ -13,6 +13,7 @@ from phalanx.engine.framework import Code, Emit, Status, Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.coming import ToCome
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import SearchOutcome
 from phalanx.engine.preemption.catalogue import Unit
@@ -83,6 +84,7 @@ class Placed:
     seats: Assignment
     built: Built | None = None  # of groups
     satisfied: Sequence[Group] = ()  # groups that have their minimum then
+    to_come: Sequence[ToCome] = ()  # where those go that are not bound yet: their room is kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +95,7 @@ class PlacedAfter:
     units: Sequence[Unit]
     seats: Assignment
     plan: Planned | Candidate  # with its cost
+    to_come: Sequence[ToCome] = ()  # as in Placed
 
     @property
     def victims(self) -> list[PodRecord]:

@@ -23,7 +23,7 @@ from phalanx.engine.groups import coming, completion, words
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
 from phalanx.engine.groups.finding import Found, NotFound, find
-from phalanx.engine.groups.outcomes import counter
+from phalanx.engine.groups.outcomes import counter, to_come
 from phalanx.engine.groups.points import Points
 from phalanx.engine.groups.trial import Assignment, fits_still
 from phalanx.engine.scheduling.answers import (
@@ -236,7 +236,7 @@ class Attempts:
         if not any(coming.said(leaf) for leaf in mine):
             return None
         own = {leaf.key for leaf in mine}
-        others = [leaf for leaf in self._leaves(tree) if leaf.key not in own]
+        others = [leaf for leaf in self._begun(tree) if leaf.key not in own]
         found = coming.coming(state, mine, others, tree.priority)
         if found is None:
             return None
@@ -263,19 +263,23 @@ class Attempts:
             seats = [(record, row) for record, row in found.seats if record.key in mine]
             satisfied = {id(built.part_of[g.key]) for part, g in whole.group_of.items() if part in found.satisfied
                          if g.key in built.part_of}  # fmt: skip
-            return self._allowed(built, replace(found, seats=seats, satisfied=satisfied), points)
+            answer = self._allowed(built, replace(found, seats=seats, satisfied=satisfied), points)
+            if isinstance(answer, Placed):
+                return replace(answer, to_come=to_come(whole, found.seats, mine))
+            return answer
         if tree.group.placed or tree.group.composite or isinstance(found, Status):
             return self._place(tree, built, points)  # it runs already: whoever can, follows
         return Refused(Cause.WHOLE, words.whole(tree.group, len(next(iter(whole.pending.values())))), built=built)
 
-    def _leaves(self, tree: Tree) -> Iterator[Group]:
+    def _begun(self, tree: Tree) -> Iterator[Group]:
+        """Groups that have started and say that more of them is to come."""
         forests = {id(forest): forest for forest in (self._cluster.forest, tree.forest)}.values()
-        return (leaf for forest in forests for key in forest.roots() for leaf in forest.leaves(key))
+        return (leaf for forest in forests for leaf in forest.begun())
 
     def _in_vain(self, tree: Tree, built: Built) -> str | None:
         if not completion.wanted(tree.group) or coming.said(tree.group) is not None:
             return None
-        return completion.in_vain(self._cluster.columns, tree.group, self._leaves(tree), built)
+        return completion.in_vain(self._cluster.columns, tree.group, self._begun(tree), built)
 
     def _make_room(self, tree: Tree, built: Built, refused: Refused, points: Points | None) -> PlacedAfter | Refused:
         if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
@@ -298,7 +302,7 @@ class Attempts:
             return refused
         mine = {record.key for record in tree.records}
         seats = [(record, row) for record, row in found.seats if record.key in mine]
-        return PlacedAfter(refused, found.units, seats, found.answer)
+        return PlacedAfter(refused, found.units, seats, found.answer, to_come(built, list(found.seats), mine))
 
     # ---- with the gates before and the reservations after, for questions
 

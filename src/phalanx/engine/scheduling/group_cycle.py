@@ -22,6 +22,7 @@ from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue import Bucket, Queue
 from phalanx.engine.scheduling.reservations import ask_everybody
+from phalanx.engine.scheduling.room_to_come import RoomToCome
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.searches import Searches
@@ -55,6 +56,7 @@ class GroupCycle:
         searches: Searches,
         preemption: GroupPreemption,
         evictions: Evictions,
+        room: RoomToCome,
         waiting: Waiting,
         status: PodStatus,
         emit: Emit,
@@ -70,6 +72,7 @@ class GroupCycle:
         self._searches = searches
         self._preemption = preemption
         self._evictions = evictions
+        self._room = room
         self._waiting = waiting
         self._status = status
         self._emit = emit
@@ -101,6 +104,7 @@ class GroupCycle:
             self._commit(root, group, answer)
         elif isinstance(answer, PlacedAfter):
             self._preemption.carry_out(root, tree, answer)
+            self._room.keep(answer.to_come, self._room.beginning(group))
             self._refuse(root, group, answer.refused)
         elif answer.cause is Cause.WHOLE or answer.again:
             # Room for the whole may come from anywhere: no event tells it, so it is tried again.
@@ -113,10 +117,16 @@ class GroupCycle:
         else:
             if answer.releases:
                 self._commits.release(group, root.key)
-            for record in root.records.values() if answer.gives_up else ():
-                if record.nominated:
-                    self._status.nominate(record, "")  # no plan, no promises: others may have the room
+            if answer.gives_up:
+                self._give_up(root, group)
             self._refuse(root, group, answer)
+
+    def _give_up(self, root: Root, group: Group) -> None:
+        """No plan, no promises: others may have the room."""
+        for record in root.records.values():
+            if record.nominated:
+                self._status.nominate(record, "")
+        self._room.follow(leaf.key for leaf in self._members.forest.leaves(group.key))
 
     # ---- success
 
@@ -125,6 +135,7 @@ class GroupCycle:
         seats = placed.seats
         self._searches.spent += len(seats) // SEATS
         self._lives.commit(root, len(seats))
+        beginning = self._room.beginning(group) if placed.to_come else frozenset()
         self._life.assume(root, seats)
         refused = ask_everybody(self._cluster, seats)
         if refused is not None:
@@ -132,6 +143,7 @@ class GroupCycle:
             return
         root.refusal = None
         self._commits.begin(group.key)
+        self._room.keep(placed.to_come, beginning)
         self._binding.together(root, seats)
         assert placed.built is not None
         self._rest(root, placed.built, {group.key for group in placed.satisfied})

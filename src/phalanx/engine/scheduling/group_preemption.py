@@ -221,6 +221,8 @@ class GroupPreemption:
 
     def _elsewhere(self, tree: Tree, answer: PlacedAfter) -> PlacedAfter | None:
         """Somebody took a little of the room that the plan counts on: as many members, seated anew."""
+        if answer.to_come:
+            return None  # what is not there yet needs a place as well
         state = self.cluster
         try:
             built = build(state, tree.group, tree.pending, state.settings.search_budget // HURRY, tree.priority)

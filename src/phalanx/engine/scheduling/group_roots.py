@@ -9,6 +9,7 @@ from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.group_cycle import GroupCycle
 from phalanx.engine.scheduling.members import Members, Notes, root_key
 from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.room_to_come import RoomToCome
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Place, Root, RootState
 from phalanx.engine.state.records import PodRecord
@@ -28,6 +29,7 @@ class Groups:
         evictions: Evictions,
         lives: RootLives,
         admission: Admission,
+        room: RoomToCome,
         cycle: GroupCycle,
     ) -> None:
         self.cluster = state
@@ -36,6 +38,7 @@ class Groups:
         self._evictions = evictions
         self.lives = lives
         self._admission = admission
+        self.room = room
         self._cycle = cycle
         self.forest = state.forest
         self.conditions = members.conditions
@@ -88,9 +91,11 @@ class Groups:
 
     def settle(self) -> None:
         """Before roots are popped: act on what was noted since the last time."""
+        self.room.expire()
         if not self.busy:
             return
         notes = self.members.take()
+        self.room.follow(notes.dirty)
         newcomers: Newcomers = {}
         for key, helps in self._rehome_all(notes, newcomers).items():
             root = self.lives.waiting(key)

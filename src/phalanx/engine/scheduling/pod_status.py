@@ -46,8 +46,9 @@ class PodStatus:
         old = self._cluster.nominations.clear(record)
         if node:
             self._cluster.nominations.set(record, node)
-        self._stories.note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
-        self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
+        if record.key in self._cluster.records:  # a pod to come has no object to write to
+            self._stories.note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
+            self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
         if old:
             self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(old, -1), record))
 

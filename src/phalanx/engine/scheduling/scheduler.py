@@ -33,6 +33,7 @@ from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue, by_priority
 from phalanx.engine.scheduling.reminders import Reminders
+from phalanx.engine.scheduling.room_to_come import RoomToCome
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
 from phalanx.engine.scheduling.searches import Searches
@@ -88,6 +89,7 @@ class Scheduler:
         self.pod_cycle = PodCycle(
             state, queue, lives, self.attempts, self.binding, self.preemption, self.evictions, waiting, status, emit
         )
+        room = RoomToCome(state, queue, members)
         group_cycle = GroupCycle(
             state,
             queue,
@@ -99,12 +101,13 @@ class Scheduler:
             self.searches,
             self.group_preemption,
             self.evictions,
+            room,
             waiting,
             status,
             emit,
         )
         admission = Admission(members, self.pods, status, lives)
-        self.groups = Groups(state, queue, members, self.evictions, lives, admission, group_cycle)
+        self.groups = Groups(state, queue, members, self.evictions, lives, admission, room, group_cycle)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")

@@ -176,11 +176,12 @@ class Searches:
         if isinstance(answer, Refused):
             return answer  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
         nodes = self._cluster.columns.nodes
-        if not all(_same(search.nodes[row], nodes[row]) for _, row in answer.seats):
+        seats = [*answer.seats, *((record, row) for _, record, row in answer.to_come)]
+        if not all(_same(search.nodes[row], nodes[row]) for _, row in seats):
             return None
         if isinstance(answer, Placed):
-            return answer if self._attempts.fits(answer.seats, answer.built) else None
-        return self._preemption.stands(tree, answer, lambda: self._attempts.fits(answer.seats, answer.refused.built))
+            return answer if self._attempts.fits(seats, answer.built) else None
+        return self._preemption.stands(tree, answer, lambda: self._attempts.fits(seats, answer.refused.built))
 
     # ---- what happens meanwhile
 

@@ -120,7 +120,11 @@ def _no_overcommit(engine: Scheduler) -> None:
 
 def _nominations(engine: Scheduler) -> None:
     promised = {record.key: node for node, record in engine.nominations.all()}
+    engine.groups.room.validate()
+    to_come = {id(record) for record in engine.groups.room.promises}
     for node, record in engine.nominations.all():
+        if id(record) in to_come:
+            continue
         assert engine.pods.records.get(record.key) is record, f"{record} was promised {node} and is gone"
         assert record.state is PodState.PENDING, f"{record} has a node, and the promise of {node}"
     for key, record in engine.pods.records.items():

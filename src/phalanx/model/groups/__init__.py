@@ -19,6 +19,7 @@ from phalanx.model.groups.keys import (
     pod_key,
     successor,
 )
+from phalanx.model.groups.to_come import MIN_RESOURCES, TO_COME, announced
 
 __all__ = [
     "AFTER_GROUP",
@@ -26,11 +27,13 @@ __all__ = [
     "COMPOSITE",
     "GROUP_LABEL",
     "KNOWN",
+    "MIN_RESOURCES",
     "ON_NODE",
     "PLACED",
     "POD_GROUP",
     "PREFERRED_TOPOLOGY",
     "RUN",
+    "TO_COME",
     "WORKLOAD",
     "Group",
     "GroupForest",
@@ -43,6 +46,7 @@ __all__ = [
     "Quorum",
     "Resolution",
     "Shortage",
+    "announced",
     "group_of",
     "implicit_key",
     "pod_key",

@@ -31,6 +31,7 @@ from phalanx.model.groups.keys import (
     pod_key,
 )
 from phalanx.model.groups.roster import Roster
+from phalanx.model.groups.to_come import expected
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 
@@ -54,6 +55,8 @@ class GroupForest:
         self._groups: dict[GroupKey, Group] = {}
         self._workloads: dict[tuple[str, str], tuple[Workload, Templates]] = {}
         self._of_workload: dict[tuple[str, str], dict[GroupKey, None]] = {}  # groups that refer to a Workload
+        self._expected: dict[GroupKey, int] = {}  # groups that say how many pods they will have
+        self._begun: dict[GroupKey, None] = {}  # those of them of which some are placed, and not all
         self._roster = Roster(ours)
         self._leaf_of = self._roster.leaf_of
 
@@ -160,6 +163,10 @@ class GroupForest:
     def take_changed(self) -> dict[GroupKey, None]:
         """Leaves that count otherwise than when this was last asked."""
         return self._roster.take_changed()
+
+    def begun(self) -> list[Group]:
+        """Groups of which pods are placed and others are still to come, as their objects say; by key."""
+        return [self._groups[key] for key in sorted(self._begun)]
 
     def leaf_templates(self, namespace: str, name: str) -> list[str]:
         """Names of the templates of a Workload that pods are in groups of."""
@@ -310,6 +317,7 @@ class GroupForest:
         old = group.spec
         before = self._heads(group)
         group.source = source
+        self._expect(group)
         if old == spec:
             return before
         if not group.composite:
@@ -320,6 +328,7 @@ class GroupForest:
         group.spec = spec
         if key.kind == WORKLOAD and spec is not None and (old is None or old.uid != spec.uid):
             self._roster.recount(group)
+            self._expect(group)
         self._index_workload(key, old, spec)
         if parent_before != parent_after:
             if parent_before is not None:
@@ -334,6 +343,21 @@ class GroupForest:
         heads = _union(before, self._heads(group))
         self._prune(group)
         return heads
+
+    def _expect(self, group: Group) -> None:
+        size = expected(group.source)
+        if size:
+            self._expected[group.key] = size
+        elif self._expected.pop(group.key, None) is None:
+            return
+        self._begin(group)
+
+    def _begin(self, group: Group) -> None:
+        """Whether it has begun and is not complete, after either may have changed."""
+        if 0 < group.placed < self._expected.get(group.key, 0):
+            self._begun[group.key] = None
+        else:
+            self._begun.pop(group.key, None)
 
     def _gate(self, spec: GroupSpec) -> GroupSpec:
         if not self._topology and (spec.topology_key or spec.preferred_key):
@@ -468,6 +492,8 @@ class GroupForest:
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
         self._roster.put(group, key, pod)
+        if leaf in self._expected:
+            self._begin(group)
         if not alone:
             self._climb(group, *was)
         return self._heads(group)
@@ -479,6 +505,8 @@ class GroupForest:
         group = self._groups[leaf]
         was = (group.ready, group.bad)
         self._roster.remove(group, key)
+        if leaf in self._expected:
+            self._begin(group)
         self._climb(group, *was)
         heads = self._heads(group)
         if leaf.kind == WORKLOAD and not group.members:

@@ -32,9 +32,10 @@ from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_wo
 from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
 from phalanx.controllers.providers.contract import Part, Replica
-from phalanx.controllers.providers.native import MIN_RESOURCES, TO_COME, min_resources, to_come
+from phalanx.controllers.providers.native import min_resources, to_come
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
+from phalanx.model.groups import MIN_RESOURCES, TO_COME
 
 TEMPLATE = "replica"
 

@@ -1,0 +1,198 @@
+"""Room that is kept for pods to come: a replica whose leader has started has it when its workers come (LeaderReady).
+
+The attempt that starts the first pod has a place for every pod of the whole. Those of pods that do not exist yet are
+promised like nominations: kept against pods of equal and lower priority, taken by more important ones. A pod that comes
+takes over a promise. None outlives the first pod, nor `KEPT_FOR`: whoever never comes keeps nobody away for ever. Never
+decides where a pod goes; a new process, which knows of no promises, makes them anew before it tries anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.groups.coming import ToCome, coming, said
+from phalanx.engine.groups.finding import Found, find
+from phalanx.engine.groups.outcomes import to_come
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.roots import RootState
+from phalanx.engine.state.records import PodRecord, PodState
+from phalanx.model.groups import Group, GroupKey
+
+KEPT_FOR = 600.0  # seconds since the first pod was started
+
+
+@dataclass(slots=True)
+class Kept:
+    until: float
+    promises: list[PodRecord] = field(default_factory=list)  # of pods to come; one that lost its node is not nominated
+    heirs: dict[str, None] = field(default_factory=dict)  # keys of pods that came and were given a promise
+
+
+class RoomToCome:
+    def __init__(self, state: ClusterState, queue: Queue, members: Members) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._members = members
+        self.kept: dict[GroupKey, Kept] = {}  # who is due next first
+        self._over: dict[GroupKey, None] = {}  # groups that had their time
+        self._fresh = True  # nobody has looked yet what was there before this process
+
+    # ---- promising
+
+    def beginning(self, group: Group) -> frozenset[GroupKey]:
+        """The leaves of a tree of which nothing runs yet: asked before an answer is acted on."""
+        return frozenset(leaf.key for leaf in self._members.forest.leaves(group.key) if not leaf.placed)
+
+    def keep(self, seats: Iterable[ToCome], beginning: frozenset[GroupKey]) -> None:
+        """An answer is acted on: these places, and no others, are for pods to come of these groups."""
+        groups: dict[GroupKey, dict[str, tuple[PodRecord, str]]] = {}
+        for key, record, row in seats:
+            groups.setdefault(key, {})[record.key] = (record, self._cluster.columns.names[row])
+        for key, places in groups.items():
+            group = self._members.forest.group(key)
+            if group is not None and key not in self._over and self._begun(group):
+                self._promise(key, places, key in beginning)
+
+    def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool) -> None:
+        nominations, records = self._cluster.nominations, self._cluster.records
+        until = self._cluster.now + KEPT_FOR
+        kept = self.kept.setdefault(key, Kept(until))
+        if begins:  # for the first time, or now that room was made for it
+            self.kept[key] = self.kept.pop(key)
+            kept.until = until
+        before = {record.key: record for record in kept.promises}
+        kept.promises = []
+        for name, (record, node) in places.items():
+            if name in records:
+                if name in kept.heirs and records[name].state is PodState.PENDING:
+                    nominations.set(records[name], node)  # moved, so that all have a place
+                continue
+            promise = before.pop(name, None)
+            if promise is None:
+                promise = record
+                self._cluster.shapes.keep(record.shape)
+            if promise.nominated != node:
+                nominations.set(promise, node)
+            kept.promises.append(promise)
+        for record in before.values():
+            self._withdraw(record)
+
+    def _begun(self, group: Group) -> bool:
+        """Its first pod has a node, or was promised one that others are leaving."""
+        waiting = self._members.waiting_pods.get(group.key, {})
+        return group.placed > 0 or any(record.nominated for record in waiting.values())
+
+    # ---- what happens to groups
+
+    def follow(self, leaves: Iterable[GroupKey]) -> None:
+        """Before roots are tried: pods came or went, groups changed."""
+        if self._fresh:
+            self._fresh = False
+            for group in self._members.forest.begun():
+                self._remember(group)
+        if self.kept or self._over:
+            for key in leaves:
+                self._follow(key)
+
+    def _follow(self, key: GroupKey) -> None:
+        kept, group = self.kept.get(key), self._members.forest.group(key)
+        whole = said(group) if group is not None else None
+        if group is None or whole is None or not self._begun(group):
+            self._over.pop(key, None)
+            self._release(key)
+            return
+        if kept is None:
+            return
+        waiting = self._members.waiting_pods.get(key, {})
+        for record in sorted(waiting.values(), key=lambda each: each.key):
+            if kept.promises and not record.nominated and record.key not in kept.heirs:
+                self._inherit(kept, record)
+        while kept.promises and len(kept.promises) > whole[0] - group.present:
+            self._withdraw(kept.promises.pop())
+        if not kept.promises and not any(key in waiting for key in kept.heirs):
+            del self.kept[key]  # all that was to come is there
+
+    def _inherit(self, kept: Kept, record: PodRecord) -> None:
+        """Those who come are like those who were expected: each takes the last promise there is."""
+        promise = kept.promises.pop()
+        node = promise.nominated
+        self._cluster.nominations.clear(promise)
+        self._cluster.shapes.drop(promise.shape)
+        kept.heirs[record.key] = None
+        if node:
+            self._cluster.nominations.set(record, node)
+
+    def _remember(self, group: Group) -> None:
+        """It began before this process did: promises are not written down, so they are made anew."""
+        forest, state = self._members.forest, self._cluster
+        top = forest.root_of(group.key)
+        head = forest.group(top) if top is not None else None
+        if top is None or head is None or group.key in self.kept:
+            return
+        priority = forest.priority(top)
+        whole = coming(state, forest.leaves(top), (), priority)
+        if whole is None:
+            return
+        try:
+            built = build(state, head, self._members.waiting_pods, state.settings.search_budget, priority, whole)
+            found = find(state, head, built)
+        except (PluginFailure, Unplaceable):
+            return  # its workers are told when they come
+        if isinstance(found, Found):
+            self.keep(to_come(built, found.seats, ()), frozenset())
+
+    # ---- letting go
+
+    def expire(self) -> None:
+        """Whoever has not come by now takes his chances like everybody else."""
+        for key in [key for key, kept in self.kept.items() if kept.until <= self._cluster.now]:
+            self._over[key] = None
+            self._release(key)
+
+    def next_time(self) -> float | None:
+        """When `expire` will have something to do."""
+        return next((kept.until for kept in self.kept.values()), None)
+
+    def _release(self, key: GroupKey) -> None:
+        kept = self.kept.pop(key, None)
+        if kept is None:
+            return
+        for record in kept.promises:
+            self._withdraw(record)
+        root = self._members.root_of(key)
+        if root is not None and root.state is RootState.EVICTING:
+            return  # what its pods were promised belongs to a plan now
+        for name in kept.heirs:
+            heir = self._cluster.records.get(name)
+            if heir is not None and heir.state is PodState.PENDING and heir.nominated:
+                self._free(heir)
+
+    def _withdraw(self, promise: PodRecord) -> None:
+        self._free(promise)
+        self._cluster.shapes.drop(promise.shape)
+
+    def _free(self, record: PodRecord) -> None:
+        node = self._cluster.nominations.clear(record)
+        if node:
+            self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(node, -1), record))
+
+    def validate(self) -> None:
+        times = [kept.until for kept in self.kept.values()]
+        assert times == sorted(times), "promises of pods to come are not in the order of their ends"
+        for key, kept in self.kept.items():
+            group = self._members.forest.group(key)
+            if key in self._members.notes.dirty or group is None:
+                continue  # looked at before the next attempt
+            assert self._begun(group), f"room is kept for {key}, which has not begun"
+            whole = said(group)
+            assert whole is not None and group.present + len(kept.promises) <= whole[0], f"{key} has too many promises"
+
+    @property
+    def promises(self) -> list[PodRecord]:
+        return [record for kept in self.kept.values() for record in kept.promises]
