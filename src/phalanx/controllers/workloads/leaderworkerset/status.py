@@ -42,12 +42,19 @@ def status_of(
     else:
         stories = ["Progressing"]
     conditions = conditions_of(lws)
+    # Upstream leaves the words of before on a condition that is no longer true: here it says what is the case instead.
+    instead = {
+        "Available": f"{sum(state.ready for state in wanted)} of {allowed.replicas} replicas are ready",
+        "Progressing": "All replicas are ready",
+        "UpdateInProgress": "No rolling upgrade is in progress",
+    }
     for type_, (reason, message) in _STORIES.items():
         known = any(entry["type"] == type_ for entry in conditions)
         if type_ in stories:
             set_condition(conditions, type_, "True", reason, message, clock, observedGeneration=generation)
         elif known:
-            set_condition(conditions, type_, "False", reason, message, clock, observedGeneration=generation)
+            reason = _STORIES[stories[0]][0]
+            set_condition(conditions, type_, "False", reason, instead[type_], clock, observedGeneration=generation)
     if scheduling is not None:
         set_condition(conditions, SCHEDULING_READY, *scheduling, clock, observedGeneration=generation)
     name = lws["metadata"]["name"]
