@@ -15,6 +15,7 @@ from typing import NamedTuple
 from phalanx.base.informer import Change
 from phalanx.controllers.beside.linking import (
     Abilities,
+    Priority,
     asks,
     fit_labels,
     link_of,
@@ -24,7 +25,7 @@ from phalanx.controllers.beside.linking import (
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import LABEL, SUBDOMAIN
-from phalanx.controllers.grouping.priorities import value_of
+from phalanx.controllers.grouping.priorities import policy_of, value_of
 from phalanx.controllers.grouping.succession import with_successor
 from phalanx.controllers.runtime.cache import Cache, Handler, Key
 from phalanx.controllers.runtime.groups import Groups, of_namesake
@@ -224,7 +225,20 @@ class Directory:
             return []
         scheduler = scheduler_for(found.owner, self.scheduler)
         early = self._lags(found, namespace)
-        return pod_patch(pod, found.link, self.abilities, scheduler, after=self.going(found), early=early)
+        after, priority = self.going(found), self._kept_priority(pod, found, namespace)
+        return pod_patch(pod, found.link, self.abilities, scheduler, after=after, early=early, priority=priority)
+
+    def _kept_priority(self, pod: PodView, member: Member, namespace: str) -> Priority | None:
+        """Pods of a gang have its priority. Another one that was asked for since holds when no pod is in the gang any
+        more, as locally; else the first pod of a roll-out would wait for ever."""
+        group = self._groups.pod_groups.get(namespace, member.link.pod_group) if member.link.pod_group else None
+        if group is None or deleting(group) or "gang" not in group["spec"]["schedulingPolicy"]:
+            return None
+        theirs = str(group["spec"].get("priorityClassName") or "")
+        value = int(group["spec"].get("priority") or 0)
+        if pod.spec.priority_class_name == theirs or value_of(theirs, self._classes) != value:
+            return None
+        return Priority(theirs, value, policy_of(theirs, self._classes))
 
     def early(self, pod: PodView) -> bool:
         """Whether a pod is there before its group asks for as many as its workload has by now."""

@@ -83,14 +83,30 @@ class Abilities(NamedTuple):
     workload_ref: bool = False  # Kubernetes 1.35
 
 
+class Priority(NamedTuple):
+    """As it stands in a pod: the API server compares the number and the policy with what the class says."""
+
+    class_name: str
+    value: int
+    policy: str
+
+
 def pod_patch(
-    pod: PodView, link: Link, abilities: Abilities, scheduler: str = "", *, after: str = "", early: bool = False
+    pod: PodView,
+    link: Link,
+    abilities: Abilities,
+    scheduler: str = "",
+    *,
+    after: str = "",
+    early: bool = False,
+    priority: Priority | None = None,
 ) -> list[Json]:
     """JSON patch of a pod that is being created. What the pod's author said stays.
 
     after: uid of a group of the wanted name that is on its way out. The pod waits for the next one; it is linked by
     label, since the field would keep the old one from going.
     early: the group does not ask for this many pods yet. The pod is gated until it does.
+    priority: of the gang, where the pod's template asks for another by now.
     """
     if pod.linked or pod.spec.node_name:
         return []
@@ -111,6 +127,17 @@ def pod_patch(
         patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
     if patch and scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER) and scheduler != DEFAULT_SCHEDULER:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
+    return [*patch, *_with_priority(pod, priority)] if patch and priority is not None else patch
+
+
+def _with_priority(pod: PodView, priority: Priority) -> list[Json]:
+    patch: list[Json] = []
+    if priority.class_name:
+        patch.append({"op": "add", "path": "/spec/priorityClassName", "value": priority.class_name})
+    elif pod.spec.priority_class_name:
+        patch.append({"op": "remove", "path": "/spec/priorityClassName"})
+    patch.append({"op": "add", "path": "/spec/priority", "value": priority.value})
+    patch.append({"op": "add", "path": "/spec/preemptionPolicy", "value": priority.policy})
     return patch
 
 

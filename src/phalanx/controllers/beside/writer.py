@@ -16,7 +16,7 @@ from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
 from phalanx.controllers.beside.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused
-from phalanx.controllers.grouping.priorities import value_of
+from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches
 from phalanx.controllers.runtime.groups import Groups, of_namesake
@@ -133,7 +133,7 @@ class ClusterWriter:
             raise HandsOff(f"{known['kind']} {meta['name']}")
         if deleting(known):
             return _State.LEAVING
-        found = difference(known, wanted)
+        found = difference(known, wanted, default_class(self._classes))
         if found is Difference.COUNTS:
             try:
                 body = with_counts_of(known, wanted)

@@ -31,21 +31,24 @@ def as_v1beta1(workload: Json) -> Json:
     return {**workload, "apiVersion": WORKLOADS.api_version, "spec": spec}
 
 
-def difference(known: Json, wanted: Json) -> Difference:
+def difference(known: Json, wanted: Json, default_class: str | None = None) -> Difference:
+    """default_class: the PriorityClass of objects that name none; None: whichever they have is taken for it."""
     here, there = as_v1beta1(known)["spec"], as_v1beta1(wanted)["spec"]
-    return _of_specs(here, there, defaulted=known["kind"] != "Workload")
+    return _of_specs(here, there, default_class, defaulted=known["kind"] != "Workload")
 
 
-def _of_specs(known: Json, wanted: Json, *, defaulted: bool) -> Difference:
+def _of_specs(known: Json, wanted: Json, default_class: str | None, *, defaulted: bool) -> Difference:
     worst = Difference.NONE
     for key in sorted({*known, *wanted}):
         here, there = known.get(key), wanted.get(key)
         if key in _TEMPLATES:
-            found = _of_templates(here or [], there or [])
+            found = _of_templates(here or [], there or [], default_class)
         elif key == "schedulingPolicy":
             found = _of_policies(here or {}, there or {})
         elif key in _IGNORED_WHEN_UNSET and there is None:
-            continue
+            if key != "priorityClassName" or default_class is None or here in (None, "", default_class):
+                continue
+            found = Difference.SHAPE  # its author no longer asks for that class
         else:
             if defaulted and there is None:
                 there = _DEFAULTED.get(key)
@@ -54,12 +57,12 @@ def _of_specs(known: Json, wanted: Json, *, defaulted: bool) -> Difference:
     return worst
 
 
-def _of_templates(known: list[Json], wanted: list[Json]) -> Difference:
+def _of_templates(known: list[Json], wanted: list[Json], default_class: str | None) -> Difference:
     here = {template["name"]: template for template in known}
     there = {template["name"]: template for template in wanted}
     if here.keys() != there.keys():
         return Difference.SHAPE
-    found = [_of_specs(here[name], there[name], defaulted=False) for name in there]
+    found = [_of_specs(here[name], there[name], default_class, defaulted=False) for name in there]
     return max(found, key=lambda d: d.value, default=Difference.NONE)
 
 

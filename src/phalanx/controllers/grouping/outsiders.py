@@ -1,6 +1,7 @@
 """A gang whose workload has pods outside of it: made while the API had no groups, they run on and never join.
 
 A gang that waits for them would wait for ever. It asks for the rest, and for all again as soon as they are replaced.
+Nor is one waited for that has succeeded and that nothing takes the place of.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.runtime.pods import active
+from phalanx.model.groups.keys import COMPLETED_IN
 
 
 class Gang(NamedTuple):
     """Who should be in a group."""
 
     everybody: int  # pods that are wanted at the same time
-    pods: list[Json]  # those that are there and have not ended
+    pods: list[Json]  # those that are there
 
 
 def without_outsiders(grouping: Grouping, everybody: int, pods: Iterable[Json]) -> Grouping:
@@ -36,7 +39,7 @@ def _without(group: Json, who: Gang | None) -> Json:
     gang = group["spec"]["schedulingPolicy"].get("gang")
     if who is None or gang is None:
         return group
-    outside = sum(outside_of(pod, group["metadata"]["name"]) for pod in who.pods)
+    outside = sum(stands(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods)
     most = max(1, who.everybody - outside)
     if not outside or int(gang["minCount"]) <= most:
         return group
@@ -46,3 +49,8 @@ def _without(group: Json, who: Gang | None) -> Json:
 
 def outside_of(pod: Json, name: str) -> bool:
     return bool(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName", "") != name)
+
+
+def stands(pod: Json) -> bool:
+    """It runs or waits, or it has done its part."""
+    return active(pod) or COMPLETED_IN in (pod["metadata"].get("annotations") or {})

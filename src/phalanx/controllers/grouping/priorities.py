@@ -9,7 +9,26 @@ from phalanx.controllers.grouping.core import Json
 
 def value_of(name: str, classes: Iterable[Json]) -> int | None:
     """Of a class, or what pods without one get; None: there is no such class."""
+    found = _class_of(name, classes)
+    if found is None:
+        return None if name else 0
+    return int(found.get("value") or 0)
+
+
+def policy_of(name: str, classes: Iterable[Json]) -> str:
+    """The preemptionPolicy of pods of that class."""
+    found = _class_of(name, classes)
+    return str((found or {}).get("preemptionPolicy") or "PreemptLowerPriority")
+
+
+def default_class(classes: Iterable[Json]) -> str:
+    """What admission writes where nobody names a class."""
+    found = _class_of("", classes)
+    return str(found["metadata"]["name"]) if found is not None else ""
+
+
+def _class_of(name: str, classes: Iterable[Json]) -> Json | None:
     if name:
-        return next((int(found.get("value") or 0) for found in classes if found["metadata"]["name"] == name), None)
-    defaults = [int(found.get("value") or 0) for found in classes if found.get("globalDefault")]
-    return min(defaults, default=0)
+        return next((found for found in classes if found["metadata"]["name"] == name), None)
+    defaults = [found for found in classes if found.get("globalDefault")]
+    return min(defaults, key=lambda found: int(found.get("value") or 0), default=None)

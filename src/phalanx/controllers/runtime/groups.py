@@ -26,6 +26,8 @@ from phalanx.controllers.grouping.core import (
     Grouping,
     Refused,
 )
+from phalanx.controllers.grouping.priorities import default_class
+from phalanx.controllers.resources import PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
@@ -44,6 +46,7 @@ class Groups:
         self.workloads = caches.of(WORKLOADS, optional=True)
         self.composites = caches.of(COMPOSITE_POD_GROUPS, optional=True)
         self.pod_groups = caches.of(POD_GROUPS, optional=True)
+        self._classes = caches.of(PRIORITY_CLASSES, optional=True)
         for cache in (self.workloads, self.composites, self.pod_groups):
             cache.index("controller", index_by_controller)
         self.workloads.index("controllerRef", _index_by_controller_ref)
@@ -174,7 +177,7 @@ class Groups:
             raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
         # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
         kept = State.LEAVING if deleting(known) else State.READY
-        found = difference(known, wanted)
+        found = difference(known, wanted, default_class(self._classes))
         if found is Difference.COUNTS:
             try:
                 await self._update(cache, with_counts_of(known, wanted))

@@ -41,6 +41,7 @@ class _Spec(msgspec.Struct, rename="camel", gc=False):
     scheduling_group: _Group | None = None
     workload_ref: dict[str, Any] | None = None
     scheduling_gates: list[_Gate] | None = None
+    priority_class_name: str = ""
 
 
 class _Status(msgspec.Struct, gc=False):

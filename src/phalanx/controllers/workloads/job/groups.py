@@ -71,7 +71,7 @@ class JobGroups:
             templates = workloads[0]["spec"].get("podGroupTemplates") or []
             if len(templates) != 1:
                 raise Refused(f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1")
-        grouping = without_outsiders(grouping, _at_once(job), filter(active, pods))
+        grouping = without_outsiders(grouping, _at_once(job), pods)
         try:
             if by_hand is not None:
                 await self._groups.adopt(job, by_hand)  # its author made it for this Job: it goes with it

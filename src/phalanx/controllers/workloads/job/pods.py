@@ -87,7 +87,9 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
     time than `parallelism` says. They still stand for one of their gang (its last wave may be small); the others gave
     their place to the next wave."""
     spec = job["spec"]
-    ended = [pod for pod in tally.release if phase(pod) == "Succeeded" and grouped(pod)]
+    # Also those outside, made while the gates were off: their gang asks for so many fewer.
+    gang = any(grouped(pod) for pod in pods) or run_of(job) != job["metadata"]["uid"]
+    ended = [pod for pod in tally.release if phase(pod) == "Succeeded" and gang]
     vacant = len(ended)
     if spec.get("completions") is not None:
         parallelism = int(spec.get("parallelism", 1))

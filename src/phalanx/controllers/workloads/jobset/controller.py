@@ -13,12 +13,12 @@ from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Refused
-from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders
+from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders, stands
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
-from phalanx.controllers.runtime.pods import active, group_of
+from phalanx.controllers.runtime.pods import group_of
 from phalanx.controllers.runtime.status import conditions_of, write_status
 from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.job.controller import same_wishes
@@ -89,7 +89,7 @@ class JobSetController(Controller):
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         """A pod in no group, which the gang of its set does not wait for, comes or goes."""
         jobset = jobset_of(new or old or {})
-        if jobset and not group_of(new or old or {}) and (old is None or new is None or active(old) != active(new)):
+        if jobset and not group_of(new or old or {}) and (old is None or new is None or stands(old) != stands(new)):
             self.queue.add_after(Key(key.namespace, jobset), GATHERING)
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -176,14 +176,15 @@ class JobSetController(Controller):
     def _gangs(self, look: Look, shape: Shape, grouping: Grouping) -> dict[str, Gang]:
         """Who should be in the groups of its Jobs."""
         found: dict[str, Gang] = {}
-        there = {job["metadata"]["name"]: job["metadata"]["uid"] for job in look.children.active}
+        begun = (*look.children.active, *look.children.successful)
+        there = {job["metadata"]["name"]: job["metadata"]["uid"] for job in begun}
         for part in shape.parts:
             for job in shape.jobs(part):
                 link = grouping.links.get(job)
                 if link is None or not link.pod_group:
                     continue
                 before = found.get(link.pod_group, Gang(0, []))
-                pods = filter(active, self._pods.by_index("controller", there.get(job, "")))
+                pods = self._pods.by_index("controller", there.get(job, ""))
                 found[link.pod_group] = Gang(before.everybody + part.size, [*before.pods, *pods])
         return found
 

@@ -18,7 +18,7 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
-from phalanx.controllers.runtime.pods import active, condition, group_of
+from phalanx.controllers.runtime.pods import condition, group_of
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
 from phalanx.controllers.workloads.trainjob.grouping import (
@@ -114,7 +114,7 @@ class TrainJobController(Controller):
         """Who should be in its groups."""
         found: dict[str, Gang] = {}
         meta = owner["metadata"]
-        there = [pod for pod in self._pods.by_index("jobset", f"{meta['namespace']}/{meta['name']}") if active(pod)]
+        there = self._pods.by_index("jobset", f"{meta['namespace']}/{meta['name']}")
         for step in steps_of(owner, runtime_of(owner, related)):
             link = grouping.links.get(step.name)
             if link is not None:
