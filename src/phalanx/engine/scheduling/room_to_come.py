@@ -23,6 +23,7 @@ from phalanx.engine.scheduling.queue import Queue
 from phalanx.engine.scheduling.roots import RootState
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups.to_come import expected
 
 KEPT_FOR = 600.0  # seconds since the first pod was started
 
@@ -183,6 +184,10 @@ class RoomToCome:
             self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(node, -1), record))
 
     def validate(self) -> None:
+        forest = self._members.forest
+        listed = {group.key for group in forest.begun()}
+        for leaf in (leaf for root in forest.roots() for leaf in forest.leaves(root)):
+            assert (leaf.key in listed) == (0 < leaf.placed < expected(leaf.source)), f"{leaf.key} has begun, or not"
         times = [kept.until for kept in self.kept.values()]
         assert times == sorted(times), "promises of pods to come are not in the order of their ends"
         for key, kept in self.kept.items():

@@ -118,6 +118,8 @@ class GroupForest:
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
         self._roster.assume(group, nodes)
+        if leaf in self._expected:
+            self._begin(group)
         if not alone:
             self._climb(group, *was)
         return self._heads(group)
