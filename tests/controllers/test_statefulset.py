@@ -200,6 +200,22 @@ def test_claims_are_made_before_the_pods_and_kept() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
+def test_a_claim_that_is_deleted_while_its_pod_waits_for_a_node_is_made_again(policy: str) -> None:
+    async def scenario() -> None:
+        async with world(scheduler=False) as cluster:
+            await cluster.apply(stateful_set("db", 1, podManagementPolicy=policy, **claims()))
+            await cluster.eventually("Pod", lambda pods: len(pods) == 1)
+            (claim,) = cluster.all("PersistentVolumeClaim")
+            uid = claim["metadata"]["uid"]
+            await cluster.delete("PersistentVolumeClaim", "data-db-0")
+            await cluster.eventually(
+                "PersistentVolumeClaim", lambda found: len(found) == 1 and found[0]["metadata"]["uid"] != uid
+            )
+
+    asyncio.run(scenario())
+
+
 def test_claims_go_when_the_set_asks_for_it() -> None:
     async def scenario() -> None:
         async with world(scheduler=False) as cluster:

@@ -14,11 +14,11 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, ready
+from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime.status import write_status
 from phalanx.controllers.runtime.together import together
-from phalanx.controllers.workloads.statefulset.volumes import Volumes
+from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
@@ -34,11 +34,13 @@ class StatefulSetController(Controller):
         self._sets = caches.of(r.STATEFUL_SETS)
         self._pods = caches.of(r.PODS)
         self._revisions = Revisions(caches.of(r.CONTROLLER_REVISIONS), r.STATEFUL_SETS)
-        self._volumes = Volumes(caches.of(r.PERSISTENT_VOLUME_CLAIMS))
+        claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
+        self._volumes = Volumes(claims)
         self._claims = Claims(self._pods, r.STATEFUL_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
         self._pods.on_change(self._pod_changed)
+        claims.on_change(self._claim_changed)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for pod in (new, old):
@@ -47,6 +49,14 @@ class StatefulSetController(Controller):
                 self.queue.add(Key(key.namespace, reference["name"]))
         if (old is not None and controller_of(old) is None) or (new is not None and self._claims.is_orphan(new)):
             self._name_is_free(key)
+
+    def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A claim that goes while its pod waits for a node is made again."""
+        if new is not None:
+            return
+        for owner in self._sets.by_index("namespace", key.namespace):
+            if is_claim_of(owner, key.name):
+                self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     def _name_is_free(self, key: Key) -> None:
         """An orphan that may be adopted, or a stranger whose name a set has been waiting for."""
@@ -102,6 +112,8 @@ class StatefulSetController(Controller):
                 jobs.append(self._create(owner, ordinal, revision))
                 waiting = True
             elif not self._healthy(owner, pod):
+                if phase(pod) == "Pending" and spec.get("volumeClaimTemplates") and not deleting(pod):
+                    jobs.append(self._volumes.restore(owner, ordinal))
                 waiting = True
             if waiting and ordered:
                 break

@@ -23,10 +23,17 @@ class Volumes:
             label, claim = template["metadata"]["name"], _claim_name(template, owner, ordinal)
             volumes = [v for v in pod["spec"].get("volumes") or () if v["name"] != label]
             pod["spec"]["volumes"] = [*volumes, {"name": label, "persistentVolumeClaim": {"claimName": claim}}]
-            namespace = owner["metadata"]["namespace"]
-            known = self._claims.get(namespace, claim)
+            known = self._claims.get(owner["metadata"]["namespace"], claim)
             if known is not None:
                 await self._keep(owner, known)
+        await self.restore(owner, ordinal)
+
+    async def restore(self, owner: Json, ordinal: int) -> None:
+        """Makes the claims of a pod that are missing: also one that was deleted while the pod waits for a node."""
+        namespace = owner["metadata"]["namespace"]
+        for template in owner["spec"].get("volumeClaimTemplates") or ():
+            claim = _claim_name(template, owner, ordinal)
+            if self._claims.get(namespace, claim) is not None:
                 continue
             try:
                 await self._claims.client.create(self._claims.resource, self._new(owner, template, claim), namespace)
@@ -92,8 +99,14 @@ class Volumes:
         self._claims.remember(msgspec.json.decode(answer))
 
 
-def _claim_name(template: Json, owner: Json, ordinal: int) -> str:
+def _claim_name(template: Json, owner: Json, ordinal: int | str) -> str:
     return f"{template['metadata']['name']}-{owner['metadata']['name']}-{ordinal}"
+
+
+def is_claim_of(owner: Json, name: str) -> bool:
+    """Whether a claim's name is that of a claim of the set."""
+    templates = owner["spec"].get("volumeClaimTemplates") or ()
+    return any(name.startswith(_claim_name(template, owner, "")) for template in templates)
 
 
 def _somebody_elses(claim: Json, owner: Json) -> bool:
