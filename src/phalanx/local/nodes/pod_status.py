@@ -110,7 +110,9 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
         _ready(pod, now),
         _condition("ContainersReady", True, now),
     ]
-    if not any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ()):
+    if any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ()):
+        conditions.append({"type": "PodScheduled", "status": "True"})  # a binding does not say for which generation
+    else:
         conditions.append(_condition("PodScheduled", True, now))
     ip = pod_ip(pod, host_ip)
     status: Json = {
