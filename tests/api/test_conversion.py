@@ -10,6 +10,7 @@ import pytest
 from webhook_endpoint import Endpoint
 
 from local_cluster import LocalCluster
+from phalanx.base.client import Resource
 
 Json = dict[str, Any]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -205,3 +206,27 @@ def test_a_definition_that_names_no_webhook_is_refused(routes: Routes) -> None:
     refused = routes.cluster.ask("POST", DEFINITIONS, body)
     assert refused.code == 422
     assert "spec.conversion.webhookClientConfig: Required value" in refused.json["message"]
+
+
+def test_parts_of_the_process_see_a_version_and_need_no_webhook_for_what_is_stored(routes: Routes) -> None:
+    """Garbage collection and deletion of namespaces follow every kind: a webhook that is away must not stop them."""
+    routes.create("v2", "a", host="h", port="1")
+    client = routes.cluster.cluster.server.client("inside")
+
+    def spec(version: str) -> list[Json]:
+        kind = Resource(routes.group, version, "routes", "Route")
+        values, _ = routes.cluster.call(client.snapshot(kind, "default"))
+        return [json.loads(value)["spec"] for value in values]
+
+    assert spec("v1") == [{"hostPort": "h:1"}]
+    routes.endpoint.answers[routes.path] = lambda request: {}
+    path = f"{DEFINITIONS}/{routes.definition['metadata']['name']}"
+    current = routes.cluster.get(path)
+    for version in current["spec"]["versions"]:
+        version["storage"] = version["name"] == "v1"
+    routes.cluster.ask("PUT", path, current)
+    assert spec("v1") == [{"host": "h", "port": "1"}], "as it is stored"
+    deleted = routes.cluster.ask("DELETE", path)
+    assert deleted.code == 200
+    name = routes.definition["metadata"]["name"]
+    routes.cluster.wait(DEFINITIONS, lambda found: name not in [item["metadata"]["name"] for item in found["items"]])

@@ -57,5 +57,5 @@ class LocalClient(Client):
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> tuple[Sequence[bytes], str]:
         call = Call("list", resource, namespace, query=selecting(labels, fields))
-        objects, revision = self._api.present(self._request(call))
+        objects, revision = await self._api.present(self._request(call))
         return objects, str(revision)

@@ -37,6 +37,12 @@ class Conversions:
             caller.close()
         self._callers.clear()
 
+    def forget(self, kind: str) -> None:
+        """Its definition is gone."""
+        caller = self._callers.pop(kind, None)
+        if caller is not None:
+            caller.close()
+
     async def entries(self, kind: Kind, version: str, entries: Sequence[Entry]) -> list[Entry]:
         """The same entries with values of a version. Raises ApiProblem."""
         values = await self.values(kind, version, [entry.value for entry in entries])

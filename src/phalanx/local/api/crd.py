@@ -82,6 +82,7 @@ class CustomKinds:
     def removed(self, key: Key, obj: Json) -> None:
         if key[0] == RESOURCE:
             name = key[2]
+            self._ctx.conversions.forget(name)
             if self._served.pop(name, None) is not None:
                 self._ctx.registry.remove(name)
 

@@ -35,13 +35,20 @@ class Api:
         """A watch for a part of this process: batches of (type, encoded object). Raises ApiProblem."""
         return self._watch.events(request)
 
-    def present(self, request: Request) -> tuple[list[bytes], int]:
-        """A list for a part of this process: the stored values themselves, and their revision. Raises ApiProblem."""
+    async def present(self, request: Request) -> tuple[list[bytes], int]:
+        """A list for a part of this process: the stored values themselves, and their revision. Raises ApiProblem.
+
+        Who follows all kinds asks in their storage versions and gets what is stored, also what was stored before
+        another version became that one: garbage collection must not hang on a conversion webhook.
+        """
         kind, store = request.kind, self.ctx.store
         matches = Selection.of(kind, request.query, request.name).matches
         view = view_of(kind, request.version)
-        entries = store.list(kind.storage_key, request.namespace)
-        return [view(entry.value) for entry in entries if matches(entry)], store.revision
+        revision = store.revision
+        entries = [entry for entry in store.list(kind.storage_key, request.namespace) if matches(entry)]
+        if kind.convert is not None and request.version.name != kind.storage_version:
+            entries = await self.ctx.conversions.entries(kind, request.version.name, entries)
+        return [view(entry.value) for entry in entries], revision
 
     async def handle(self, request: Request) -> Answer:
         """Raises ApiProblem."""

@@ -190,7 +190,8 @@ class _Follow:
     async def pairs(self, steps: Steps) -> AsyncGenerator[list[tuple[str, bytes]], None]:
         async with aclosing(steps):
             async for step in steps:
-                step = await self._converted(step)
+                if self._request.version.name != self._request.kind.storage_version:  # see Api.present
+                    step = await self._converted(step)
                 if isinstance(step, Mark):
                     found = [("BOOKMARK", self._bookmark(step))]
                 else:
