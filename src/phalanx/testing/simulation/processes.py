@@ -10,6 +10,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from uvicorn.server import ServerState
@@ -18,6 +19,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.decisions import Decision
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import default_config
+from phalanx.engine.framework.settings import EngineSettings
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings
@@ -44,6 +46,7 @@ from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 
 ADDRESS = "127.0.0.1:8001"
 LEASE = LeaseSettings("phalanx-scheduler")
+SLICES = (EngineSettings().search_slice, 20, 2)
 LAST_BREATH = 60.0  # seconds a process may take to end once it is told to
 EXPECTED = (ConfigProblem,)  # a process may end of this, and is started again as by its supervisor
 
@@ -197,8 +200,10 @@ class Scheduler(Process):
     async def _stand_by(self) -> None:
         gates = Gates()
         async with self.client() as client:
-            engine = Engine(default_config().engine(), gates)
             rng = random.Random(self.rng.getrandbits(64))
+            # Small slices: what only the largest gangs meet elsewhere, searches and Binds over several steps,
+            # happens to everybody here.
+            engine = Engine(replace(default_config().engine(), search_slice=rng.choice(SLICES)), gates)
             self._lives += 1
             identity, before = f"{self.name}_{self._lives}", self.elector
             made = Elector(client, LEASE, identity, self.clock) if before is None else before.heir(client, identity)
