@@ -23,6 +23,7 @@ from life import NODE_CPU, NODES, QUIET, Broken, Json, Variant
 from variants import VARIANTS, kinds
 
 from phalanx.base import informer
+from phalanx.controllers.nodes import attention
 from phalanx.local.nodes import KubeletOptions
 from phalanx.testing.simulated_cluster import SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -131,14 +132,19 @@ def tell(stories: Sequence[Story]) -> None:
 
 @contextmanager
 def _unhurried() -> Iterator[None]:
-    """Few collections, as in the product's processes (serve.process), and few questions after kinds that never come."""
-    before, informer.ABSENT_SECONDS = (gc.get_threshold(), informer.ABSENT_SECONDS), 3600.0
-    gc.set_threshold(100_000, 50, 100)
+    """No collections but one at the end, few questions after kinds that never come, and no ticks between two of which a
+    node could be lost."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    before = informer.ABSENT_SECONDS, attention.TICK
+    informer.ABSENT_SECONDS = attention.TICK = 3600.0
     try:
         yield
     finally:
-        gc.set_threshold(*before[0])
-        informer.ABSENT_SECONDS = before[1]
+        informer.ABSENT_SECONDS, attention.TICK = before
+        gc.enable()
+        gc.unfreeze()
 
 
 @cache

@@ -27,6 +27,7 @@ from phalanx.local.client import LocalClient
 from phalanx.local.duties import Duties
 from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
+from phalanx.local.store.contract import Entry
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind, Registry
@@ -35,6 +36,7 @@ from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 
 Json = dict[str, Any]
+MOST_DECODED = 5000  # objects
 # Written by the clock, not because something happened.
 RESTLESS = frozenset({"leases.coordination.k8s.io", "events", "events.events.k8s.io"})
 
@@ -51,10 +53,8 @@ class PatientClient(LocalClient):
     So it needs no bookmarks either, which would be most of what happens while nothing happens.
     """
 
-    async def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
-        options |= {"timeout": 0.0, "bookmarks": False}
-        async for event in super().watch(resource, namespace, **options):
-            yield event
+    def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
+        return super().watch(resource, namespace, **options | {"timeout": 0.0, "bookmarks": False})
 
 
 class SimulatedCluster:
@@ -78,6 +78,7 @@ class SimulatedCluster:
         self.schedulers: dict[str, SchedulerService] = {}
         self.nodes: SimulatedNodes | None = None
         self._named: tuple[Registry, int, dict[str, Kind]] = (self.registry, -1, {})
+        self._decoded: dict[tuple[str, str, str], tuple[int, Json]] = {}
         self._rested = (-1, (0, 0))  # a revision of the store, and what there was then
         self.between: Callable[[LocalClient], Any] = lambda client: client  # controllers and the API server
 
@@ -213,10 +214,19 @@ class SimulatedCluster:
         return msgspec.json.decode(found.value) if found is not None else None
 
     def all(self, kind: str, namespace: str = "default") -> list[Json]:
-        """By name."""
+        """By name. Decoded once as long as it stays as it is: nobody may change what is handed out."""
         entry = self._kind(kind)
         found = self.store.list(entry.storage_key, namespace if entry.namespaced else "")
-        return [msgspec.json.decode(one.value) for one in found]
+        return [self._read(one) for one in found]
+
+    def _read(self, entry: Entry) -> Json:
+        revision, known = self._decoded.get(entry.key, (0, {}))
+        if revision != entry.revision:
+            known = msgspec.json.decode(entry.value)
+            if len(self._decoded) >= MOST_DECODED:
+                self._decoded.clear()
+            self._decoded[entry.key] = (entry.revision, known)
+        return known
 
     async def apply(self, body: Json, namespace: str = "default") -> Json:
         """Create an object in the version its body names."""

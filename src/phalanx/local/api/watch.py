@@ -152,18 +152,16 @@ async def _follow_store(
             yield Mark(since, True)
         end = clock.monotonic() + options.seconds
         told = since
-        batches = aiter(watcher)
         while (left := end - clock.monotonic()) > 0:
             try:
-                async with asyncio.timeout(min(left, BOOKMARK_EVERY) if options.bookmarks else left):
-                    batch = await anext(batches)
-            except TimeoutError:
+                batch = await watcher.within(min(left, BOOKMARK_EVERY) if options.bookmarks else left)
+            except (StopAsyncIteration, SlowWatcher):
+                return
+            if not batch:
                 if options.bookmarks and watcher.progress > told:
                     told = watcher.progress
                     yield Mark(told)
                 continue
-            except (StopAsyncIteration, SlowWatcher):
-                return
             told = batch[-1].revision
             yield batch
             if len(batch) >= PIECE_CHANGES:

@@ -62,6 +62,10 @@ class Watcher(Protocol):
         """Batches of changes in revision order; raises SlowWatcher when cut off."""
         ...
 
+    async def within(self, seconds: float) -> Sequence[Change]:
+        """As anext; nothing where there is nothing for so long."""
+        ...
+
     @property
     def progress(self) -> int:
         """Every change up to this revision has been handed out: what a bookmark may say."""

@@ -31,26 +31,58 @@ class StoreWatcher:
         self._on_close = on_close
         self._closed = False
         self._waker: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
 
     def __aiter__(self) -> AsyncIterator[Sequence[Change]]:
         return self
 
     async def __anext__(self) -> Sequence[Change]:
-        while True:
-            if self.run.fallen > self._handed:
-                self.close()
-                raise SlowWatcher(f"a watcher of {self.scope[0]} fell behind and was cut off")
-            batch = self.run.some_after(self._handed, PIECE_CHANGES, PIECE_BYTES)
-            if batch:
-                self._handed = batch[-1].revision
-                return batch
-            if self._closed:
-                raise StopAsyncIteration
-            self._waker = asyncio.get_running_loop().create_future()
-            try:
-                await self._waker
-            finally:
-                self._waker = None
+        while not (batch := self._some()):
+            await self._woken()
+        return batch
+
+    async def within(self, seconds: float) -> Sequence[Change]:
+        """As anext; nothing where there is nothing for so long."""
+        loop = asyncio.get_running_loop()
+        until: float | None = None
+        while not (batch := self._some()):
+            if until is None:
+                until = loop.time() + seconds
+            elif loop.time() >= until:
+                break
+            # One alarm for many waits, most of which end before it: it may ring early, and is set anew then.
+            if self._alarm is None or self._alarm.when() > until:
+                self._silence()
+                self._alarm = loop.call_at(until, self._ring)
+            await self._woken()
+        return batch
+
+    def _some(self) -> Sequence[Change]:
+        if self.run.fallen > self._handed:
+            self.close()
+            raise SlowWatcher(f"a watcher of {self.scope[0]} fell behind and was cut off")
+        batch = self.run.some_after(self._handed, PIECE_CHANGES, PIECE_BYTES)
+        if batch:
+            self._handed = batch[-1].revision
+        elif self._closed:
+            raise StopAsyncIteration
+        return batch
+
+    async def _woken(self) -> None:
+        self._waker = asyncio.get_running_loop().create_future()
+        try:
+            await self._waker
+        finally:
+            self._waker = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     @property
     def progress(self) -> int:
@@ -61,6 +93,7 @@ class StoreWatcher:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._silence()
             self._on_close(self)
             self.wake()
 
