@@ -32,7 +32,8 @@ class Revisions:
         return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
 
     async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
-        """The revision of `data`: found, renumbered when it comes back, or made."""
+        """The revision of `data`: found, renumbered when it comes back, or made. Of an owner that is going nothing is
+        made: whoever takes away what it has would take away that as well, again and again."""
         known = self.of(owner)
         highest = int(known[-1]["revision"]) if known else 0
         found = next((rev for rev in reversed(known) if rev.get("data") == data), None)
@@ -63,6 +64,8 @@ class Revisions:
                 "data": _sorted(data),
                 "revision": number,
             }
+            if deleting(owner):
+                return body
             try:
                 return self._remembered(await self.cache.client.create(self.cache.resource, body, meta["namespace"]))
             except AlreadyExists:

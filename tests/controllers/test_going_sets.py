@@ -1,0 +1,42 @@
+"""A set that is deleted in the foreground stays until its pods are gone, and makes nothing new meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.testing.simulated_cluster import simulated_cluster
+from phalanx.testing.virtual_time import VirtualLoop, run
+
+Json = dict[str, Any]
+
+
+def a_set(kind: str, **spec: Any) -> Json:
+    pods = {
+        "metadata": {"labels": {"app": "x"}},
+        "spec": {"terminationGracePeriodSeconds": 20, "containers": [{"name": "c", "image": "busybox"}]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "w"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": pods, **spec},
+    }
+
+
+@pytest.mark.parametrize("made", [a_set("StatefulSet", replicas=3, serviceName="w"), a_set("DaemonSet")])
+def test_a_set_that_is_going_makes_no_revisions_of_its_template(made: Json) -> None:
+    async def main(loop: VirtualLoop) -> list[str]:
+        async with simulated_cluster(3) as cluster:
+            await cluster.apply(made)
+            await cluster.settle()
+            (revision,) = cluster.all("ControllerRevision")
+            told: list[str] = []
+            cluster.follow("ControllerRevision", lambda obj, gone: told.append("gone" if gone else "made"))
+            await cluster.delete(made["kind"], "w", propagation="Foreground")
+            await cluster.settle()
+            assert cluster.get(made["kind"], "w") is None and not cluster.all("Pod")
+            return told
+
+    assert run(main) == ["gone"]
