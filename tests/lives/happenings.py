@@ -137,7 +137,7 @@ class Happenings(Life):
     def workload(self) -> Json:
         group = self.cluster.api_version_of(self.kind).rpartition("/")[0]
         least = self.rng.randint(1, max(1, self.variant.wanted(self.sizes)))
-        gang = {"basic": {}} if self.kind == "Deployment" else {"gang": {"minCount": min(least, 2)}}
+        gang = {"basic": {}} if self.kind in ("Deployment", "ReplicaSet") else {"gang": {"minCount": min(least, 2)}}
         return {
             "apiVersion": self.cluster.api_version_of("Workload"),
             "kind": "Workload",

@@ -60,6 +60,16 @@ def stateful_set(name: str, size: int = 3, cpu: str = "1") -> Json:
     }
 
 
+def replica_set(name: str, size: int = 3, cpu: str = "1") -> Json:
+    """Like a Deployment no gang."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name, "annotations": {GANG: "false"}},
+        "spec": {"replicas": size, "selector": {"matchLabels": {"app": "x"}}, "template": template(cpu)},
+    }
+
+
 def deployment(name: str, size: int = 3, cpu: str = "1") -> Json:
     """Its pods are replaced one by one, so that its group is no gang."""
     return {

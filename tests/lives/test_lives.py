@@ -14,11 +14,17 @@ from life import Broken
 from stories import live, tell_all
 from variants import kinds
 
+from phalanx.controllers.workloads.registry import KINDS
 from phalanx.model.groups import forest
 
 SEQUENCES = int(os.environ.get("LIVES_SEQUENCES", "100"))
 FIRST = int(os.environ.get("LIVES_SEED", "0"))
 AT_ONCE = 50  # in one test, so that several processes share the work and none may take for ever
+NOT_TOLD_OF = {
+    "RayJob": "its RayCluster is",
+    "ReplicationController": "no groups are made of it",
+    "DaemonSet": "no groups are made of it",
+}
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEQUENCES, AT_ONCE))
@@ -26,6 +32,10 @@ AT_ONCE = 50  # in one test, so that several processes share the work and none m
 def test_whatever_happens_to_a_workload_it_lives_on(kind: str, first: int) -> None:
     broken = tell_all(kind, range(first, min(first + AT_ONCE, FIRST + SEQUENCES)))
     assert not broken, "\n".join(broken)
+
+
+def test_stories_are_told_of_every_kind_that_becomes_groups() -> None:
+    assert set(kinds()) | set(NOT_TOLD_OF) == {kind.resource.kind for kind in KINDS}
 
 
 def test_the_model_sees_a_gang_that_starts_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,10 @@ _STATEFUL_SET = Variant(
 _DEPLOYMENT = replace(
     _STATEFUL_SET, kind="Deployment", make=_of(manifests.deployment, "replicas")
 )  # fmt: skip
+_REPLICA_SET = replace(
+    _STATEFUL_SET, kind="ReplicaSet", make=_of(manifests.replica_set, "replicas"), fixed=True,
+    events=(*LOCAL, "scale", "adopt"),
+)  # fmt: skip
 _LEADER_WORKER_SET = Variant(
     "LeaderWorkerSet", _of(manifests.leader_worker_set, "replicas", 2), lambda sizes: sizes["replicas"] * 2,
     (*LOCAL, *SETS, "adopt"), _sized("replicas"), scale=_replicas, template=_worker_template, restarts=True,
@@ -187,6 +191,7 @@ VARIANTS: dict[str, Variant] = {
     "JobSet": _JOB_SET,
     "StatefulSet": _STATEFUL_SET,
     "Deployment": _DEPLOYMENT,
+    "ReplicaSet": _REPLICA_SET,
     "LeaderWorkerSet": _LEADER_WORKER_SET,
     "MPIJob": _MPI_JOB,
     "TrainJob": _TRAIN_JOB,

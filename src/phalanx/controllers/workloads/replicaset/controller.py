@@ -115,7 +115,7 @@ class ReplicaSetController(Controller):
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
         waits = [available_in(pod, minimum, self._clock.now()) for pod in alive]
         template_labels = ((owner["spec"]["template"].get("metadata") or {}).get("labels") or {}).items()
-        conditions = [c for c in conditions_of(owner) if c["type"] != "ReplicaFailure"]
+        conditions = [c for c in conditions_of(owner) if problem or c["type"] != "ReplicaFailure"]
         if problem:
             set_condition(conditions, "ReplicaFailure", "True", "FailedCreate", problem, self._clock)
         status = {

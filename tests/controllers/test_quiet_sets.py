@@ -1,4 +1,4 @@
-"""A set that is deleted in the foreground stays until its pods are gone, and makes nothing new meanwhile."""
+"""Sets that cannot or need not do anything are quiet: while they go, and while their pods are refused."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ def test_a_set_that_is_going_makes_no_revisions_of_its_template(made: Json) -> N
             return told
 
     assert run(main) == ["gone"]
+
+
+def test_a_replica_set_whose_pods_are_refused_says_so_once() -> None:
+    refused = a_set("ReplicaSet", replicas=1)
+    refused["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": "true"}
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(1) as cluster:
+            await cluster.apply(refused)
+            await cluster.settle()
+            told = cluster.get("ReplicaSet", "w")
+            assert told is not None and "cannot be a gang" in told["status"]["conditions"][0]["message"]
+            assert await cluster.settle(60, 300)  # and is quiet
+            assert cluster.get("ReplicaSet", "w") == told
+
+    run(main)
