@@ -36,15 +36,12 @@ test-clients: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients]'
 	$(BIN)/pytest -n 0 tests/clients $(TEST_ARGS)
 
-# Stories of workloads that change, on virtual time: SEQUENCES of every kind from SEED on, or as many as SECONDS allow on
-# one core. Fifty stories may take five minutes, and no moment more than 50,000 turns of the loop: nothing hangs here.
+# Stories of workloads that change, on virtual time: SEQUENCES of every kind from SEED on, or as many as SECONDS allow, or
+# what comes first of the two. No moment of a story takes more than 50,000 turns of the loop: nothing hangs here.
 .PHONY: lives
 lives: venv
-ifdef SECONDS
-	$(BIN)/python tests/lives/for_a_while.py --seed $(or $(SEED),1000) --seconds $(SECONDS)
-else
-	LIVES_SEQUENCES=$(or $(SEQUENCES),200) LIVES_SEED=$(or $(SEED),1000) $(BIN)/pytest -n 2 tests/lives/test_lives.py
-endif
+	$(BIN)/python tests/lives/for_a_while.py --seed $(or $(SEED),1000) --processes $(or $(PROCESSES),2) \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEQUENCES)$(SECONDS),,--sequences 200) $(if $(SEQUENCES),--sequences $(SEQUENCES))
 
 lint: venv
 	$(BIN)/ruff check src tests bench
