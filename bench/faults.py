@@ -31,6 +31,7 @@ from phalanx.kube.config import load
 from phalanx.kube.lease import LEASES
 from phalanx.model import quantity
 from stage import Broken, Part, Stage, stage
+from told import passing, told
 
 Json = dict[str, Any]
 PODS = Resource("", "v1", "pods", "Pod")
@@ -132,7 +133,8 @@ async def outage(seconds: float, seed: int = 1, longest: float = 25.0, duration:
         callers = [asyncio.create_task(_call(world, number, counts)) for number in range(CALLERS)]
         began = time.monotonic()
         away = longest  # the first time the lease is surely lost
-        while time.monotonic() - began < seconds:
+        while (over := time.monotonic() - began) < seconds:
+            told(int(over), int(seconds))
             await _go_away(world, counts, away)
             for part in parts:
                 part.check_alive()
@@ -250,6 +252,7 @@ async def lease(seconds: float, seed: int = 1, thefts: bool = True) -> None:
         schedulers = [await world.start_part(f"scheduler-{n}", "scheduler", "--health", "127.0.0.1:0") for n in "ab"]
         counts: Counter[str] = Counter()
         touching = asyncio.create_task(_touch(client, counts))
+        telling = asyncio.create_task(passing(seconds))
         try:
             await bound(client, "first", "500m")
             before = await _transitions(client)
@@ -262,9 +265,10 @@ async def lease(seconds: float, seed: int = 1, thefts: bool = True) -> None:
                 await asyncio.gather(churning, _steal(world, client, schedulers, counts, seconds / 2))
             again = await bound(client, "last", "500m")
         finally:
-            touching.cancel()
-            following.cancel()
-            await asyncio.gather(touching, following, return_exceptions=True)
+            beside = (touching, following, telling)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         for part in schedulers:
             part.check_alive()
         await asyncio.gather(*(part.terminate() for part in schedulers))
@@ -339,6 +343,7 @@ async def _churn(world: Stage, client: HttpClient, room: Room, seconds: float) -
 async def question(nodes: int, pods: int, seed: int = 1) -> None:
     async with stage(seed) as (world, client):
         for start in range(0, nodes, 100):
+            told(start, nodes)
             made = (client.create(NODES, node(f"n{number}", "64")) for number in range(start, min(nodes, start + 100)))
             await asyncio.gather(*made)
         scheduler = await world.start_part("scheduler", "scheduler", "--health", "127.0.0.1:0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -14,6 +16,13 @@ def told(done: int, total: int) -> None:
     descriptor = os.environ.get(DESCRIPTOR)
     if descriptor:
         os.write(int(descriptor), f"{done} {total}\n".encode())
+
+
+async def passing(seconds: float) -> None:
+    """Tells every second how much of a stretch of time is over; to be cancelled at its end."""
+    for second in itertools.count():
+        told(min(second, int(seconds)), int(seconds))
+        await asyncio.sleep(1)
 
 
 def counted(items: Iterable[Item]) -> Iterator[Item]:

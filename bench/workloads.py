@@ -27,6 +27,7 @@ from typing import Any
 import uvloop
 
 from api import PODS, RawClient, RawWatcher, Target, _run, connect
+from told import told
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
@@ -96,9 +97,12 @@ def measure(target: Target, sets: int, way: str) -> None:
     bodies = [jobset(f"set-{n:05d}", way) for n in range(sets)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         counting = pool.apply_async(_run, (count, (target, wanted, 30 + sets / 10)))
+        told(0, 3)
         time.sleep(1.5)  # the watchers connect
+        told(1, 3)
         before, started = target.cpu(), time.perf_counter()
         loading = pool.apply(_run, (load, (target, bodies)))
+        told(2, 3)
         found = counting.get()
     last = max(when for when, _ in found.values()) - started
     pods = found[PODS][1]

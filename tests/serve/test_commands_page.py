@@ -25,11 +25,11 @@ def test_every_command_and_option_says_what_it_is_for(name: str) -> None:
     context = click.Context(cli, info_name="phalanx")
     command = cli.get_command(context, name)
     assert command is not None and command.help
-    if not isinstance(command, click.Group):
-        assert "Example" in command.help, "one example at least"
-    for option in command.params:
-        if isinstance(option, click.Option):
-            assert option.help, f"{name} {option.opts}"
+    for each in command.commands.values() if isinstance(command, click.Group) else [command]:
+        assert "Example" in (each.help or ""), f"{each.name}: one example at least"
+        for option in each.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{name} {option.opts}"
 
 
 def test_help_has_the_exit_codes_and_is_narrow() -> None:

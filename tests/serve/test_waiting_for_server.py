@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from processes import Server
 
 PARTS = {
@@ -51,3 +52,22 @@ def test_parts_wait_for_a_server_that_is_away_and_say_so(server: Server, tmp_pat
         for process in started.values():
             process.kill()
             process.communicate()
+
+
+def test_a_token_that_is_not_accepted_is_named_and_nobody_says_ready(server: Server, tmp_path: Path) -> None:
+    text = server.kubeconfig.read_text()
+    token = yaml.safe_load(text)["users"][0]["user"]["token"]
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(text.replace(token, "of-another-cluster"))
+    command = [sys.executable, "-m", "phalanx", *PARTS["scheduler"], "--kubeconfig", str(kubeconfig)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "does not accept the token of the kubeconfig" in line and "of-another-cluster" not in line
+        process.terminate()
+        out, _ = process.communicate(timeout=30)
+        assert "ready" not in out
+    finally:
+        process.kill()
+        process.communicate()

@@ -19,6 +19,7 @@ from phalanx.base.errors import (
     MethodNotAllowed,
     NotFound,
     ServiceUnavailable,
+    Unauthorized,
     Unreachable,
 )
 from phalanx.cli.output import output_option
@@ -174,8 +175,20 @@ def run(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except (ApiProblem, ConfigProblem, NobodyAnswers) as problem:
-        click.echo(f"error: {problem}", err=True)
+        click.echo(f"error: {problem}{_then(problem)}", err=True)
         return 2
+
+
+def _then(problem: Exception) -> str:
+    """What to type next, where the message of a server, or none of it, does not say so."""
+    if isinstance(problem, Unauthorized):
+        return (
+            ": the API server does not accept the token of this kubeconfig; of a local cluster use DATA/kubeconfig, or "
+            "`phalanx kubeconfig NAME --merge`"
+        )
+    if isinstance(problem, Unreachable):
+        return "; does it run? `phalanx list` and `phalanx status` say so, `phalanx up` starts one"
+    return ""
 
 
 class Paint:

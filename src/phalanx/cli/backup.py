@@ -74,6 +74,11 @@ def backup(file: str, data: str, kubeconfig: str, context: str, output: str) -> 
     return 0
 
 
+def _database(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(16) == b"SQLite format 3\0"
+
+
 def _download(kubeconfig: str, context: str, target: Path) -> None:
     from phalanx.kube.config import load
 
@@ -129,6 +134,8 @@ def restore(file: str | None, data: str, replace: bool, as_is: bool, output: str
             objects, revision = backups.accept(store)
         text = f"accepted {store}: {objects} objects at revision {revision}"
     else:
+        if Path(file).is_file() and not _database(Path(file)):
+            raise ConfigProblem("FILE", f"{file} is not a backup; make one with: phalanx backup FILE")
         with progress(f"restoring {file}", "objects") as count:
             objects, revision = backups.restore(Path(file), store, replace=replace, tell=count)
         text = f"{objects} objects in {store}, at revision {revision}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli.output import output_option, tell
 from phalanx.cli.progress import Progress
 
 DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # bench/told.py writes to it how far a script is
@@ -42,10 +43,11 @@ def _suites() -> list[str]:
 )
 @click.argument("suite", required=False, default="engine")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def bench(suite: str, arguments: tuple[str, ...]) -> int:
+@output_option()
+def bench(suite: str, arguments: tuple[str, ...], output: str) -> int:
     """Run a benchmark: `engine` (the default), or another script of bench/, or one suite of the engine by its name.
 
-    Prints pods per second and scale curves; nothing is asserted. Run it on a quiet machine.
+    Prints pods per second and scale curves as text; nothing is asserted. Run it on a quiet machine. -o is for `list`.
 
     \b
     Examples:
@@ -53,14 +55,14 @@ def bench(suite: str, arguments: tuple[str, ...]) -> int:
       phalanx bench SchedulingBasic          # one of them
       phalanx bench engine --latency         # next pod of a known shape, 100 to 50,000 nodes
       phalanx bench e2e up --pods 10000      # through the API server over TLS
-      phalanx bench list                     # what there is
+      phalanx bench list -o json             # what there is
     """
     scripts = _scripts()
     if suite == "list":
-        for name, path in scripts.items():
-            first = path.read_text().partition("\n")[0].strip('" ')
-            click.echo(f"{name:12} {first}")
-        click.echo(f"suites of the engine: {', '.join(_suites())}")
+        first = {name: path.read_text().partition("\n")[0].strip('" ') for name, path in scripts.items()}
+        lines = [f"{name:12} {line}" for name, line in first.items()]
+        text = "\n".join([*lines, f"suites of the engine: {', '.join(_suites())}"])
+        tell({"scripts": first, "suites": _suites()}, text, output)
         return 0
     if suite not in scripts and suite not in _suites():
         raise click.UsageError(f"there is no benchmark {suite!r}; see what there is with: phalanx bench list")

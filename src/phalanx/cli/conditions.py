@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import ApiProblem
+from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.cli.output import Answer
 
 RESOURCES = {
@@ -39,6 +39,9 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
             last = failed
     if not found:
         assert last is not None
+        if isinstance(last, NotFound):
+            listed = f"kubectl get {RESOURCES[kind][0].plural} -n {namespace}"
+            raise NotFound(f"{last} in {namespace}; see what is there with: {listed}", name=name, kind=kind)
         raise last
     conditions = [c for c in (found.get("status") or {}).get("conditions") or () if c["type"] in _SCHEDULED]
     fields = f"involvedObject.kind={kind},involvedObject.name={name}"

@@ -72,11 +72,11 @@ def _read(name: str) -> list[Json]:
     try:
         found = read_documents(name)
     except Unreadable as problem:
-        raise click.ClickException(str(problem)) from None
+        raise Wrong(str(problem)) from None
     every: list[Json] = []
     for document in found:
         if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
-            raise click.ClickException(f"{name}: every document needs apiVersion and kind")
+            raise Wrong(f"{name}: every document needs apiVersion and kind")
         every += document["items"] if document["kind"].endswith("List") and "items" in document else [document]
     return every
 

@@ -101,7 +101,13 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
 @_which
 @output_option()
 def list_users(cluster: str, data: str, output: str) -> int:
-    """List the users that were added, with their groups. Tokens are not shown: nobody has them but their users."""
+    """List the users that were added, with their groups. Tokens are not shown: nobody has them but their users.
+
+    \b
+    Examples:
+      phalanx user list
+      phalanx user list --name team-a -o json
+    """
     from phalanx.local.api.users import FILE, read_users
 
     found = read_users(_place(cluster, data)[1] / FILE)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 from phalanx.base.client import Client
-from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized
 from phalanx.base.retry import delay, verdict
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
@@ -29,20 +29,24 @@ async def connected(connection: Connection, name: str, *, connections: int = 64)
 
 
 async def wait_for_server(client: HttpClient) -> None:
-    """Returns when the API server answers, whatever it answers. Says what it waits for; a server may come later."""
+    """Returns when the API server answers and lets us in. Says what it waits for; a server, or a token, may come
+    later."""
     rng = random.Random()
     told = -TELL_EVERY
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
             await client.request("GET", "/version")
+            await client.request("GET", "/api")  # who is unknown may ask for the version
             return
         except ApiProblem as problem:
-            if verdict(problem) != "uncertain":
+            unknown = isinstance(problem, Unauthorized)
+            if verdict(problem) != "uncertain" and not unknown:
                 return
             if loop.time() - told >= TELL_EVERY:
                 told = loop.time()
-                log.warning("waiting for the API server at %s: %s", client.server, problem)
+                why = "it does not accept the token of the kubeconfig, which is another cluster's or has run out"
+                log.warning("waiting for the API server at %s: %s", client.server, why if unknown else problem)
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
 
 
