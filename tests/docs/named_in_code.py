@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "phalanx"
@@ -30,7 +31,12 @@ def trees(*rooms: str) -> Iterator[ast.Module]:
     for room in rooms or ("",):
         for path in sorted((SOURCE / room).rglob("*.py")):
             if "testing" not in path.parts:
-                yield ast.parse(path.read_text())
+                yield _parsed(path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def text_of(node: ast.AST) -> str:
@@ -41,6 +47,7 @@ def called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
+@cache
 def keys() -> set[str]:
     """Annotations, labels and other names below our domains, as whole strings in the code."""
     found = {f"scheduling.phalanx.dev/{wish}" for wish in WISHES}
@@ -61,6 +68,7 @@ def _below_our_domain(node: ast.JoinedStr) -> str:
     return f"scheduling.phalanx.dev{tail}" if domain == "DOMAIN" and re.fullmatch(r"/[a-z0-9-]+", tail) else ""
 
 
+@cache
 def reasons() -> set[str]:
     """Reasons of events and conditions, and types of conditions."""
     found: set[str] = set()
@@ -87,6 +95,7 @@ def reasons() -> set[str]:
     return {one for one in found if CAMEL.match(one)} - NO_REASONS
 
 
+@cache
 def metrics() -> set[str]:
     found: set[str] = set()
     for tree in trees():
