@@ -116,7 +116,9 @@ def test_what_is_written_in_one_version_is_read_in_the_other(routes: Routes) -> 
     assert [item["spec"] for item in listed["items"]] == [{"hostPort": "h:1"}, {"hostPort": "i:2"}]
     assert {item["apiVersion"] for item in listed["items"]} == {f"{routes.group}/v1"}
     table = routes.cluster.ask("GET", routes.place("v1"), accept="application/json;as=Table;g=meta.k8s.io;v=v1")
-    assert len(table.json["rows"]) == 2
+    assert [row["cells"] for row in table.json["rows"]] == [["a", "h:1"], ["b", "i:2"]]
+    table = routes.cluster.ask("GET", routes.place("v2"), accept="application/json;as=Table;g=meta.k8s.io;v=v1")
+    assert [column["name"] for column in table.json["columnDefinitions"]] == ["Name", "Age"]
 
 
 def test_updates_patches_and_apply_go_through_the_clients_version(routes: Routes) -> None:

@@ -38,6 +38,7 @@ class Version:
     from_storage: Callable[[Json], Json] | None = None
     to_storage: Callable[[Json], Json] | None = None
     openapi: Json | None = None  # custom resources: the schema as their CustomResourceDefinition wrote it
+    columns: tuple[Column, ...] = ()  # custom resources: of this version; others have the same in all
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def kind_of(definition: Json) -> Kind | None:
         schema = _schema(version)
         record = custom_object(group, version["name"], names["kind"], schema)
         read = _completed(schema) if has_defaults(schema) else None
-        versions.append(Version(version["name"], record, from_storage=read, openapi=schema))
+        versions.append(Version(version["name"], record, from_storage=read, openapi=schema, columns=_columns(version)))
     subresources = storage.get("subresources") or {}
     scale = subresources.get("scale")
     rules = _Rules(_schema(storage), namespaced=spec["scope"] == "Namespaced", status="status" in subresources)

@@ -46,7 +46,7 @@ class TableMaker:
         self.include = check_include(include)
         self.now = now
         self.meta_version = meta_version
-        self.columns = kind.columns or DEFAULT_COLUMNS
+        self.columns = version.columns or kind.columns or DEFAULT_COLUMNS
         self._view = view_of(kind, version)
 
     def row(self, value: bytes) -> dict[str, Any]:
