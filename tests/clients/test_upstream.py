@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
+from commands import Commands
 from programs import program
 from upstream_tests import PASSED, cannot, passing, run, summary
 
 from local_cluster import LocalCluster
 
 CLUSTERS = 6  # every one has a process of e2e.test of its own
-ZONES = "Multi-AZ"  # in the names of tests that want nodes in several
+ZONES = ("Multi-AZ",)  # in the names of tests that want nodes in several
+ENDING = ("[sig-apps] Job", "[sig-apps] CronJob", "TTLAfterFinished")  # of those whose pods end by themselves
+
+
+def among(names: list[str], words: tuple[str, ...]) -> list[str]:
+    return [name for name in names if any(word in name for word in words)]
 
 
 def test_every_test_is_in_one_list_and_what_cannot_pass_has_a_reason() -> None:
@@ -27,11 +34,16 @@ def test_those_that_passed_before_pass(start_cluster: Callable[..., LocalCluster
     """UPSTREAM_TESTS=words chooses those whose names have these words."""
     binary = program("e2e.test")
     names = [name for name in passing() if os.environ.get("UPSTREAM_TESTS", "") in name]
-    apart = [name for name in names if ZONES in name]
-    plain = [name for name in names if ZONES not in name]
+    ending, zones = among(names, ENDING), among(names, ZONES)
+    plain = [name for name in names if name not in ending and name not in zones]
     clusters = [start_cluster(nodes=5) for _ in range(min(CLUSTERS, len(plain)))]
     outcomes = run(binary, [cluster.kubeconfig for cluster in clusters], plain)
-    if apart:
-        outcomes += run(binary, [start_cluster(nodes=6, topology="zones=2").kubeconfig], apart)
+    clusters = [start_cluster(nodes=5) for _ in range(min(CLUSTERS // 2, len(ending)))]
+    with ExitStack() as stack:
+        for cluster in clusters:
+            stack.callback(Commands(cluster).close)
+        outcomes += run(binary, [cluster.kubeconfig for cluster in clusters], ending)
+    if zones:
+        outcomes += run(binary, [start_cluster(nodes=6, topology="zones=2").kubeconfig], zones)
     print(summary(outcomes))
     assert all(outcome.state == PASSED for outcome in outcomes), summary(outcomes)

@@ -1,0 +1,75 @@
+"""What the programs of upstream's Jobs would do, told to simulated kubelets.
+
+Nothing runs in a simulated pod: it goes on until an annotation says when its containers end, and how. A mutating
+webhook reads the few shell scripts that Kubernetes' tests give their Jobs and writes it. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from local_cluster import LocalCluster
+from webhook_endpoint import Endpoint
+
+Json = dict[str, Any]
+PATH = "/commands"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Commands:
+    """A webhook for one cluster."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._endpoint = Endpoint()
+        self._endpoint.answers[PATH] = self._answer
+        self._marked: Counter[tuple[str, str]] = Counter()  # files that a script leaves for the next pod
+        client = {"url": f"https://127.0.0.1:{self._endpoint.port}{PATH}", "caBundle": self._endpoint.ca}
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+        hook = {"name": "commands.example.com", "clientConfig": client, "rules": [rule]}
+        rest = {"admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore"}
+        cluster.create(
+            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+            {"metadata": {"name": "commands"}, "webhooks": [{**hook, **rest}]},
+        )
+
+    def close(self) -> None:
+        self._endpoint.server.shutdown()
+        self._endpoint.server.server_close()
+
+    def _answer(self, request: Json) -> Json:
+        code = self._exit_code(request["object"])
+        if code is None:
+            return {"allowed": True}
+        said = {"simulation.phalanx.dev/run-seconds": "1", "simulation.phalanx.dev/exit-code": str(code)}
+        annotations = {**(request["object"]["metadata"].get("annotations") or {}), **said}
+        patch = [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
+        return {
+            "allowed": True,
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(json.dumps(patch).encode()).decode(),
+        }
+
+    def _exit_code(self, pod: Json) -> int | None:
+        """None: it runs until it is deleted."""
+        container = pod["spec"]["containers"][0]
+        script = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
+        index = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
+        if "% 2" in script:
+            return int(index) % 2
+        if "/data/foo" in script:  # a file on the node: the first pod leaves it, the next one finds it
+            owner = (pod["metadata"].get("ownerReferences") or [{}])[0].get("uid", "")
+            key = (owner, index if "/data/foo-" in script else "")
+            self._marked[key] += 1
+            if self._marked[key] > 1:
+                return 0
+            return None if "sleep" in script else 42 if "exit 42" in script else 1
+        if script in ("/bin/true", "/bin/false"):
+            return int(script == "/bin/false")
+        if not script and "busybox" in container["image"]:
+            return 0  # a shell with nothing to read
+        found = re.fullmatch(r".*\bexit (\d+)", script)
+        return int(found[1]) if found else None
