@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from webhook_endpoint import Endpoint
 
 from local_cluster import LocalCluster
 from phalanx.base.client import Resource
+from webhook_endpoint import Endpoint
 
 Json = dict[str, Any]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
