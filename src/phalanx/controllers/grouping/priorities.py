@@ -21,6 +21,20 @@ def policy_of(name: str, classes: Iterable[Json]) -> str:
     return str((found or {}).get("preemptionPolicy") or "PreemptLowerPriority")
 
 
+def keep_priority(pod_spec: Json, group: Json | None, classes: Iterable[Json]) -> None:
+    """Pods of a gang have its priority. One that was asked for later holds with the other rules: when no pod is in the
+    group any more. Else the first pod that is replaced would wait for ever. group: None: there is none, or it goes."""
+    if group is None:
+        return
+    theirs = str(group["spec"].get("priorityClassName") or "")
+    if str(pod_spec.get("priorityClassName") or "") == theirs:
+        return
+    if value_of(theirs, classes) == int(group["spec"].get("priority") or 0):
+        pod_spec["priorityClassName"] = theirs
+        if not theirs:
+            del pod_spec["priorityClassName"]
+
+
 def default_class(classes: Iterable[Json]) -> str:
     """What admission writes where nobody names a class."""
     found = _class_of("", classes)

@@ -203,6 +203,11 @@ class Groups:
             known is not None and deleting(known) and controlled_by(known, owner["metadata"]["uid"]) for known in found
         )
 
+    def standing(self, namespace: str, name: str) -> Json | None:
+        """The PodGroup of that name, unless it is being deleted."""
+        found = self.pod_groups.get(namespace, name) if name else None
+        return None if found is None or deleting(found) else found
+
     async def remove(self, owner: Json, *, plans: bool = True) -> bool:
         """Delete everything the owner controls, children first; True when nothing is left. plans: Workloads, too."""
         owned = [obj for obj in self.owned(owner) if plans or not _is_plan(obj)]

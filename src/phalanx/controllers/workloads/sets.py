@@ -16,7 +16,7 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouper, Grouping, Link, Refused
 from phalanx.controllers.grouping.outsiders import without_outsiders
-from phalanx.controllers.grouping.priorities import value_of
+from phalanx.controllers.grouping.priorities import keep_priority, value_of
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.grouping.succession import with_successor
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -137,7 +137,7 @@ class SetGroupsController(Controller):
             self.queue.add(Key(key.namespace, owner["metadata"]["name"]))  # also when no news of it came, as of a class
             raise Conflict(missing)
         link.put_on(pod["spec"])
-        self._keep_priority(pod, owner["metadata"]["namespace"], link.pod_group)
+        keep_priority(pod["spec"], self._groups.standing(owner["metadata"]["namespace"], link.pod_group), self._classes)
 
     def _missing(self, owner: Json, wanted: Grouping, link: Link) -> str:
         """What the pods of a set have to wait for; "" for nothing."""
@@ -152,20 +152,6 @@ class SetGroupsController(Controller):
         if link.workload and self._groups.workloads.get(namespace, link.workload) is None:
             return f"Workload {link.workload} does not exist yet"
         return ""
-
-    def _keep_priority(self, pod: Json, namespace: str, name: str) -> None:
-        """Pods of a gang have its priority. One that was asked for later holds with the other rules: when no pod is
-        in the group any more. Else the first pod of a roll-out would wait for ever."""
-        group = self._groups.pod_groups.get(namespace, name) if name else None
-        if group is None or deleting(group):
-            return
-        spec, theirs = pod["spec"], str(group["spec"].get("priorityClassName") or "")
-        if str(spec.get("priorityClassName") or "") == theirs:
-            return
-        if self._priority_of(theirs) == int(group["spec"].get("priority") or 0):
-            spec["priorityClassName"] = theirs
-            if not theirs:
-                del spec["priorityClassName"]
 
 
 def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set) -> list[Controller]:

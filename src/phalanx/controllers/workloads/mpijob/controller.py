@@ -15,6 +15,7 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Link, Refused
 from phalanx.controllers.grouping.outsiders import without_outsiders
+from phalanx.controllers.grouping.priorities import keep_priority
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
@@ -36,6 +37,7 @@ class MPIJobController(Controller):
         self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
         self._owners = caches.of(MPI_JOBS, optional=True)
         self._jobs, self._pods = caches.of(r.JOBS), caches.of(r.PODS)
+        self._classes = caches.of(r.PRIORITY_CLASSES, optional=True)
         for cache in (self._jobs, self._pods):
             cache.index("controller", index_by_controller)
             cache.on_change(self._part_changed)
@@ -115,17 +117,21 @@ class MPIJobController(Controller):
     def _worker(self, owner: Json, replicas: Json, index: int, name: str, link: Link | None) -> Json:
         pod = from_template(copy.deepcopy(replicas["template"]), owner, MPI_JOBS, name=name)
         pod["metadata"]["labels"] |= _labels(owner, "worker", index)
-        if link is not None:
-            link.put_on(pod["spec"])
+        self._join(owner, pod["spec"], link)
         return pod
+
+    def _join(self, owner: Json, pod_spec: Json, link: Link | None) -> None:
+        if link is None or self._groups is None:
+            return
+        link.put_on(pod_spec)
+        keep_priority(pod_spec, self._groups.standing(owner["metadata"]["namespace"], link.pod_group), self._classes)
 
     def _launcher(self, owner: Json, link: Link | None) -> Json:
         template = copy.deepcopy(((owner["spec"].get("mpiReplicaSpecs") or {}).get("Launcher") or {})["template"])
         meta = template.setdefault("metadata", {})
         meta["labels"] = {**(meta.get("labels") or {}), **_labels(owner, "launcher", 0)}
         template["spec"].setdefault("restartPolicy", "Never")
-        if link is not None:
-            link.put_on(template["spec"])
+        self._join(owner, template["spec"], link)
         run = owner["spec"].get("runPolicy") or {}
         fields = ("backoffLimit", "activeDeadlineSeconds")
         return {

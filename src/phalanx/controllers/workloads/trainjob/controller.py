@@ -23,6 +23,7 @@ from phalanx.controllers.runtime.status import conditions_of, set_condition, wri
 from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
 from phalanx.controllers.workloads.trainjob.grouping import (
     ANCESTOR,
+    as_made,
     group_train_job,
     runtime_named,
     runtime_of,
@@ -91,7 +92,7 @@ class TrainJobController(Controller):
         await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
 
     async def _arrange(self, owner: Json, found: Json | None) -> None:
-        related = self._related(owner)
+        related = [*self._related(owner), *([found] if found is not None else [])]
         grouping = group_train_job(owner, related) if self._groups is not None else Grouping()
         if self._groups is not None:
             if grouping.groups:
@@ -101,6 +102,8 @@ class TrainJobController(Controller):
             if found is None and state is State.REPLACING:
                 return
         if found is not None:
+            if self._groups is not None:
+                self._tell_size(owner, related)
             await self._suspend(found, bool(owner["spec"].get("suspend")))
             return
         try:
@@ -110,12 +113,20 @@ class TrainJobController(Controller):
             return
         self._sets.remember(msgspec.json.decode(answer))
 
+    def _tell_size(self, owner: Json, related: list[Json]) -> None:
+        """The Trainer refuses another size for a TrainJob that runs; here it is kept, has no effect, and is told."""
+        steps = steps_of(owner, runtime_of(owner, related))
+        made = as_made(owner, steps, related)
+        if made != steps:
+            text = f"it runs with {sum(step.pods for step in made)} pods; another size holds when it is made again"
+            self._events.warning(owner, NAME, "SizeUnchanged", text)
+
     def _gangs(self, owner: Json, related: list[Json], grouping: Grouping) -> dict[str, Gang]:
         """Who should be in its groups."""
         found: dict[str, Gang] = {}
         meta = owner["metadata"]
         there = self._pods.by_index("jobset", f"{meta['namespace']}/{meta['name']}")
-        for step in steps_of(owner, runtime_of(owner, related)):
+        for step in as_made(owner, steps_of(owner, runtime_of(owner, related)), related):
             link = grouping.links.get(step.name)
             if link is not None:
                 before = found.get(link.pod_group, Gang(0, []))

@@ -11,7 +11,7 @@ among the related objects. Parts are the names of its ReplicatedJobs. Levels and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phalanx.controllers.grouping.by_hand import with_hand_made
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
@@ -19,6 +19,7 @@ from phalanx.controllers.grouping.names import fitting, hashed
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
 from phalanx.controllers.providers.contract import Part, Replica
+from phalanx.controllers.runtime.ownership import controlled_by
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 
@@ -37,7 +38,7 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     if wish.gang is False:
         return Grouping()
     runtime = runtime_of(job, related)
-    steps = steps_of(job, runtime)
+    steps = as_made(job, steps_of(job, runtime), related)
     leaves = _leaves(job, runtime, steps)
     name = hashed(job["metadata"]["name"], "TrainJob", namespace_of(job), job["metadata"]["name"])
     found = Grouping(workload=workload(job, name, [leaf for leaf, _ in leaves]))
@@ -124,6 +125,19 @@ def steps_of(job: Json, runtime: Json) -> list[Step]:
     if not steps:
         raise Refused(f"runtime {runtime['metadata']['name']} has no replicatedJobs")
     return steps
+
+
+def as_made(job: Json, steps: list[Step], related: Sequence[Json]) -> list[Step]:
+    """With the sizes of the JobSet that was made for it, where that is among the related objects: the Trainer never
+    changes one that runs, so a gang must not wait for nodes that are asked for later."""
+    uid = job["metadata"].get("uid", "")
+    made = next((obj for obj in related if obj.get("kind") == "JobSet" and controlled_by(obj, uid)), None)
+    if made is None:
+        return steps
+    sizes = {
+        part["name"]: int(part["template"]["spec"].get("parallelism") or 1) for part in made["spec"]["replicatedJobs"]
+    }
+    return [replace(step, pods=sizes.get(step.name, step.pods)) for step in steps]
 
 
 def replica_of(job: Json, runtime: Json, owner: Json) -> Replica:
