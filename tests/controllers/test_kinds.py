@@ -16,7 +16,8 @@ SOURCES = Path(phalanx.__file__).parent
 FOLDER = SOURCES / "controllers" / "workloads"
 ALLOWED = {
     "controllers/resources.py": set(registry.BY_KIND),  # the name of a resource is its own
-    "serve/scheduler.py": {"ReplicaSet", "StatefulSet"},  # spreading pods of a set is a rule of the scheduler
+    # Spreading pods of a set is a rule of the scheduler.
+    "serve/scheduler.py": {"ReplicaSet", "ReplicationController", "StatefulSet"},
     "web/manifest.py": {"ReplicaSet"},  # writes a question of the page as something kubectl would take
 }
 
