@@ -31,6 +31,8 @@ GARBLED_EVENTS = 3  # in a row before a watch is given up for a fresh list
 ABSENT_SECONDS = 30.0  # until an optional resource that is not served is asked for again
 WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
+SHARED_BODIES = 512  # whose metadata is kept for the other informers of the API server's own process
+SHARED_BYTES = 16 << 10  # of one body; larger ones are rare and would be held on to
 
 
 class Change(NamedTuple, Generic[T]):
@@ -64,6 +66,41 @@ _peek = msgspec.json.Decoder(_Peek).decode
 _LIST = msgspec.json.Decoder(_List)
 
 
+class _Read(NamedTuple):
+    body: bytes
+    meta: _Meta
+    state: str  # uid and resourceVersion in one string
+
+
+class _Readings:
+    """What was read of a body: in the API server's own process several informers get the very same bytes, one soon
+    after the other."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, _Read] = {}  # by the body's id, while it is held
+
+    def of(self, body: bytes) -> _Read:
+        found = self._found.get(id(body))
+        if found is not None and found.body is body:
+            return found
+        found = _read(body)
+        if len(body) <= SHARED_BYTES:
+            if len(self._found) >= SHARED_BODIES:
+                self._found.clear()
+            self._found[id(body)] = found
+        return found
+
+
+def _read(body: bytes) -> _Read:
+    meta = _peek(body).metadata
+    # Shared with the other informers of this process: several follow the same objects.
+    meta.namespace, meta.name = sys.intern(meta.namespace), sys.intern(meta.name)
+    return _Read(body, meta, sys.intern(f"{meta.uid} {meta.resource_version}"))
+
+
+_readings = _Readings()
+
+
 class Informer(Generic[T]):
     def __init__(
         self,
@@ -90,6 +127,7 @@ class Informer(Generic[T]):
         self._client = client
         # Asked once and by name: a look at the whole protocol costs more than a small list.
         self._snapshots: Snapshots | None = cast(Snapshots, client) if hasattr(client, "snapshot") else None
+        self._read = _readings.of if self._snapshots is not None else _read
         self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
         self._sink = sink
         self._namespace, self._labels, self._fields = namespace, labels, fields
@@ -98,6 +136,7 @@ class Informer(Generic[T]):
         # Namespace -> name -> "uid resourceVersion": no tuple and one string for each, since there are many.
         self._known: dict[str, dict[str, str]] = {}
         self._since_yield = 0
+        self._time: Callable[[], float] | None = None  # of the loop it runs on
 
     @property
     def what(self) -> str:
@@ -140,7 +179,9 @@ class Informer(Generic[T]):
         return failures + 1
 
     def _move(self) -> None:
-        self.moved = asyncio.get_running_loop().time()
+        if self._time is None:
+            self._time = asyncio.get_running_loop().time
+        self.moved = self._time()
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -192,7 +233,7 @@ class Informer(Generic[T]):
             if key not in found:
                 self._gone(*key)
         for body in found.values():
-            self._set(_peek(body).metadata, body)
+            self._set(self._read(body))
 
     async def _follow(self, revision: str) -> None:
         """Watch until the server forgets `revision` (raises) or the connection needs a fresh list."""
@@ -233,19 +274,19 @@ class Informer(Generic[T]):
             self._move()
 
     def _take(self, type_: str, body: bytes) -> str:
-        meta = _peek(body).metadata
+        read = self._read(body)
+        meta = read.meta
         if not meta.name or type_ not in ("ADDED", "MODIFIED", "DELETED"):
             raise msgspec.ValidationError(f"{type_} of an object called {meta.name!r}")
         if type_ == "DELETED":
             self._gone(meta.namespace, meta.name)
         else:
-            self._set(meta, body)
+            self._set(read)
         return meta.resource_version
 
-    def _set(self, meta: _Meta, body: bytes) -> None:
-        # Shared with the other informers of this process: several follow the same objects.
-        namespace, name = sys.intern(meta.namespace), sys.intern(meta.name)
-        state = sys.intern(f"{meta.uid} {meta.resource_version}")
+    def _set(self, read: _Read) -> None:
+        body, meta, state = read
+        namespace, name = meta.namespace, meta.name
         names = self._known.get(namespace)
         known = names.get(name) if names is not None else None
         if known is not None:

@@ -36,7 +36,7 @@ class DisruptionController(Controller):
         self._clock = clock
         self._budgets = caches.of(r.DISRUPTION_BUDGETS)
         self._pods = caches.of(r.PODS)
-        self._pods.index("labels", by_labels)
+        self._pods.index("labels", by_labels, of_marks=True)
         self._budgets.index("namespace", lambda budget: [budget["metadata"]["namespace"]])
         self._owners: dict[tuple[str, str], Cache] = {key: caches.of(resource) for key, resource in SCALED.items()}
         self._budgets.on_change(lambda key, new, old: self.queue.add(key))

@@ -9,28 +9,32 @@ Json = dict[str, Any]
 Show = Callable[[Json], str]
 
 
-def shown(path: str, absent: str = "") -> Show:
+class Shown:
     """The text at a dotted path; `absent` is the zero value of the field's type."""
-    *parents, last = path.split(".")
 
-    def show(obj: Json) -> str:
+    __slots__ = ("_absent", "_last", "_parents", "top")
+
+    def __init__(self, path: str, absent: str = "") -> None:
+        *self._parents, self._last = path.split(".")
+        self._absent = absent
+        self.top = path.partition(".")[0]  # the field of the object that it is in: nothing else is looked at
+
+    def __call__(self, obj: Json) -> str:
         at: Any = obj
-        for name in parents:
+        for name in self._parents:
             at = at.get(name)
             if not isinstance(at, dict):
-                return absent
-        value = at.get(last)
+                return self._absent
+        value = at.get(self._last)
         if value is None:
-            return absent
+            return self._absent
         if value is True or value is False:
             return "true" if value else "false"
         return str(value)
 
-    return show
-
 
 def _event_source(obj: Json) -> str:
-    return shown("source.component")(obj) or shown("reportingComponent")(obj)
+    return Shown("source.component")(obj) or Shown("reportingComponent")(obj)
 
 
 def _pod_ips(obj: Json) -> str:
@@ -39,7 +43,7 @@ def _pod_ips(obj: Json) -> str:
 
 
 def _paths(*paths: str, **absent: str) -> dict[str, Show]:
-    return {path: shown(path, absent.get(path.rpartition(".")[2], "")) for path in paths}
+    return {path: Shown(path, absent.get(path.rpartition(".")[2], "")) for path in paths}
 
 
 _EVENT_TARGET = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
@@ -60,9 +64,9 @@ SELECTABLE: dict[str, dict[str, Show]] = {
     "certificatesigningrequests.certificates.k8s.io": _paths("spec.signerName"),
     "clustertrustbundles.certificates.k8s.io": _paths("spec.signerName"),
     "podcertificaterequests.certificates.k8s.io": _paths("spec.signerName", "spec.podName", "spec.nodeName"),
-    "jobs.batch": {"status.successful": shown("status.succeeded", "0")},
+    "jobs.batch": {"status.successful": Shown("status.succeeded", "0")},
     "resourceslices.resource.k8s.io": _paths("spec.nodeName", "spec.driver"),
     "events": _paths(*(f"involvedObject.{name}" for name in _EVENT_TARGET)) | _EVENT,
-    "events.events.k8s.io": {f"regarding.{name}": shown(f"involvedObject.{name}") for name in _EVENT_TARGET}
+    "events.events.k8s.io": {f"regarding.{name}": Shown(f"involvedObject.{name}") for name in _EVENT_TARGET}
     | {"reason": _EVENT["reason"], "reportingController": _EVENT["reportingComponent"], "type": _EVENT["type"]},
 }  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.base.errors import NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.endpoints.addresses import Address, Ports, addresses_of, port_list, slice_entry, subsets
-from phalanx.controllers.runtime.cache import by_labels
+from phalanx.controllers.runtime.cache import MARKED, by_labels
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
 from phalanx.controllers.runtime.pods import ready
@@ -40,11 +40,11 @@ class EndpointsController(Controller):
         self._nodes = caches.of(r.NODES)
         self._endpoints = caches.of(r.ENDPOINTS)
         self._slices = caches.of(r.ENDPOINT_SLICES)
-        self._pods.index("labels", by_labels)
+        self._pods.index("labels", by_labels, of_marks=True)
         self._services.index("selects", _by_rarest_label)
         self._slices.index("service", _by_service)
         self._services.on_change(lambda key, new, old: self.queue.add(key))
-        self._pods.on_change(self._pod_changed)
+        self._pods.on_change(self._pod_changed, of=MARKED)
         self._endpoints.on_change(lambda key, new, old: self.queue.add_after(key, SOON))
         self._slices.on_change(self._slice_changed)
 

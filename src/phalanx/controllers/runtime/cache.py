@@ -18,6 +18,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
+from phalanx.controllers.runtime.ownership import controller_of
 from phalanx.model.alike import Alike
 from phalanx.model.selectors import LabelMatcher
 
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 GRAVES = 20_000  # removed objects that late answers may still speak of
 RECENT = {"pods": 4096}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
 WORTH_SHARING = 40  # bytes of JSON
+ANY, MARKED = (
+    "",
+    "*",
+)  # whom a handler wants to hear of: everything; what has labels or owners; else what a kind controls
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -44,7 +49,21 @@ Indexer = Callable[[Json], Iterable[str]]
 Handler = Callable[[Key, Json | None, Json | None], None]  # (key, new, old)
 
 
-_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+Parts = dict[str, msgspec.Raw]
+
+
+class _Usual(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """Objects as nearly all are, split up in one go."""
+
+    metadata: Parts
+    apiVersion: str = ""  # as it is spelled
+    kind: str = ""
+    spec: Parts | None = None
+    status: Parts | None = None
+
+
+_usual = msgspec.json.Decoder(_Usual).decode
+_parts = msgspec.json.Decoder(Parts).decode
 _BRACE = ord("{")
 # Containers, volumes and tolerations of pods, conditions and capacity of nodes: thousands say the same.
 _shared: Alike[Any] = Alike(_decode, most=1024)
@@ -70,18 +89,23 @@ class Cache:
         self._most_decoded = RECENT.get(resource.plural)
         self._indexers: dict[str, Indexer] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {}
-        self._handlers: list[Handler] = []
+        self._of_marks: set[str] = set()  # names of indexes that read nothing but labels and owners
+        self._handlers: list[tuple[str, Handler]] = []
         self.failed = 0  # times a handler raised
         self._graves: OrderedDict[str, None] = OrderedDict()  # uids of what went last
         self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
 
-    def index(self, name: str, indexer: Indexer) -> None:
-        """Declare before `run`."""
+    def index(self, name: str, indexer: Indexer, *, of_marks: bool = False) -> None:
+        """Declare before `run`. of_marks: it reads nothing but labels and owner references, which seldom change."""
         self._indexers[name] = indexer
         self._indexes[name] = {}
+        if of_marks:
+            self._of_marks.add(name)
 
-    def on_change(self, handler: Handler) -> None:
-        self._handlers.append(handler)
+    def on_change(self, handler: Handler, *, of: str = ANY) -> None:
+        """of: MARKED, or the kind of a controller, for handlers that have nothing to say about other objects; what an
+        object was before counts too."""
+        self._handlers.append((of, handler))
 
     def get(self, namespace: str, name: str) -> Json | None:
         return self._get(Key(namespace, name))
@@ -156,7 +180,10 @@ class Cache:
             self._bodies[key] = change.object
             self._keep(key, new)
             self._index(key, new, old)
-        for handler in self._handlers:
+        told = _concerned(new, old)
+        for of, handler in self._handlers:
+            if of not in told:
+                continue
             try:
                 handler(key, new, old)
             except Exception:
@@ -188,27 +215,31 @@ class Cache:
     def _read(self, body: bytes) -> Json:
         # Lists of built-in kinds do not repeat what their items are.
         obj: Json = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
-        for name, raw in _parts(body).items():
-            if name == "metadata":
-                meta = _parts(raw)
-                meta.pop("managedFields", None)  # half of a typical pod: nothing is made of it
-                obj[name] = {key: _decode(value) for key, value in meta.items()}
-            elif name in ("spec", "status") and memoryview(raw)[0] == _BRACE:
-                obj[name] = {
-                    key: _shared(bytes(value)) if len(value) >= WORTH_SHARING else _decode(value)
-                    for key, value in _parts(raw).items()
-                }
-            else:
-                obj[name] = _decode(raw)
+        try:
+            usual = _usual(body)
+        except msgspec.ValidationError:
+            return obj | _read_any(body)
+        if usual.apiVersion and usual.kind:
+            obj["apiVersion"], obj["kind"] = usual.apiVersion, usual.kind
+        obj["metadata"] = _metadata(usual.metadata)
+        if usual.spec is not None:
+            obj["spec"] = _with_shared(usual.spec)
+        if usual.status is not None:
+            obj["status"] = _with_shared(usual.status)
         return obj
 
     # -- indexes ------------------------------------------------------------------------------------------------
 
     def _index(self, key: Key, obj: Json, old: Json | None) -> None:
+        marks_stay = old is not None and _marks(old) == _marks(obj)
         for name, indexer in self._indexers.items():
-            index = self._indexes[name]
-            before = set(indexer(old)) if old is not None else set()
-            for value in indexer(obj):
+            if marks_stay and name in self._of_marks:
+                continue
+            was, values = indexer(old) if old is not None else (), indexer(obj)
+            if was == values:
+                continue
+            index, before = self._indexes[name], set(was)
+            for value in values:
                 if value in before:
                     before.discard(value)
                 else:
@@ -229,6 +260,48 @@ class Cache:
             for value in indexer(old):
                 _unindex(self._indexes[name], value, key)
         return old
+
+
+def _read_any(body: bytes) -> Json:
+    obj: Json = {}
+    for name, raw in _parts(body).items():
+        if name == "metadata":
+            obj[name] = _metadata(_parts(raw))
+        elif name in ("spec", "status") and memoryview(raw)[0] == _BRACE:
+            obj[name] = _with_shared(_parts(raw))
+        else:
+            obj[name] = _decode(raw)
+    return obj
+
+
+def _metadata(parts: Parts) -> Json:
+    parts.pop("managedFields", None)  # half of a typical pod: nothing is made of it
+    return {name: _decode(value) for name, value in parts.items()}
+
+
+def _with_shared(parts: Parts) -> Json:
+    return {
+        name: _shared(bytes(value)) if len(value) >= WORTH_SHARING else _decode(value) for name, value in parts.items()
+    }
+
+
+def _marks(obj: Json) -> tuple[Json | None, list[Json] | None]:
+    meta = obj["metadata"]
+    return meta.get("labels"), meta.get("ownerReferences")
+
+
+def _concerned(new: Json | None, old: Json | None) -> set[str]:
+    """Handlers of what are to be told."""
+    found = {ANY}
+    for obj in (new, old):
+        if obj is None:
+            continue
+        labels, owners = _marks(obj)
+        if labels or owners:
+            found.add(MARKED)
+        if owners and (controller := controller_of(obj)) is not None:
+            found.add(str(controller.get("kind")))
+    return found
 
 
 def _newer(one: Json, other: Json) -> bool:

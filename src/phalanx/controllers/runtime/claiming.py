@@ -21,8 +21,8 @@ class Claims:
     def __init__(self, cache: Cache, owner: Resource, finalizer: str = "") -> None:
         """finalizer: carried by everything of an owner, so it comes and goes with the reference."""
         self._cache, self._owner, self._finalizer = cache, owner, finalizer
-        cache.index("controller", index_by_controller)
-        cache.index("orphans", _index_orphans)
+        cache.index("controller", index_by_controller, of_marks=True)
+        cache.index("orphans", _index_orphans, of_marks=True)
 
     async def of(self, owner: Json, adoptable: Callable[[Json], bool] = lambda obj: True) -> list[Json]:
         """Everything of `owner`, in a stable order."""

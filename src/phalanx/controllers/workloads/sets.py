@@ -49,8 +49,8 @@ class SetGroupsController(Controller):
         self._owners = caches.of(resource)
         self._pods = caches.of(r.PODS)
         self._pods.index("group", index_by_group)
-        self._pods.index("controller", index_by_controller)
-        self._pods.on_change(self._pod_changed)
+        self._pods.index("controller", index_by_controller, of_marks=True)
+        self._pods.on_change(self._pod_changed, of=resource.kind)
         self._owners.on_change(self._owner_changed)
         groups.feed(resource.kind, self.queue)
         for cache in (groups.pod_groups, groups.workloads):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from phalanx.model.kinds import Kind
+from phalanx.model.selectable import Shown
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -45,6 +46,7 @@ class _Peek(msgspec.Struct, gc=False):
 
 _decode_index = msgspec.json.Decoder(_Peek, strict=False).decode
 _decode = msgspec.json.Decoder().decode
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def index_of(resource: str, value: bytes) -> Index:
@@ -62,7 +64,12 @@ def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
     read = kind.selectable.get(label)
     if read is None:
         return ""
-    obj: dict[str, Any] = _decode(value)
+    obj: dict[str, Any]
+    if isinstance(read, Shown):
+        part = _parts(value).get(read.top)
+        obj = {read.top: _decode(part)} if part is not None else {}
+    else:
+        obj = _decode(value)
     text = intern(read(obj))  # a node's name or a phase: many have the same
     index.selected = (*known, label, text)
     return text

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from phalanx.local.store.contract import Change, Compacted, Entry, Key
 
+NEAR_END = 16  # changes: where those who follow closely find their place
 Scope = tuple[str, str]  # (resource, namespace); namespace "" = all of them
 
 
@@ -68,15 +69,24 @@ class Run:
             self._changes[self._head - 1] = _GONE
 
     def after(self, revision: int) -> list[Change]:
-        start = bisect_right(self._changes, revision, lo=self._head, key=_revision)
-        return self._changes[start:]
+        return self._changes[self._first_after(revision) :]
+
+    def _first_after(self, revision: int) -> int:
+        """Most who ask know all but the last few."""
+        known = self._changes
+        lowest = max(self._head, len(known) - NEAR_END)
+        if lowest > self._head and known[lowest].revision > revision:
+            return bisect_right(known, revision, lo=self._head, hi=lowest, key=_revision)
+        return bisect_right(known, revision, lo=lowest, key=_revision)
 
     def has_after(self, revision: int) -> bool:
         return len(self) > 0 and self._changes[-1].revision > revision
 
     def some_after(self, revision: int, changes: int, size: int) -> Sequence[Change]:
         """The next few: as many as asked for or as fill `size` bytes, and at least one if there is one."""
-        start = bisect_right(self._changes, revision, lo=self._head, key=_revision)
+        if not self.has_after(revision):
+            return ()
+        start = self._first_after(revision)
         found: list[Change] = []
         for change in self._changes[start : start + changes]:
             found.append(change)
@@ -111,7 +121,9 @@ class Window:
         fallen: list[Change] = []
         while len(self._changes) > self.bounds.changes or (self.bytes > self.bounds.bytes and len(self._changes) > 1):
             fallen.append(self._drop())
-        return fallen + self.expire(now)
+        if now - self._times[0][0] > self.bounds.seconds:
+            fallen += self.expire(now)
+        return fallen
 
     def expire(self, now: float) -> list[Change]:
         """What is older than it may be; also to be called when nothing is written."""

@@ -46,7 +46,7 @@ class DaemonSetController(Controller):
         self._claims = Claims(self._pods, r.DAEMON_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
-        self._pods.on_change(self._pod_changed)
+        self._pods.on_change(self._pod_changed, of="DaemonSet")
         self._nodes.on_change(self._node_changed)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:

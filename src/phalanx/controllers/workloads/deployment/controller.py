@@ -41,7 +41,7 @@ class DeploymentController(Controller):
         self._deployments.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._deployments.on_change(lambda key, new, old: self.queue.add(key))
         self._sets.on_change(self._set_changed)
-        self._pods.on_change(self._pod_changed)
+        self._pods.on_change(self._pod_changed, of="ReplicaSet")
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for obj in (new, old):

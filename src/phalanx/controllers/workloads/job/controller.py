@@ -8,6 +8,7 @@ from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE
+from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -45,7 +46,7 @@ class JobController(Controller):
         self._groups = JobGroups(groups) if groups is not None else None
         self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (failures in a row, end of the last); not kept
         self._jobs.on_change(self._job_changed)
-        self._pods.on_change(self._pod_changed)
+        self._pods.on_change(self._pod_changed, of=MARKED)
         if groups is not None:
             groups.feed("Job", self.queue)
             self._jobs.index("delegated", _index_by_parent)

@@ -14,6 +14,7 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders, stands
+from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
@@ -61,14 +62,14 @@ class JobSetController(Controller):
         self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
         self._pods = caches.of(r.PODS)
         self._jobs.index("controller", index_by_controller)
-        self._pods.index("controller", index_by_controller)
+        self._pods.index("controller", index_by_controller, of_marks=True)
         self._sets.on_change(self._set_changed)
         self._jobs.on_change(self._job_changed)
         self._services.on_change(self._service_changed)
         if groups is not None:
             groups.feed("JobSet", self.queue)
             groups.workloads.on_change(self._workload_changed)
-            self._pods.on_change(self._pod_changed)
+            self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None or old is None or not new.get("status") or not same_wishes(new, old):

@@ -17,6 +17,7 @@ from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, Refused
 from phalanx.controllers.providers import create_pod_group_if_not_exists, provider_of
+from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
@@ -73,10 +74,10 @@ class LeaderWorkerSetController(Controller):
             caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
         )
         self.admit = PodAdmission(self._owners, self._pods, self._revisions, groups).admit
-        self._pods.index("lws", _index_by_owner)
+        self._pods.index("lws", _index_by_owner, of_marks=True)
         self._owners.on_change(lambda key, new, old: self.queue.add(key))
         for cache in (self._sets, self._pods):
-            cache.on_change(self._part_changed)
+            cache.on_change(self._part_changed, of=MARKED)
         if groups is not None:
             groups.feed("LeaderWorkerSet", self.queue)
             self._owners.index("under", _index_by_parent)

@@ -39,8 +39,8 @@ class MPIJobController(Controller):
         self._jobs, self._pods = caches.of(r.JOBS), caches.of(r.PODS)
         self._classes = caches.of(r.PRIORITY_CLASSES, optional=True)
         for cache in (self._jobs, self._pods):
-            cache.index("controller", index_by_controller)
-            cache.on_change(self._part_changed)
+            cache.index("controller", index_by_controller, of_marks=True)
+            cache.on_change(self._part_changed, of=MPI_JOBS.kind)
         self._owners.on_change(lambda key, new, old: self.queue.add(key))
         if groups is not None:
             groups.feed(MPI_JOBS.kind, self.queue)

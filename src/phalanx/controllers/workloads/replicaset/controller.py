@@ -10,6 +10,7 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.expectations import Expectations
@@ -35,7 +36,7 @@ class ReplicaSetController(Controller):
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._going = Expectations(clock)
         self._sets.on_change(lambda key, new, old: self.queue.add(key))
-        self._pods.on_change(self._pod_changed)
+        self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for pod in (new, old):

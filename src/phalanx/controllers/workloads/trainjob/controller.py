@@ -14,6 +14,7 @@ from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders
+from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
@@ -49,10 +50,10 @@ class TrainJobController(Controller):
         for cache in self._runtimes.values():
             cache.on_change(self._runtime_changed)
         self._pods = caches.of(r.PODS)
-        self._pods.index("jobset", _index_by_set)
+        self._pods.index("jobset", _index_by_set, of_marks=True)
         if groups is not None:
             groups.feed(TRAIN_JOBS.kind, self.queue)
-            self._pods.on_change(self._pod_changed)
+            self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         reference = controller_of(new or old or {})
