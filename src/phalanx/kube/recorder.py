@@ -2,7 +2,7 @@
 
 An event is identified by (object, reason, action, note, type): the first is created, repeats within the window are
 counted and written as a series at most once per interval. When the queue is full the oldest news is dropped, never
-the scheduler slowed.
+the scheduler slowed; how many were, is counted and told in the log.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ QUEUE = 10_000
 SERIES_INTERVAL = 30.0  # seconds between two writes of one series
 SERIES_END = 360.0  # a repeat after this long is news again
 REMEMBERED = 20_000
+TOLD_EVERY = 60.0  # seconds between two lines of the log about events that were dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Recorder:
         self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(QUEUE)
         self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()
         self.dropped = 0
+        self._told = (float("-inf"), 0)  # when the log last said how many were dropped, and how many those were
 
     def record(
         self,
@@ -117,10 +119,19 @@ class Recorder:
         self._put("create", body)
 
     def _put(self, kind: str, item: Any) -> None:
-        try:
-            self._queue.put_nowait((kind, item))
-        except asyncio.QueueFull:
-            self.dropped += 1
+        if self._queue.full():
+            self._queue.get_nowait()
+            self._queue.task_done()
+            self._drop(f"{QUEUE:,} were waiting to be written")
+        self._queue.put_nowait((kind, item))
+
+    def _drop(self, why: str) -> None:
+        self.dropped += 1
+        now, (last, told) = self._clock.monotonic(), self._told
+        if now - last >= TOLD_EVERY:
+            self._told = (now, self.dropped)
+            fresh = self.dropped - told
+            log.warning("events dropped: %d, %d in all (%s); nothing else is lost", fresh, self.dropped, why)
 
     async def run(self) -> None:
         await run_all((f"event writer {number}", self._write()) for number in range(self._writers))
@@ -139,8 +150,7 @@ class Recorder:
                     await self._update_series(*item)
             except ApiProblem as problem:
                 # An event is news, not state: losing one is better than blocking behind it.
-                self.dropped += 1
-                log.debug("event not written: %s", problem)
+                self._drop(str(problem))
             except Exception:
                 self.dropped += 1
                 log.exception("event not written")

@@ -26,6 +26,7 @@ class Events:
         self._client, self._clock, self._instance = client, clock, instance
         self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._queue: asyncio.Queue[Json] = asyncio.Queue(WAITING)
+        self.dropped = 0
 
     def normal(self, about: Json, controller: str, reason: str, note: str) -> None:
         self._record(about, controller, "Normal", reason, note)
@@ -65,6 +66,9 @@ class Events:
         }
         if self._queue.full():
             self._queue.get_nowait()
+            if self.dropped % WAITING == 0:  # the first, and then now and then
+                log.warning("events dropped: %d were waiting to be written; nothing else is lost", WAITING)
+            self.dropped += 1
         self._queue.put_nowait(event)
 
     async def run(self) -> None:
