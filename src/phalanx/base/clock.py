@@ -71,7 +71,11 @@ def _whole(seconds: int) -> str:
 
 def rfc3339_micro(seconds: float) -> str:
     """metav1.MicroTime: always six digits of a second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    whole = int(seconds // 1)
+    micro = round((seconds - whole) * 1e6)
+    if micro == 1_000_000:
+        whole, micro = whole + 1, 0
+    return f"{_whole(whole)[:-1]}.{micro:06d}Z"
 
 
 def parse_rfc3339(text: str) -> float:

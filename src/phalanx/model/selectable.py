@@ -12,20 +12,21 @@ Show = Callable[[Json], str]
 class Shown:
     """The text at a dotted path; `absent` is the zero value of the field's type."""
 
-    __slots__ = ("_absent", "_last", "_parents", "top")
+    __slots__ = ("_absent", "path")
 
     def __init__(self, path: str, absent: str = "") -> None:
-        *self._parents, self._last = path.split(".")
+        self.path = tuple(path.split("."))
         self._absent = absent
-        self.top = path.partition(".")[0]  # the field of the object that it is in: nothing else is looked at
 
     def __call__(self, obj: Json) -> str:
         at: Any = obj
-        for name in self._parents:
-            at = at.get(name)
+        for name in self.path:
             if not isinstance(at, dict):
                 return self._absent
-        value = at.get(self._last)
+            at = at.get(name)
+        return self.text(at)
+
+    def text(self, value: Any) -> str:
         if value is None:
             return self._absent
         if value is True or value is False:

@@ -62,6 +62,7 @@ class _Usual(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     status: Parts | None = None
 
 
+_NOTHING: list[str] = []
 _usual = msgspec.json.Decoder(_Usual).decode
 _parts = msgspec.json.Decoder(Parts).decode
 _BRACE = ord("{")
@@ -235,7 +236,7 @@ class Cache:
         for name, indexer in self._indexers.items():
             if marks_stay and name in self._of_marks:
                 continue
-            was, values = indexer(old) if old is not None else (), indexer(obj)
+            was, values = indexer(old) if old is not None else _NOTHING, indexer(obj)
             if was == values:
                 continue
             index, before = self._indexes[name], set(was)

@@ -6,13 +6,15 @@ the first ask and kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from sys import intern
 from typing import Any
 
 import msgspec
 
 from phalanx.model.kinds import Kind
-from phalanx.model.selectable import Shown
+from phalanx.model.selectable import Show, Shown
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -46,7 +48,6 @@ class _Peek(msgspec.Struct, gc=False):
 
 _decode_index = msgspec.json.Decoder(_Peek, strict=False).decode
 _decode = msgspec.json.Decoder().decode
-_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def index_of(resource: str, value: bytes) -> Index:
@@ -64,12 +65,27 @@ def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
     read = kind.selectable.get(label)
     if read is None:
         return ""
-    obj: dict[str, Any]
-    if isinstance(read, Shown):
-        part = _parts(value).get(read.top)
-        obj = {read.top: _decode(part)} if part is not None else {}
-    else:
-        obj = _decode(value)
-    text = intern(read(obj))  # a node's name or a phase: many have the same
+    text = intern(_text(read, value))  # a node's name or a phase: many have the same
     index.selected = (*known, label, text)
     return text
+
+
+def _text(read: Show, value: bytes) -> str:
+    if isinstance(read, Shown):
+        try:
+            at: Any = _reader(read.path)(value)
+        except msgspec.ValidationError:  # something else is where an object should be
+            return read(_decode(value))
+        for name in read.path:
+            at = getattr(at, name) if at is not None else None
+        return read.text(at)
+    return read(_decode(value))
+
+
+@cache
+def _reader(path: tuple[str, ...]) -> Callable[[bytes], Any]:
+    """Decodes the field at a path and nothing else."""
+    type_: Any = Any
+    for name in reversed(path):
+        type_ = msgspec.defstruct("Selected", [(name, type_ | None if type_ is not Any else Any, None)], gc=False)
+    return msgspec.json.Decoder(type_).decode
