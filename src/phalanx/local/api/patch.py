@@ -43,7 +43,7 @@ class Patches:
 
         def mutate(current: Json) -> Json:
             new: Json = transform(current, patch, language, request.version.schema)
-            warnings[:] = self._reshape(request, options, new)
+            warnings[:] = self._reshape(request, options, new, patch)
             return new
 
         obj, entry = await self._changes.change(request, options, mutate, pinned=pins(patch, language))
@@ -62,7 +62,7 @@ class Patches:
             )
         return language
 
-    def _reshape(self, request: Request, options: WriteOptions, new: Any) -> tuple[str, ...]:
+    def _reshape(self, request: Request, options: WriteOptions, new: Any, patch: Any) -> tuple[str, ...]:
         """A patch may produce anything: hold the result to the shape and place of the object."""
         if not isinstance(new, dict):
             raise BadRequest("the patch makes the object something that is not an object")
@@ -70,7 +70,11 @@ class Patches:
         if metadata is not None and not isinstance(metadata, dict):
             raise BadRequest("the patch makes metadata something that is not an object")
         check_type(request.kind, request.version, new)
+        # Most patches are of a status and leave the spec as it is stored, which nobody reads here.
+        aside = new.pop("spec", None) if _leaves_spec(request, patch) else None
         warnings = shape(new, request.kind, request.version.schema, options, [])
+        if aside is not None:
+            new["spec"] = aside
         check_place(request, new)
         return warnings
 
@@ -112,6 +116,12 @@ class Patches:
 
         obj, stored_entry = await changes.change(request, options, mutate, pinned=bool(pinned), applied=True)
         return await changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.warnings(kind, obj)))
+
+
+def _leaves_spec(request: Request, patch: Any) -> bool:
+    if request.subresource != "status" or isinstance(request.version.schema, CustomObject):
+        return False
+    return isinstance(patch, dict) and "spec" not in patch and not any(name.startswith("$") for name in patch)
 
 
 def _conforming(request: Request, view: Json) -> Json:

@@ -16,6 +16,7 @@ DIRECTIVE = "$patch"
 RETAIN_KEYS = "$retainKeys"
 SET_ORDER = "$setElementOrder/"
 DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+CONTAINERS = (dict, list)
 
 
 def strategic_patch(target: dict[str, Any], patch: Any, schema: Type | None) -> dict[str, Any]:
@@ -44,9 +45,7 @@ def _merge_object(target: dict[str, Any], patch: dict[str, Any], schema: Type | 
         raise bad_request(f"unknown patch type found in patch: {directive!r}")
     if RETAIN_KEYS in patch:
         _retain_keys(target, patch)
-    lists = {key[len(SET_ORDER) :] for key in patch if key.startswith(SET_ORDER)}
-    lists |= {key[len(DELETE_PRIMITIVES) :] for key in patch if key.startswith(DELETE_PRIMITIVES)}
-    for name in sorted(lists - patch.keys()):  # directives for a list the patch itself does not mention
+    for name in _only_directed(patch):
         if isinstance(target.get(name), list):
             target[name] = _merge_list(target[name], [], patch, name, _field_type(schema, name))
     for name, value in patch.items():
@@ -67,6 +66,16 @@ def _merge_object(target: dict[str, Any], patch: dict[str, Any], schema: Type | 
     return target
 
 
+def _only_directed(patch: dict[str, Any]) -> list[str]:
+    """Lists that the patch has directives for and does not mention itself."""
+    directives = [key for key in patch if key.startswith("$")]
+    if not directives:
+        return directives
+    lists = {key[len(SET_ORDER) :] for key in directives if key.startswith(SET_ORDER)}
+    lists |= {key[len(DELETE_PRIMITIVES) :] for key in directives if key.startswith(DELETE_PRIMITIVES)}
+    return sorted(lists - patch.keys())
+
+
 def _check_directive(name: str) -> None:
     if name not in (DIRECTIVE, RETAIN_KEYS) and not name.startswith((SET_ORDER, DELETE_PRIMITIVES)):
         raise bad_request(f"unknown directive {name!r} in strategic merge patch")
@@ -74,6 +83,11 @@ def _check_directive(name: str) -> None:
 
 def _fresh_object(patch: dict[str, Any], schema: Type | None) -> dict[str, Any]:
     """A patch on nothing: what remains once nulls and directives are gone."""
+    for name, value in patch.items():
+        if value is None or name.startswith("$") or isinstance(value, CONTAINERS):
+            break
+    else:
+        return dict(patch)  # as most are that stand in lists, such as conditions
     if patch.get(DIRECTIVE) == "delete":
         return {}
     return _merge_object({}, {key: value for key, value in patch.items() if key != DIRECTIVE}, schema)
@@ -114,7 +128,7 @@ def _fresh(item: Any, schema: Type | None) -> Any:
 
 def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, doomed: list[Any]) -> list[Any]:
     for value in [*patch, *(order or []), *doomed]:
-        if isinstance(value, dict | list):
+        if isinstance(value, CONTAINERS):
             raise bad_request("invalid patch format of primitive list: only scalars are allowed")
     # Sets throughout: lists of a 3 MiB body may be long, and the server serves others meanwhile.
     gone = {_told_apart(value) for value in doomed}
@@ -189,7 +203,7 @@ def _read_keyed(patch: list[Any], key: str) -> _Wishes:
 
 def _key_of(item: Any, key: str) -> Any:
     value = item.get(key) if isinstance(item, dict) else None
-    if value is None or isinstance(value, dict | list):
+    if value is None or isinstance(value, CONTAINERS):
         raise rejected_patch(f"map: {_shown(item)} does not contain declared merge key: {key}")
     return value
 
@@ -200,7 +214,7 @@ def _told_apart(value: Any) -> tuple[bool, Any]:
 
 
 def _plain(value: Any) -> bool:
-    return value is not None and not isinstance(value, dict | list)
+    return value is not None and not isinstance(value, CONTAINERS)
 
 
 def _check_order(given: list[Any], order: list[Any]) -> None:
