@@ -80,7 +80,8 @@ def _json(body: bytes) -> Any:
 def _check_size(body: bytes, found: Any, format_: str) -> None:
     # Counting bytes is cheap and nearly always settles it.
     brackets = body.count(b"{") + body.count(b"[")
-    if format_ == "JSON" and brackets <= MAX_DEPTH and brackets + body.count(b",") < MAX_VALUES:
+    few = len(body) < MAX_VALUES or brackets + body.count(b",") < MAX_VALUES
+    if format_ == "JSON" and brackets <= MAX_DEPTH and few:
         return
     _measure(found, format_)
 

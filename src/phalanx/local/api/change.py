@@ -16,6 +16,7 @@ from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.crd import CustomKinds
 from phalanx.local.api.custom_kind import schema_errors
 from phalanx.local.api.gated_fields import FieldPath, event_of, exists, gated_fields, is_controlled, shown
+from phalanx.local.api.index import index_in
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
 from phalanx.local.api.managed_fields import FieldTracker
 from phalanx.local.api.metadata import (
@@ -348,7 +349,7 @@ class Changes:
         if self.beyond:
             entry = await self._put_counted(key, obj, build, expect)
         else:
-            entry = await self.store.put(key, build, expect)
+            entry = await self.store.put(key, build, expect, index_in(obj))
         self.custom.changed(key, obj)
         return entry
 

@@ -57,6 +57,16 @@ def index_of(resource: str, value: bytes) -> Index:
     return index
 
 
+def index_in(obj: dict[str, Any]) -> Index | None:
+    """The same of an object that is at hand; None: ask the bytes."""
+    try:
+        index = msgspec.convert(obj["metadata"], Index, strict=False)
+    except msgspec.ValidationError:
+        return None
+    index.uid = intern(index.uid)
+    return index
+
+
 def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
     """The text of a selectable field other than metadata.name and metadata.namespace."""
     known = index.selected

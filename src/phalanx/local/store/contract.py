@@ -92,8 +92,11 @@ class StoreProtocol(Protocol):
         """The state as it was; raises Compacted."""
         ...
 
-    async def put(self, key: Key, build: Build, expect: int | None = None) -> Entry:
-        """expect: None = whatever, 0 = must not exist, n = at that revision; RevisionMismatch comes before any wait."""
+    async def put(self, key: Key, build: Build, expect: int | None = None, index: Any = None) -> Entry:
+        """expect: None = whatever, 0 = must not exist, n = at that revision; RevisionMismatch comes before any wait.
+
+        index: what the Indexer would make of the value, of those who know it before it is encoded.
+        """
         ...
 
     async def delete(self, key: Key, build: Build, expect: int | None = None) -> Entry: ...

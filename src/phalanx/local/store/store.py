@@ -188,14 +188,16 @@ class Store:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    async def put(self, key: Key, build: Build, expect: int | None = None) -> Entry:
+    async def put(self, key: Key, build: Build, expect: int | None = None, index: Any = None) -> Entry:
         current = self._expected(key, expect)
         revision = self._next
         value = build(revision)
         created = revision if current is None else current.created
         if current is not None:
             key = current.key  # share the strings
-        entry = Entry(key, value, revision, created, self._index(key[0], value))
+        if index is None:
+            index = self._index(key[0], value)
+        entry = Entry(key, value, revision, created, index)
         return await self._submit(Change(revision, False, entry, current))
 
     async def delete(self, key: Key, build: Build, expect: int | None = None) -> Entry:
