@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.controllers.runtime import events
+from phalanx.kube import recorder
 from phalanx.local.api import body, change, event_expiry, patch_json, read, view
 from phalanx.local.api.limits import Limits
 from phalanx.local.store import space, watchers
@@ -55,6 +57,7 @@ ROWS = {
         f"{watchers.PIECE_CHANGES} changes, {kib(watchers.PIECE_BYTES)}"
     ),
     "life of an event": f"{event_expiry.TTL / 3600:g} hour after its last change",
+    "events that a scheduler or the controllers have still to write": f"{recorder.QUEUE:,} each",
     "free space on the disk of the data directory": mib(space.ALARM_BYTES),
 }
 
@@ -62,6 +65,10 @@ ROWS = {
 @pytest.mark.parametrize("what", ROWS)
 def test_a_documented_limit_is_the_one_in_the_code(what: str) -> None:
     assert f"| {what} | {ROWS[what]} |" in DOCUMENT.read_text()
+
+
+def test_controllers_keep_as_many_events_as_a_scheduler() -> None:
+    assert events.WAITING == recorder.QUEUE
 
 
 def test_every_documented_limit_is_compared() -> None:

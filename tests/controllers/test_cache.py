@@ -11,7 +11,7 @@ import pytest
 from in_process import Inside, inside
 from phalanx.base.client import Resource
 from phalanx.controllers.runtime import cache as module
-from phalanx.controllers.runtime.cache import Cache, Key, by_labels
+from phalanx.controllers.runtime.cache import MARKED, Cache, Key, by_labels
 from phalanx.model.selectors import parse_labels
 
 PODS = Resource("", "v1", "pods", "Pod")
@@ -19,11 +19,11 @@ Json = dict[str, Any]
 SPEC = {"containers": [{"name": "c", "image": "i"}]}
 
 
-def play(scenario: Callable[[Inside, Cache], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Inside, Cache], Awaitable[None]], *, duties: bool = True) -> None:
     async def main() -> None:
-        async with inside() as cluster:
+        async with inside(duties=duties) as cluster:
             cache = Cache(cluster.client, PODS)
-            cache.index("labels", by_labels)
+            cache.index("labels", by_labels, of_marks=True)
             for number in range(20):
                 labels = {"app": "web" if number % 2 else "db", "n": str(number)}
                 await cluster.create("Pod", f"p{number:02d}", metadata={"labels": labels}, spec=SPEC)
@@ -123,3 +123,55 @@ def test_a_handler_that_fails_keeps_nobody_else_from_hearing_and_ends_nothing() 
         assert cache.failed == 2
 
     play(scenario)
+
+
+def test_a_handler_hears_of_what_concerns_it_now_or_did_before() -> None:
+    async def scenario(cluster: Inside, cache: Cache) -> None:
+        heard: dict[str, list[str]] = {"marked": [], "Job": [], "ReplicaSet": []}
+        cache.on_change(lambda key, new, old: heard["marked"].append(key.name), of=MARKED)
+        cache.on_change(lambda key, new, old: heard["Job"].append(key.name), of="Job")
+        cache.on_change(lambda key, new, old: heard["ReplicaSet"].append(key.name), of="ReplicaSet")
+        everything = told(cache)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+
+        async def change(body: Json) -> None:
+            await cluster.client.patch(PODS, "plain", body, "default")
+            await everything.get()
+
+        await cluster.create("Pod", "plain", spec=SPEC)
+        await everything.get()
+        assert heard == {"marked": [], "Job": [], "ReplicaSet": []}
+        await change({"metadata": {"labels": {"app": "late"}}})
+        assert heard == {"marked": ["plain"], "Job": [], "ReplicaSet": []}
+        assert names(cache.matching("labels", "default", parse_labels("app=late"))) == ["plain"]
+        await change({"metadata": {"ownerReferences": [owner], "labels": None}})
+        assert heard == {"marked": ["plain"] * 2, "Job": ["plain"], "ReplicaSet": []}
+        assert cache.matching("labels", "default", parse_labels("app=late")) == []
+        await change({"metadata": {"ownerReferences": None}})  # it was the Job's until now
+        assert heard == {"marked": ["plain"] * 3, "Job": ["plain"] * 2, "ReplicaSet": []}
+        await change({"metadata": {"annotations": {"a": "b"}}})
+        assert heard == {"marked": ["plain"] * 3, "Job": ["plain"] * 2, "ReplicaSet": []}
+
+    play(scenario, duties=False)  # nobody misses the Job that is named
+
+
+def test_objects_that_are_not_of_the_usual_form_are_read_too() -> None:
+    config_maps = Resource("", "v1", "configmaps", "ConfigMap")
+
+    async def main() -> None:
+        async with inside() as cluster:
+            cache = Cache(cluster.client, config_maps)
+            await cluster.client.create(
+                config_maps,
+                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "v"}},
+                "default",
+            )
+            running = asyncio.create_task(cache.run())
+            await cache.synced()
+            found = cache.get("default", "c")
+            assert found is not None and found["data"] == {"k": "v"} and found["apiVersion"] == "v1"
+            assert "managedFields" not in found["metadata"]
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
