@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from webhook_endpoint import Answer, Endpoint
 
 from local_cluster import LocalCluster
 from phalanx.local.api.tls import load_identity
+from webhook_endpoint import Answer, Endpoint
 
 Json = dict[str, Any]
 BASE = "/apis/admissionregistration.k8s.io/v1"
