@@ -41,10 +41,9 @@ class Commands:
         self._endpoint.server.server_close()
 
     def _answer(self, request: Json) -> Json:
-        code = self._exit_code(request["object"])
-        if code is None:
+        said = self._annotations(request["object"])
+        if not said:
             return {"allowed": True}
-        said = {"simulation.phalanx.dev/run-seconds": "1", "simulation.phalanx.dev/exit-code": str(code)}
         annotations = {**(request["object"]["metadata"].get("annotations") or {}), **said}
         patch = [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
         return {
@@ -53,14 +52,23 @@ class Commands:
             "patch": base64.b64encode(json.dumps(patch).encode()).decode(),
         }
 
-    def _exit_code(self, pod: Json) -> int | None:
-        """None: it runs until it is deleted."""
+    def _annotations(self, pod: Json) -> dict[str, str]:
         container = pod["spec"]["containers"][0]
         script = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
+        if "trap _term SIGTERM" in script:
+            return {"simulation.phalanx.dev/stop-seconds": "5"}
+        code = self._exit_code(pod, container, script)
+        if code is None:
+            return {}
+        return {"simulation.phalanx.dev/run-seconds": "1", "simulation.phalanx.dev/exit-code": str(code)}
+
+    def _exit_code(self, pod: Json, container: Json, script: str) -> int | None:
+        """None: it runs until it is deleted."""
         index = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
         if "% 2" in script:
             return int(index) % 2
-        if "/data/foo" in script:  # a file on the node: the first pod leaves it, the next one finds it
+        if "/data/foo" in script or "RANDOM" in script:
+            # By a file on the node, or by luck: the first pod fails, the next does not.
             owner = (pod["metadata"].get("ownerReferences") or [{}])[0].get("uid", "")
             key = (owner, index if "/data/foo-" in script else "")
             self._marked[key] += 1
