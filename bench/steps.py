@@ -265,6 +265,40 @@ def crowded(nodes: int, preemptors: int, gang: bool) -> Callable[[], Figures]:
     return run
 
 
+def in_the_way(nodes: int, size: int, rule: str) -> Callable[[], Figures]:
+    """A gang that finds on every node a port taken, or somebody whom its members, or who them, keep away from."""
+
+    def run() -> Figures:
+        bench, rng = Bench(), random.Random(17)
+        for i in range(nodes):
+            bench.see(node(f"n{i}").cpu("32").mem("128Gi").zone(f"z{i % 3}"))
+            for j in range(10):
+                low = (
+                    pod(f"low-{i}-{j}").uid(f"low-{i}-{j}").cpu("3").mem("4Gi").priority(rng.randrange(5)).node(f"n{i}")
+                )
+                if j == i % 10:
+                    low.port(80).label("app", "old")
+                if j == 3 and rule == "zone" and i < nodes // 3:
+                    low.label("app", "rival")
+                bench.see(low)
+        bench.settle()
+        bench.see(pod_group("hard").gang(size).priority(100))
+        for i in range(size):
+            one = pod(f"hard-{i}").uid(f"hard-{i}").cpu("4").mem("2Gi").group("hard").priority(100).label("app", "hard")
+            if rule == "port":
+                one.port(80)
+            elif rule == "host":
+                one.anti_affinity("kubernetes.io/hostname", {"app": "old"})
+            elif rule == "spread":
+                one.spread("topology.kubernetes.io/zone", {"app": "hard"})
+            else:
+                one.anti_affinity("topology.kubernetes.io/zone", {"app": "rival"})
+            bench.see(one)
+        return bench.decide("hard-", small)
+
+    return run
+
+
 SCENARIOS: dict[str, Callable[[], Figures]] = {
     "tied gang of 80, fits": tied(True),
     "tied gang of 80, two wishes that exclude each other": tied(False),
@@ -278,6 +312,10 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "evicting, gang of 200 in 5 shapes, 1,000 nodes": evicting(200, 1000, 5),
     "crowded, 4 single pods, 5,000 nodes of 10 pods": crowded(5000, 4, False),
     "crowded, gang of 4, 5,000 nodes of 10 pods": crowded(5000, 4, True),
+    "in the way, a port, gang of 20, 1,000 nodes of 10 pods": in_the_way(1000, 20, "port"),
+    "in the way, somebody on the host, likewise": in_the_way(1000, 20, "host"),
+    "in the way, somebody in the zone, likewise": in_the_way(1000, 20, "zone"),
+    "in the way, nobody, but tied: spread over zones, likewise": in_the_way(1000, 20, "spread"),
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.answers import Answer, Placed, PlacedAfter, Tree
 from phalanx.engine.scheduling.reservations import release
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
@@ -20,6 +22,7 @@ class Rehearsal:
         self._cluster = engine.cluster
         self._attempts = engine.attempts
         self._seats: Assignment = []  # reserved
+        self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with what they were before
 
     def __enter__(self) -> Rehearsal:
         self._mark = self._cluster.columns.journal.mark()
@@ -28,12 +31,28 @@ class Rehearsal:
     def __exit__(self, *_: object) -> None:
         release(self._cluster, self._seats)
         self._cluster.columns.journal.rewind(self._mark)
+        for record, shape, epoch in self._reshaped:
+            self._cluster.shapes.drop(record.shape)
+            record.shape, record.shape_epoch = shape, epoch
 
     def pod(self, record: PodRecord, *, evict: bool = False) -> Answer:
+        self._as_tried([record])
         return self._keep(self._attempts.whole_pod(record, evict=evict))
 
     def group(self, tree: Tree, *, evict: bool = False, gated: bool = False) -> Answer:
+        self._as_tried(tree.records)
         return self._keep(self._attempts.whole_group(tree, evict=evict, gated=gated))
+
+    def _as_tried(self, records: Iterable[PodRecord]) -> None:
+        """The scheduler derives shapes anew before it tries pods, if a label became interesting since they came.
+        Pods of a question (-1) have the shape they were given."""
+        shapes = self._cluster.shapes
+        for record in records:
+            if record.shape_epoch in (shapes.interest.epoch, -1) or record.pod is None or record.row >= 0:
+                continue
+            self._reshaped.append((record, record.shape, record.shape_epoch))
+            record.shape, record.shape_epoch = shapes.of(record.pod), shapes.interest.epoch
+            shapes.keep(record.shape)
 
     def _keep(self, answer: Answer) -> Answer:
         if isinstance(answer, Placed):

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.engine.framework import Bools
+from phalanx.engine.framework.adapters import RowFilter, guarded
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.placement.problem import Composite, Floats, Leaf, ShapeRow, Subtree, done, groups, leaves
+from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, ShapeRow, Subtree, done, groups, leaves
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
+from phalanx.engine.preemption.gate import Filters, Gate
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupKey, PodKey
 
 EVERY = 512  # units that are looked at without a stop
-MOST_HINDERED = 2_000  # looks at who is in the way on some row
+LOOK = 3  # of work, for each unit on a row: who is in the way
+LOOK_BEYOND = 15  # the same where not only the row itself has to be looked at
+FOLLOWED = 32  # rows after which the catalogue looks at what trials left in the log
+MOST_HINDERED = 20_000  # such looks
+Blockers = dict[tuple[int, int], tuple[int, ...]]  # see PreemptionProblem
 
 
 @dataclass(slots=True, eq=False)
@@ -34,9 +41,22 @@ class Stage:
     built: Built
     origin: dict[int, int]  # id(leaf of the problem) -> id(leaf of `built`)
     restricted: bool = False  # a plugin says where room may be made, which filters asked one by one do not know
+    exact: bool = True  # the problem says all that the filters say: whoever fits in it, fits
 
-    def victims(self, chosen: Sequence[int]) -> list[PodRecord]:
-        return [pod for u in chosen for pod in self.units[u].pods.values()]
+    def tree(self, budget: int) -> Built:
+        """The groups as this stage wants them in, for a search that asks the filters."""
+        root = self.problem.placement.root
+        pending = {id(leaf): self.built.pending[self.origin[id(leaf)]] for leaf in leaves(root)}
+        return replace(self.built, problem=replace(self.built.problem, root=root, budget=budget), pending=pending)
+
+
+@dataclass(slots=True, eq=False)
+class Ways:
+    """Where members may go once others are gone."""
+
+    shapes: list[ShapeRow]
+    blockers: Blockers
+    exact: bool  # nothing was guessed, and no rule reaches beyond a node
 
 
 class Stager:
@@ -66,14 +86,16 @@ class Stager:
         self._pause()
         self.free = self._free()
         self._pause()
-        self.shapes, self.blockers = self._shapes()
+        self._numbers = {unit.key: number for number, unit in enumerate(self.units)}
+        self._looks = 0
+        self.ways = self._ways()
 
     def stage(self, root: Subtree, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
-        placement = replace(self.built.problem, free=self.free, shapes=self.shapes, root=root)
+        placement = replace(self.built.problem, free=self.free, shapes=self.ways.shapes, root=root)
         problem = PreemptionProblem(
-            placement, self.arrays, self.blockers, node_names=self.columns.names, order=order, budget=budget
+            placement, self.arrays, self.ways.blockers, node_names=self.columns.names, order=order, budget=budget
         )
-        return Stage(problem, self.units, self.built, origin, self._restricted)
+        return Stage(problem, self.units, self.built, origin, self._restricted, self.ways.exact)
 
     # ---- who could go
 
@@ -206,82 +228,121 @@ class Stager:
 
     # ---- where members may go once others are gone
 
-    def _shapes(self) -> tuple[list[ShapeRow], dict[tuple[int, int], tuple[int, ...]]]:
-        rows: list[ShapeRow] = []
-        hindered: list[npt.NDArray[np.int64]] = []
-        n = self.columns.n
-        for row, evaluation in zip(self.built.problem.shapes, self.built.evaluations, strict=True):
-            mask = self._allowed[:n].copy()
-            for plugin, tracker in evaluation.filters:
-                if not traits_of(plugin).room:
-                    mask &= tracker.mask[:n]
-            if evaluation.pre_filter() is not None:
-                mask[:] = False
-            score = None if row.score is None else row.score.copy()  # the search may be interrupted
-            rows.append(replace(row, mask=mask, slots=None, score=score))
-            hindered.append(np.flatnonzero(self._allowed[:n] & ~mask & evaluation.diagnose().resolvable[:n]))
-        blockers: dict[tuple[int, int], tuple[int, ...]] = {}
-        if any(len(h) for h in hindered) and self.units:
-            self._clear_ways(rows, hindered, blockers)
-        return rows, blockers
+    def _ways(self) -> Ways:
+        """Open now, or once somebody who sits on the row is gone."""
+        ways = Ways([], {}, not self.built.coupled)
+        for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
+            filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
+            mask = self._open(evaluation, filters)
+            resolvable = evaluation.diagnose().resolvable[: len(mask)]
+            hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask & resolvable)
+            ways.exact &= self._clear_ways(Gate(evaluation, filters), number, mask, hindered, ways.blockers)
+            ways.shapes.append(_with_mask(row, mask))
+        return ways
 
-    def _clear_ways(
-        self,
-        rows: list[ShapeRow],
-        hindered: list[npt.NDArray[np.int64]],
-        blockers: dict[tuple[int, int], tuple[int, ...]],
-    ) -> None:
-        """With everybody gone: which hindered rows open up, and who on them was in the way."""
-        columns = self.columns
-        numbers = {unit.key: number for number, unit in enumerate(self.units)}
-        home = {pod.key: pod.row for unit in self.units for pod in unit.pods.values()}
-        tried = 0
-        mark = columns.journal.mark()
+    def relaxed(self, stage: Stage) -> Stage:
+        """The same without what reaches beyond a node: no plan that keeps all rules costs less than the least here."""
+        ways = Ways([], {}, True)
+        for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
+            evaluation.refresh()
+            filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
+            local = [each for each in filters if isinstance(each[1], RowFilter) and not traits_of(each[0]).ties]
+            mask = self._open(evaluation, local)
+            hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
+            if not self._clear_ways(Gate(evaluation, local), number, mask, hindered, ways.blockers):
+                for at in [at for at in ways.blockers if at[0] == number]:
+                    ways.blockers[at] = ()  # guessed, some of them: the bound must hold
+            for plugin, tracker in filters:
+                if not isinstance(tracker, RowFilter) and not traits_of(plugin).ties:
+                    mask &= ~_for_good(plugin, tracker, mask)
+            ways.shapes.append(_with_mask(row, mask))
+        same = all(a.mask.tobytes() == b.mask.tobytes() for a, b in zip(ways.shapes, self.ways.shapes, strict=True))
+        if same and ways.blockers == self.ways.blockers:
+            return stage
+        placement = replace(stage.problem.placement, shapes=ways.shapes)
+        return replace(stage, problem=replace(stage.problem, placement=placement, blockers=ways.blockers))
+
+    def _open(self, evaluation: Evaluation, filters: Filters) -> Bools:
+        """(n,) rows that these filters pass as things are."""
+        n = self.columns.n
+        mask = self._allowed[:n].copy()
+        for _, tracker in filters:
+            mask &= tracker.mask[:n]
+        if evaluation.pre_filter() is not None:
+            mask[:] = False
+        return mask
+
+    def _clear_ways(self, gate: Gate, shape: int, mask: Bools, hindered: Ints, blockers: Blockers) -> bool:
+        """Which hindered rows open up when those on them go, and who of them is in the way. Each row by itself, with
+        others served in between. False: some may open when others go, or who it is was guessed."""
+        exact = True
+        for number, row in enumerate(hindered.tolist()):
+            here: dict[int, list[PodRecord]] = {}
+            for key in self.catalogue.on_row.get(row, {}):
+                if (unit := self._numbers.get(key)) is not None:
+                    here[unit] = [pod for pod in self.units[unit].pods.values() if pod.row == row]
+            self._stop((LOOK_BEYOND if gate.approach(row) else LOOK) * (1 + len(here)))
+            if number % FOLLOWED == 0:
+                self.catalogue.refresh()  # trials fill the log: whoever falls behind has to begin anew
+            gate.approach(row)  # others may have been served
+            guilty, sure = self._in_the_way(gate, row, here)
+            exact &= sure
+            if guilty is not None:
+                mask[row] = True
+                blockers[shape, row] = tuple(guilty)
+        gate.evaluation.refresh()
+        return exact
+
+    def _in_the_way(self, gate: Gate, row: int, here: dict[int, list[PodRecord]]) -> tuple[list[int] | None, bool]:
+        """Who of those on a row keeps it shut (None: it is shut without them, too), and whether that is certain."""
+        mark = self.columns.journal.mark()
         try:
-            for unit in self.units:
-                for pod in unit.pods.values():
-                    columns.unplace(pod)
-            for shape, evaluation in enumerate(self.built.evaluations):
-                evaluation.refresh()
-                opened = [int(r) for r in hindered[shape] if _passes(evaluation, int(r))]
-                for row in opened:
-                    here = self.catalogue.on_row.get(row, {})
-                    present = [numbers[key] for key in here if key in numbers]
-                    tried, guilty = self._guilty(evaluation, row, present, home, tried)
-                    rows[shape].mask[row] = True
-                    blockers[shape, row] = tuple(guilty)
+            for pods in here.values():
+                for pod in pods:
+                    self.columns.unplace(pod)
+            if gate.passes(row):
+                return self._guilty(gate, row, list(here), here)
+            return None, gate.shut(row)
         finally:
-            columns.journal.rewind(mark)
-            for evaluation in self.built.evaluations:
-                evaluation.refresh()
+            self.columns.journal.rewind(mark)
 
     def _guilty(
-        self, evaluation: Evaluation, row: int, units: list[int], home: dict[str, int], tried: int
-    ) -> tuple[int, list[int]]:
-        """Which of the units keep the row shut, found by halves; all of them where only several together do, or where
-        looking closer costs too much."""
-        if not units or tried >= MOST_HINDERED:
-            return tried, units
+        self, gate: Gate, row: int, units: list[int], here: dict[int, list[PodRecord]]
+    ) -> tuple[list[int], bool]:
+        """Found by halves; all of them where only several together keep it shut, or looking closer costs too much."""
+        if self._looks >= MOST_HINDERED:
+            return units, False
+        self._looks += 1
         inner = self.columns.journal.mark()
         for unit in units:
-            for pod in self.units[unit].pods.values():
-                self.columns.place(pod, home[pod.key])
-        evaluation.refresh()
-        shut = not _passes(evaluation, row)
+            for pod in here[unit]:
+                self.columns.place(pod, row)
+        shut = not gate.passes(row)
         self.columns.journal.rewind(inner)
-        evaluation.refresh()
-        tried += 1
-        if not shut or len(units) == 1:
-            return tried, units if shut else []
+        if not shut:
+            return [], True
+        if len(units) == 1:
+            return units, True
         half = len(units) // 2
-        tried, first = self._guilty(evaluation, row, units[:half], home, tried)
-        tried, second = self._guilty(evaluation, row, units[half:], home, tried)
-        return tried, first + second or units
+        first, sure = self._guilty(gate, row, units[:half], here)
+        second, also = self._guilty(gate, row, units[half:], here)
+        return (first + second, sure and also) if first or second else (units, False)
 
 
-def _passes(evaluation: Evaluation, row: int) -> bool:
-    """Every filter but capacity."""
-    return all(tracker.mask[row] for plugin, tracker in evaluation.filters if not traits_of(plugin).room)
+def _with_mask(row: ShapeRow, mask: Bools) -> ShapeRow:
+    score = None if row.score is None else row.score.copy()  # the search may be interrupted
+    return replace(row, mask=mask, slots=None, score=score)
+
+
+def _for_good(plugin: Any, tracker: Any, open_: Bools) -> Bools:
+    """(n,) rows that a filter closes, whoever goes."""
+    n = len(open_)
+    closed: Bools = np.zeros(n, dtype=np.bool_)
+    rows = np.flatnonzero(open_ & ~tracker.mask[:n])
+    for finding in guarded(plugin, tracker.explain, rows) if len(rows) else ():
+        if finding.unresolvable:
+            closed[finding.rows] = True
+    return closed
 
 
 def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]]:

@@ -23,6 +23,19 @@ class Fitting:
         self._order = order
         self._start = np.searchsorted(units.part_unit[order], np.arange(len(units) + 1))
         self.calls = 0
+        # By shape: hindered nodes, where the units that hinder each begin, and these units.
+        self._blockers: dict[int, tuple[Ints, Ints, Ints]] = {}
+        by_shape: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        for (shape, node), who in problem.blockers.items():
+            if who:
+                by_shape.setdefault(shape, []).append((node, who))
+        for shape, entries in by_shape.items():
+            counts = np.array([0, *(len(who) for _, who in entries)])
+            self._blockers[shape] = (
+                np.array([node for node, _ in entries]),
+                np.cumsum(counts)[:-1],
+                np.array([unit for _, who in entries for unit in who]),
+            )
 
     def parts_of(self, unit: int) -> Ints:
         return self._order[self._start[unit] : self._start[unit + 1]]
@@ -40,13 +53,9 @@ class Fitting:
                     units.part_node[parts], weights=units.part_request[r, parts], minlength=free.shape[1]
                 )
         shapes = list(base.shapes)
-        barred: dict[int, list[int]] = {}
-        for (shape, node), who in self.problem.blockers.items():
-            if not all(gone[u] for u in who):
-                barred.setdefault(shape, []).append(node)
-        for shape, nodes in barred.items():
+        for shape, (nodes, starts, who) in self._blockers.items():
             mask = shapes[shape].mask.copy()
-            mask[nodes] = False
+            mask[nodes[np.logical_or.reduceat(~gone[who], starts)]] = False
             shapes[shape] = replace(shapes[shape], mask=mask)
         return replace(base, free=free, shapes=[_uncounted(row) for row in shapes])
 

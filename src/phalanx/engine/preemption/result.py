@@ -27,7 +27,7 @@ class Plan:
 
     problem: PreemptionProblem
     victims: tuple[Victim, ...]
-    placement: SearchOutcome  # where members go once the victims are gone
+    placement: SearchOutcome | None  # where members go once the victims are gone; None: the filters were asked instead
     cost: Cost
     lower_bound: Cost  # no plan costs less
     proved: tuple[str, ...]  # parts of the cost, from the most important on, that cannot be less

@@ -22,6 +22,8 @@ from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.gate import Gate
+from phalanx.engine.preemption.gated_row import GatedRow
 from phalanx.engine.preemption.least import Freed, RowSearch, least_possible
 from phalanx.engine.preemption.ranking import Key, RankedRows
 from phalanx.engine.state.records import PodRecord
@@ -32,6 +34,8 @@ MAX_TABLES = 64
 PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
 EXACT = 2_000  # branches of exact searches, per attempt
 EXACT_ROW = 500  # and of one row
+ASKED = 200  # sets of units that filters are asked about on rows where something else than resources is in the way
+MOST_OF_ALL = (float("inf"),) * len(ORDER)
 FEW_OPEN = 8  # tables that are being filled at a time: whoever needs another waits
 
 
@@ -307,6 +311,7 @@ class Chooser:
             if not traits_of(plugin).room:
                 alone &= tracker.mask
         best: Candidate | None = None
+        refused: list[int] = []
         tries = alone.copy()
         check = _looks_at_others(evaluation)
         branches = EXACT
@@ -320,67 +325,87 @@ class Chooser:
                 best = Candidate(row, units, table.cost.key(row))
                 break
             tries[row] = False
-        hindered = np.flatnonzero(others & ~alone & table.cost.possible)
-        for row in hindered[:TRIALS].tolist():
-            found = self.trial(record, evaluation, row)
-            if found is not None and (best is None or (found.key, found.row) < (best.key, best.row)):
-                best = found
-        return None if best is None else Candidate(best.row, best.units, best.key, table.least(others))
+            refused.append(row)
+        shut = others & ~alone & table.cost.possible
+        shut[list(refused)] = True
+        best, least = self._hindered(table, record, evaluation, shut, refused, best)
+        if best is None:
+            return None
+        return Candidate(best.row, best.units, best.key, min(least, table.least(others & ~shut)))
+
+    def _hindered(
+        self,
+        table: RowTable,
+        record: PodRecord,
+        evaluation: Evaluation,
+        shut: Bools,
+        refused: Sequence[int],
+        best: Candidate | None,
+    ) -> tuple[Candidate | None, Key]:
+        """The best of these rows, where something else than resources is in the way, and of the one known before; and
+        what it costs at least on any of these. Rows that could be cheapest are looked at first. `refused`: rows that
+        are open now, but not once the cheapest there are gone."""
+        gate = Gate(evaluation, evaluation.filters)
+        asked, least = ASKED, MOST_OF_ALL
+        rows = sorted((table.bound.key(row), row) for row in np.flatnonzero(shut).tolist())
+        for number, (bound, row) in enumerate(rows):
+            if best is not None and (bound > best.key[:-1] or (bound == best.key[:-1] and row > best.row)):
+                break  # in order: so are those after it
+            if number >= TRIALS:
+                least = min(least, bound)
+                break
+            gate.approach(row)
+            beyond = row in refused or gate.hindered_beyond(row)
+            search = self._gated(gate, record, row, best.key if best is not None else MOST_OF_ALL, asked)
+            asked -= search.asked
+            # Where others elsewhere have a say, what those on the row cost at least is no bound.
+            least = min(least, bound if beyond else max(bound, search.floor))
+            if search.found is not None and (best is None or (search.key, row) < (best.key, best.row)):
+                best = Candidate(row, search.found, search.key)
+        return best, least
+
+    def _gated(self, gate: Gate, record: PodRecord, row: int, below: Key, asks: int) -> GatedRow:
+        units = [unit for unit, _ in self.candidates(record.priority, row)]
+        units.sort(key=self.catalogue.hurt, reverse=True)  # whom to spare first in front
+        try:
+            return GatedRow(
+                self.catalogue.columns,
+                units,
+                self.cost,
+                lambda some: self.clear(record, row, some),
+                lambda: gate.passes(row),
+                below,
+                asks,
+            )
+        finally:
+            gate.evaluation.refresh()
 
     def holds(self, record: PodRecord, evaluation: Evaluation, row: int, units: Iterable[Unit]) -> bool:
         """Whether every filter agrees once these units are gone."""
         columns = self.catalogue.columns
         mark = columns.journal.mark()
         try:
-            self._clear(record, row, units)
+            self.clear(record, row, units)
             evaluation.refresh()
             return bool(evaluation.feasible[row])
         finally:
             columns.journal.rewind(mark)
             evaluation.refresh()
 
-    def trial(self, record: PodRecord, evaluation: Evaluation, row: int) -> Candidate | None:
-        """Everything of lower priority off the row, then back again one by one while the pod still fits."""
+    def clear(self, record: PodRecord, row: int, units: Iterable[Unit]) -> dict[str, int]:
+        """Take units and terminating pods away, and count whoever was promised the row; where the former were."""
         columns = self.catalogue.columns
-        units = [unit for unit, _ in self.candidates(record.priority, row)]
-        if not units:
-            return None
-        units.sort(key=self.catalogue.hurt, reverse=True)  # whom to spare first in front
-        mark = columns.journal.mark()
-        try:
-            self._clear(record, row, units)
-            evaluation.refresh()
-            if not evaluation.feasible[row]:
-                return None
-            victims: list[Unit] = []
-            for unit in units:
-                inner = columns.journal.mark()
-                for pod in unit.pods.values():
-                    columns.place(pod, self._home[pod.key])
-                evaluation.refresh()
-                if evaluation.feasible[row]:
-                    columns.journal.release(inner)
-                else:
-                    columns.journal.rewind(inner)
-                    victims.append(unit)
-            return Candidate(row, tuple(victims), self.cost(victims))
-        finally:
-            columns.journal.rewind(mark)
-            evaluation.refresh()
-
-    def _clear(self, record: PodRecord, row: int, units: Iterable[Unit]) -> None:
-        """Take units and terminating pods away, and count whoever was promised the row."""
-        columns = self.catalogue.columns
-        self._home: dict[str, int] = {}
+        home: dict[str, int] = {}
         for unit in units:
             for pod in unit.pods.values():
-                self._home[pod.key] = pod.row
+                home[pod.key] = pod.row
                 columns.unplace(pod)
         for pod in list(self.catalogue.leaving.get(row, {}).values()):
             columns.unplace(pod)
         for rival in self.cluster.nominations.rivals(columns.names[row], record):
             if rival.row < 0:
                 columns.place(rival, row)
+        return home
 
 
 def _fewer(freed: Sequence[Freed], lacking: Mapping[int, float], than: int) -> Iterator[tuple[Unit, ...]]:

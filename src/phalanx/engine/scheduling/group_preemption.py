@@ -16,11 +16,11 @@ from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.outcomes import counter, satisfied_by, seats_of
 from phalanx.engine.groups.points import Points
 from phalanx.engine.groups.staging import Stage, Stager, latecomers, leftovers, raised
-from phalanx.engine.groups.trial import Assignment, Careful, holds
+from phalanx.engine.groups.trial import Assignment, holds
 from phalanx.engine.placement import place
-from phalanx.engine.placement.problem import Leaf, done
+from phalanx.engine.placement.problem import Leaf, Subtree, done
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
-from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.cost import ORDER, Cost
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
@@ -29,6 +29,7 @@ from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.tied_victims import TiedVictims, clear
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
@@ -136,7 +137,7 @@ class GroupPreemption:
             return GroupPlan(Hopeless(NOBODY_LOWER))
         if not done(whole):
             tree, origin = raised(whole, {})
-            return self._try(stager.stage(tree, origin, self.order, self._budget(stager)))
+            return self._try(stager, tree, origin)
         return self._extras(stager)
 
     def _budget(self, stager: Stager) -> int:
@@ -178,20 +179,42 @@ class GroupPreemption:
 
     def _with(self, stager: Stager, more: dict[int, int]) -> GroupPlan:
         tree, origin = raised(stager.built.problem.root, more)
-        return self._try(stager.stage(tree, origin, self.order, self._budget(stager)))
+        return self._try(stager, tree, origin)
 
-    def _try(self, stage: Stage) -> GroupPlan:
+    def _try(self, stager: Stager, tree: Subtree, origin: dict[int, int]) -> GroupPlan:
+        stage = stager.stage(tree, origin, self.order, self._budget(stager))
         answer = plan(stage.problem)
+        if not stage.exact:
+            return self._tied(stager, stage, answer)
         if not isinstance(answer, Plan):
-            # Counting takes members that want each other's company as they stand, before any of them sits.
-            tied = stage.built.coupled and isinstance(answer, Hopeless)
-            return self._careful(stage) if tied else GroupPlan(answer)
+            return GroupPlan(answer)
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
         self._still(units)
-        seats = seats_of(stage.built, answer.placement, origin=stage.origin)
-        if not stage.built.coupled or self._holds(units, seats):
-            return GroupPlan(answer, units, tuple(seats))
-        return self._careful(stage)
+        assert answer.placement is not None
+        return GroupPlan(answer, units, tuple(seats_of(stage.built, answer.placement, origin=stage.origin)))
+
+    def _tied(self, stager: Stager, stage: Stage, counted: Planned) -> GroupPlan:
+        """Where rules reach beyond a node counting is not the last word, and what it proves is a bound."""
+        relaxed = stager.relaxed(stage)
+        least = counted if relaxed is stage else plan(relaxed.problem)
+        if isinstance(least, Hopeless):
+            return GroupPlan(least)
+        if stage.restricted:  # asking the filters one by one knows nothing of the places that a plugin names
+            return self._restricted(stage, counted)
+        found = TiedVictims(self.cluster, self.catalogue, self._still).run(stage, relaxed.problem, least, counted)
+        if found is None:
+            return GroupPlan(Hopeless(RULES))
+        return GroupPlan(found.plan, found.units, found.seats)
+
+    def _restricted(self, stage: Stage, counted: Planned) -> GroupPlan:
+        if not isinstance(counted, Plan) or counted.placement is None:
+            return GroupPlan(Hopeless(RULES))
+        units = tuple(stage.units[victim.unit] for victim in counted.victims)
+        self._still(units)
+        seats = seats_of(stage.built, counted.placement, origin=stage.origin)
+        if not self._holds(units, seats):
+            return GroupPlan(Hopeless(RULES))
+        return GroupPlan(replace(counted, lower_bound=Cost(), proved=()), units, tuple(seats))
 
     def _still(self, units: Sequence[Unit]) -> None:
         """The search may have been interrupted, and somebody may have gone."""
@@ -214,7 +237,7 @@ class GroupPreemption:
         journal = self.cluster.columns.journal
         mark = journal.mark()
         try:
-            self._clear(answer.units)
+            clear(self.cluster, self.catalogue, answer.units)
             return answer if fits() else self._elsewhere(tree, answer)
         finally:
             journal.rewind(mark)
@@ -240,98 +263,10 @@ class GroupPreemption:
         journal = self.cluster.columns.journal
         mark = journal.mark()
         try:
-            self._clear(units)
+            clear(self.cluster, self.catalogue, units)
             return holds(self.cluster, seats)
         finally:
             journal.rewind(mark)
-
-    def _clear(self, units: Sequence[Unit]) -> dict[str, int]:
-        columns = self.cluster.columns
-        home: dict[str, int] = {}
-        for unit in units:
-            for pod in unit.pods.values():
-                home[pod.key] = pod.row
-                columns.unplace(pod)
-        for leaving in self.catalogue.leaving.values():
-            for pod in list(leaving.values()):
-                columns.unplace(pod)
-        return home
-
-    def _careful(self, stage: Stage) -> GroupPlan:
-        """The members in by the filters' own word, on as little as it takes: what hurts more stays if the rest will
-        do. Then back, dearest first, whoever the members leave room for."""
-        if stage.restricted:
-            return GroupPlan(Hopeless(RULES))
-        self._still(stage.units)
-        hurt = {unit.key: self.catalogue.hurt(unit) for unit in stage.units}
-        ladder = sorted({self._rung(key) for key in hurt.values()})
-        below, enough = -1, len(ladder) - 1
-        found = self._seated(stage, stage.units)
-        if found is None:
-            return GroupPlan(Hopeless(RULES))
-        while enough - below > 1:
-            middle = (below + enough) // 2
-            some = [unit for unit in stage.units if self._rung(hurt[unit.key]) <= ladder[middle]]
-            better = self._seated(stage, some)
-            if better is not None:
-                enough, found = middle, better
-            else:
-                below = middle
-        seats, units = found
-        self._still(units)
-        columns = self.cluster.columns
-        mark = columns.journal.mark()
-        try:
-            home = self._clear(units)
-            rows = {row for _, row in seats}
-            near = [u for u in units if any(home[pod.key] in rows for pod in u.pods.values())]
-            far = [u for u in units if u not in set(near)]
-            if not self._back(far, home, seats):
-                near = [*near, *far]
-            dearest_first = sorted(near, key=lambda u: hurt[u.key], reverse=True)
-            victims = self._unsparable(dearest_first, home, seats)
-        finally:
-            columns.journal.rewind(mark)
-        tried = GaveUp(0)
-        return GroupPlan(tried, tuple(victims), tuple(seats))
-
-    @staticmethod
-    def _rung(hurt: tuple[Any, ...]) -> tuple[int, int]:
-        """(violations of budgets, priority): what matters more than how many go."""
-        return (hurt[0], hurt[2])
-
-    def _seated(self, stage: Stage, units: Sequence[Unit]) -> tuple[Assignment, Sequence[Unit]] | None:
-        """Seats for the members once these units are gone."""
-        self._still(units)
-        journal = self.cluster.columns.journal
-        mark = journal.mark()
-        try:
-            self._clear(units)
-            seats = Careful(self.cluster, stage.built).run()
-            return (seats, units) if seats else None
-        finally:
-            journal.rewind(mark)
-
-    def _unsparable(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> list[Unit]:
-        """Those that cannot come back beside the ones before them; found by halves, since most of many can."""
-        if not units or self._back(units, home, seats):
-            return []
-        if len(units) == 1:
-            return list(units)
-        half = len(units) // 2
-        return [part for two in (units[:half], units[half:]) for part in self._unsparable(two, home, seats)]
-
-    def _back(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> bool:
-        columns = self.cluster.columns
-        inner = columns.journal.mark()
-        for unit in units:
-            for pod in unit.pods.values():
-                columns.place(pod, home[pod.key])
-        if holds(self.cluster, seats):
-            columns.journal.release(inner)
-            return True
-        columns.journal.rewind(inner)
-        return False
 
     # ---- doing
 

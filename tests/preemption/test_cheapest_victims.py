@@ -1,0 +1,81 @@
+"""Whom anybody evicts, held against everything that could be tried: single pods, gangs, trees, with and without rules.
+
+PHALANX_CROWDS=300 looks at so many clusters of each kind instead of a few.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from crowds import KINDS, NOW, Crowd, Key, cheapest, cost, crowd
+
+from phalanx.engine.explain import plan
+from phalanx.engine.explain.values import PlanAnswer, Price
+from phalanx.testing import Cluster
+
+SEEDS = range(int(os.environ.get("PHALANX_CROWDS", "12")))
+NOBODY = -(2.0**63)
+
+
+def key_of(price: Price | None) -> Key:
+    if price is None:
+        return (0, NOBODY, 0, 0, 0, 0.0)
+    highest = NOBODY if price.highest_priority is None else price.highest_priority
+    counts = (price.budget_violations, highest, price.pods, price.broken_gangs, price.workloads)
+    return (*counts, price.lost_seconds)
+
+
+def asked(made: Crowd, budget: int | None = None) -> tuple[Cluster, PlanAnswer]:
+    run = Cluster(evict=False, now=NOW)
+    run.see(*made.objects).step()
+    if budget is not None:
+        run.engine.group_preemption.budget = budget
+    run.see(*made.preemptor)
+    run.engine.step(NOW, 0)  # groups settle; nobody is tried yet
+    return run, plan(run.engine, made.kind, "default", made.root.name)
+
+
+def units_of(answer: PlanAnswer) -> list[str]:
+    return [line.name.rpartition("/")[2] for line in answer.victims]
+
+
+def true_to(answer: PlanAnswer, least: Key) -> None:
+    """What it says is proved cannot be less, and the bound is one."""
+    said = key_of(answer.cost)
+    assert said[: len(answer.proved)] == least[: len(answer.proved)], answer
+    if answer.lower_bound is not None:
+        assert key_of(answer.lower_bound)[:5] <= least[:5], answer
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_set_of_victims_costs_less_and_what_is_called_proved_is_true(kind: str, seed: int) -> None:
+    made = crowd(seed, kind, 6 if kind == "tied tree" else 8)
+    run, answer = asked(made)
+    single = made.kind == "Pod"
+    least = cheapest(made, local=single)  # a single pod's victims are on its node
+    if answer.result not in ("plan", "fits"):
+        assert least is None, answer
+        return
+    assert least is not None, answer
+    assert key_of(answer.cost)[:5] == least[:5], answer
+    true_to(answer, cheapest(made) if single else least)
+    if not single and answer.victims:
+        assert answer.optimal, answer
+    if answer.victims:
+        assert key_of(answer.cost) == cost(made, units_of(answer))
+        run.step()
+        assert sorted(run.evicted) == sorted(v.name for v in made.victims if v.unit in units_of(answer))
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("pod")])
+def test_a_search_that_ends_early_claims_no_more_than_it_knows(kind: str, seed: int) -> None:
+    made = crowd(1000 + seed, kind, 6)
+    for budget in (1, 20):
+        _, answer = asked(made, budget)
+        if answer.result == "plan":
+            least = cheapest(made)
+            assert least is not None
+            true_to(answer, least)
