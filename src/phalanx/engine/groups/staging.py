@@ -51,7 +51,7 @@ class Stage:
 
 
 @dataclass(slots=True, eq=False)
-class Ways:
+class Openings:
     """Where members may go once others are gone."""
 
     shapes: list[ShapeRow]
@@ -88,14 +88,14 @@ class Stager:
         self._pause()
         self._numbers = {unit.key: number for number, unit in enumerate(self.units)}
         self._looks = 0
-        self.ways = self._ways()
+        self.openings = self._openings()
 
     def stage(self, root: Subtree, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
-        placement = replace(self.built.problem, free=self.free, shapes=self.ways.shapes, root=root)
+        placement = replace(self.built.problem, free=self.free, shapes=self.openings.shapes, root=root)
         problem = PreemptionProblem(
-            placement, self.arrays, self.ways.blockers, node_names=self.columns.names, order=order, budget=budget
+            placement, self.arrays, self.openings.blockers, node_names=self.columns.names, order=order, budget=budget
         )
-        return Stage(problem, self.units, self.built, origin, self._restricted, self.ways.exact)
+        return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
 
     # ---- who could go
 
@@ -228,39 +228,41 @@ class Stager:
 
     # ---- where members may go once others are gone
 
-    def _ways(self) -> Ways:
+    def _openings(self) -> Openings:
         """Open now, or once somebody who sits on the row is gone."""
-        ways = Ways([], {}, not self.built.coupled)
+        openings = Openings([], {}, not self.built.coupled)
         for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
             filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
             mask = self._open(evaluation, filters)
             resolvable = evaluation.diagnose().resolvable[: len(mask)]
             hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask & resolvable)
-            ways.exact &= self._clear_ways(Gate(evaluation, filters), number, mask, hindered, ways.blockers)
-            ways.shapes.append(_with_mask(row, mask))
-        return ways
+            openings.exact &= self._clear_ways(Gate(evaluation, filters), number, mask, hindered, openings.blockers)
+            openings.shapes.append(_with_mask(row, mask))
+        return openings
 
     def relaxed(self, stage: Stage) -> Stage:
         """The same without what reaches beyond a node: no plan that keeps all rules costs less than the least here."""
-        ways = Ways([], {}, True)
+        openings = Openings([], {}, True)
         for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
             evaluation.refresh()
             filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
             local = [each for each in filters if isinstance(each[1], RowFilter) and not traits_of(each[0]).ties]
             mask = self._open(evaluation, local)
             hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
-            if not self._clear_ways(Gate(evaluation, local), number, mask, hindered, ways.blockers):
-                for at in [at for at in ways.blockers if at[0] == number]:
-                    ways.blockers[at] = ()  # guessed, some of them: the bound must hold
+            if not self._clear_ways(Gate(evaluation, local), number, mask, hindered, openings.blockers):
+                for at in [at for at in openings.blockers if at[0] == number]:
+                    openings.blockers[at] = ()  # guessed, some of them: the bound must hold
             for plugin, tracker in filters:
                 if not isinstance(tracker, RowFilter) and not traits_of(plugin).ties:
                     mask &= ~_for_good(plugin, tracker, mask)
-            ways.shapes.append(_with_mask(row, mask))
-        same = all(a.mask.tobytes() == b.mask.tobytes() for a, b in zip(ways.shapes, self.ways.shapes, strict=True))
-        if same and ways.blockers == self.ways.blockers:
+            openings.shapes.append(_with_mask(row, mask))
+        same = all(
+            a.mask.tobytes() == b.mask.tobytes() for a, b in zip(openings.shapes, self.openings.shapes, strict=True)
+        )
+        if same and openings.blockers == self.openings.blockers:
             return stage
-        placement = replace(stage.problem.placement, shapes=ways.shapes)
-        return replace(stage, problem=replace(stage.problem, placement=placement, blockers=ways.blockers))
+        placement = replace(stage.problem.placement, shapes=openings.shapes)
+        return replace(stage, problem=replace(stage.problem, placement=placement, blockers=openings.blockers))
 
     def _open(self, evaluation: Evaluation, filters: Filters) -> Bools:
         """(n,) rows that these filters pass as things are."""

@@ -24,9 +24,18 @@ class Gate:
         asked again. Answers whether anything is left that looks beyond the row."""
         self.evaluation.refresh()
         self._asked = [
-            tracker for plugin, tracker in self._beyond if not (tracker.mask[row] and traits_of(plugin).relieved)
+            tracker for plugin, tracker in self._beyond if not (tracker.mask[row] and self._relieved(plugin))
         ]
         return bool(self._asked)
+
+    def _relieved(self, plugin: Any) -> bool:
+        """Whoever wants company may lose it."""
+        return traits_of(plugin).relieved and self.evaluation.shape.affinity is None
+
+    @property
+    def monotone(self) -> bool:
+        """Whether a row that is shut with everybody gone is shut whoever goes."""
+        return all(self._relieved(plugin) for plugin, _ in self._beyond)
 
     def shut(self, row: int) -> bool:
         """By what only those on the row can change."""

@@ -28,9 +28,11 @@ class GatedRow:
         passes: Callable[[], bool],
         below: Key,
         asks: int,
+        monotone: bool,
     ) -> None:
         """`units`: whom to spare first in front. `clear`: takes some off their rows, answers where they were; `passes`:
-        asks the filters then. `asks`: how often at most, after the first pass."""
+        asks the filters then. `asks`: how often at most, after the first pass. `monotone`: if it is not enough that all
+        of them go, nothing is."""
         self._columns = columns
         self._units = units
         self._cost = cost
@@ -40,16 +42,19 @@ class GatedRow:
         self.key = below
         self.floor: Key = ()
         self.asked = 0
-        self._put_back()
-        self._search(asks)
+        if self._put_back() or not monotone:
+            self._search(asks)
+        else:
+            self.floor = (float("inf"),) * (len(below) - 1)
 
-    def _put_back(self) -> None:
+    def _put_back(self) -> bool:
+        """Whether it is enough that all of them go."""
         journal = self._columns.journal
         mark = journal.mark()
         try:
             home = self._clear(self._units)
             if not self._passes():
-                return
+                return False
             victims: list[Unit] = []
             for unit in self._units:
                 inner = journal.mark()
@@ -61,6 +66,7 @@ class GatedRow:
                     journal.rewind(inner)
                     victims.append(unit)
             self._offer(tuple(victims), self._cost(victims))
+            return True
         finally:
             journal.rewind(mark)
 

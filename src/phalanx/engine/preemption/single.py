@@ -376,6 +376,7 @@ class Chooser:
                 lambda: gate.passes(row),
                 below,
                 asks,
+                gate.monotone,
             )
         finally:
             gate.evaluation.refresh()
