@@ -314,7 +314,7 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "crowded, gang of 4, 5,000 nodes of 10 pods": crowded(5000, 4, True),
     "in the way, a port, gang of 20, 1,000 nodes of 10 pods": in_the_way(1000, 20, "port"),
     "in the way, somebody on the host, likewise": in_the_way(1000, 20, "host"),
-    "in the way, somebody in the zone, likewise": in_the_way(1000, 20, "zone"),
+    "in the way, somebody in the zone, gang of 20, 200 nodes": in_the_way(200, 20, "zone"),
     "in the way, nobody, but tied: spread over zones, likewise": in_the_way(1000, 20, "spread"),
 }
 

@@ -223,7 +223,9 @@ class GroupPreemption:
             raise Disturbed
 
     def _there(self, unit: Unit) -> bool:
-        return self.catalogue.units.get(unit.key) is unit
+        """As it was: long trials make the catalogue begin anew, with the same in it."""
+        now = self.catalogue.units.get(unit.key)
+        return now is unit or (now is not None and now.priority == unit.priority and now.pods == unit.pods)
 
     def stands(self, tree: Tree, answer: PlacedAfter, fits: Callable[[], bool]) -> PlacedAfter | None:
         """A plan that was made a while ago as it can be carried out now: with the same victims, if need be with other
