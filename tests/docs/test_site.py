@@ -91,6 +91,11 @@ def test_the_search_finds_pages_in_a_browser_that_asks_nobody_else(site: Path) -
             page.keyboard.type("WaitingForMembers")  # key by key: a value set at once is not heard by then
             page.wait_for_selector(".md-search-result__item", timeout=60_000)
             assert "Troubleshooting" in page.locator(".md-search-result__list").inner_text()
+        # The table with a column for each of the others is read without scrolling sideways.
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto(f"http://127.0.0.1:{server.server_port}/comparison.html")
+        wrap = page.locator(".md-typeset__scrollwrap").first
+        assert wrap.evaluate("(e) => e.scrollWidth <= e.clientWidth"), wrap.evaluate("(e) => e.scrollWidth")
         browser.close()
         server.shutdown()
     assert all(url.startswith((f"http://127.0.0.1:{server.server_port}/", "data:", "blob:")) for url in asked), asked

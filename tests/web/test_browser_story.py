@@ -111,9 +111,9 @@ def sees_gangs_arrive(page: Any, up: Up) -> None:
     page.locator("#map").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
-    page.locator("#said", has_text="node-").wait_for(state="attached")
+    page.locator("#said", has_text="node-00005").wait_for(state="attached")  # the first, its right, the one below
     page.keyboard.press("Enter")
-    page.locator("#view h2", has_text="node-00003").wait_for()
+    page.locator("#view h2", has_text="node-00005").wait_for()
     page.keyboard.press("Escape")
     bars = page.locator("#room")
     largest = bars.get_by_text("in rack-")

@@ -296,13 +296,13 @@ class Screen:
             if head in ("NAMESPACE", "PRIO", "TOPOLOGY") and len({row.cells[number] for row in rows}) == 1:
                 widths[number] = 0 if head != "TOPOLOGY" or not rows[0].cells[number] else widths[number]
         if self.view == 0:
-            widths[-1] = min(widths[-1], 24)
+            widths[-1] = min(widths[-1], 28)
 
         def over() -> int:
             return sum(widths) + 2 * (sum(map(bool, widths)) - 1) - width
 
         name = heads[1 if self.view == 0 else 0]
-        for head, least in (("NAMESPACE", 12), (name, 32), ("REASON", 16), (name, 12)):
+        for head, least in (("NAMESPACE", 12), (name, 26), ("REASON", 16), (name, 12)):
             number = heads.index(head) if head in heads else -1
             if number >= 0 and widths[number] > least:
                 widths[number] = max(least, widths[number] - max(0, over()))

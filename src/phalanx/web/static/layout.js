@@ -39,7 +39,9 @@ function measure(tree, depth, cell, target, wide, rack) {
   if (!tree.children.length) {
     const { pad, gap, head } = frame(depth - 1, depth, cell);
     const count = Math.max(1, tree.nodes.length);
-    const columns = Math.max(1, Math.min(count, Math.round(Math.sqrt(count * target))));
+    const wished = Math.max(1, Math.min(count, Math.round(Math.sqrt(count * target))));
+    // Full rows look like a rack: eight nodes stand as four and four rather than three, three and two.
+    const columns = [wished, wished + 1, wished - 1].find((each) => each > 0 && count % each === 0) ?? wished;
     const rows = Math.ceil(count / columns);
     return {
       tree, cell, columns, pad, gap, head, boxes: [],

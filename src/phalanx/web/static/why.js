@@ -105,6 +105,14 @@ function queueLine(queue) {
   return h("p", { class: "muted" }, words.join(" · "));
 }
 
+// What a trial at this moment says first; what the last attempt said, word for word as in the condition, below it.
+function said({ summary, now }) {
+  const present = now?.message && now.result !== "placed" && !summary.startsWith(now.message) ? now.message : "";
+  const words = gist(present || summary);
+  if (present) return [words || present, h("span", { class: "exact" }, "When it was last tried: ", summary)];
+  return words ? [words, h("span", { class: "exact" }, summary)] : summary;
+}
+
 export function whyView(app) {
   let key = "", element = null, stamp = 0;
 
@@ -112,7 +120,7 @@ export function whyView(app) {
     const root = item.root;
     const waits = !item.scheduled;
     return h("article", { class: "why-card" },
-      h("p", { class: "verdict", "data-ok": item.scheduled ? "1" : "0" }, h("b", {}, item.scheduled ? "Scheduled" : "Waits"), " ", gist(item.summary) ? [gist(item.summary), h("span", { class: "exact" }, item.summary)] : item.summary),
+      h("p", { class: "verdict", "data-ok": item.scheduled ? "1" : "0" }, h("b", {}, item.scheduled ? "Scheduled" : "Waits"), " ", said(item)),
       queueLine(item.queue),
       item.preemption ? h("p", { class: "plan" }, `Making room: ${plural(item.preemption.victims.length, "victim")} of ${item.preemption.total} still there. `, h("a", { href: `#/plan/${root}` }, "See the plan")) : "",
       waits ? h("p", { class: "actions" },
