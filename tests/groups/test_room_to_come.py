@@ -146,3 +146,30 @@ def test_no_leader_is_left_without_its_workers_whoever_else_comes(seed: int) -> 
     for name, (count, _, _) in shapes.items():
         bound = [member for member in (f"{name}-{i}" for i in range(count + 1)) if member in run.placed]
         assert len(bound) in (0, count + 1), f"{name} has {bound} of {count + 1}"
+
+
+def test_an_attempt_looks_at_replicas_that_have_begun_and_at_no_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun()
+    run.see(*(pod_group(f"idle{i}").gang(1) for i in range(3)), replica("b", 1, "1"), leader("b", "1")).step()
+    forest = run.engine.cluster.forest
+    assert [group.key.name for group in forest.begun()] == ["a"], "b has no room, the others announce nothing"
+    run.see(*workers("a", 2, "3")).step()
+    assert forest.begun() == [], "it is complete"
+
+    def all_of_them() -> None:
+        raise AssertionError("all groups are looked at")
+
+    run.see(replica("c", 1, "1"), leader("c", "1"))
+    monkeypatch.setattr(forest, "roots", all_of_them)
+    monkeypatch.setattr(forest, "in_namespace", all_of_them)
+    assert "c-0" in {decision.name for decision in run.engine.step(run.now + 60)}, "it was tried"
+
+
+def test_room_on_a_node_that_goes_away_is_kept_elsewhere() -> None:
+    run = Cluster().see(*(node(f"n{i}").cpu("4") for i in range(3)))
+    run.see(replica("a", 1, "4"), leader("a", "4")).step()
+    kept = next(iter({name for name, _ in run.engine.nominations.all()}))
+    run.gone("Node", kept).see(pod("big").cpu("4")).step(60)
+    assert "big" not in run.placed, "the last node is for the worker now"
+    run.see(*workers("a", 1, "4")).step()
+    assert sorted(run.placed) == ["a-0", "a-1"]

@@ -116,6 +116,7 @@ class Engine(Scheduler):
             return
         self.life.node_vanished(name, self.columns.remove_node(name))
         self.life.crowded.discard(row)
+        self.groups.room.node_gone(name)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
 
     def _object_changed(self, obj: Any) -> None:

@@ -91,7 +91,7 @@ class Groups:
 
     def settle(self) -> None:
         """Before roots are popped: act on what was noted since the last time."""
-        self.room.expire()
+        self.room.settle()
         if not self.busy:
             return
         notes = self.members.take()

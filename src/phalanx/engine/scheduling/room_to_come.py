@@ -43,6 +43,7 @@ class RoomToCome:
         self.kept: dict[GroupKey, Kept] = {}  # who is due next first
         self._over: dict[GroupKey, None] = {}  # groups that had their time
         self._fresh = True  # nobody has looked yet what was there before this process
+        self._homeless: dict[GroupKey, None] = {}  # groups that were promised a node which is gone
 
     # ---- promising
 
@@ -96,7 +97,8 @@ class RoomToCome:
         if self._fresh:
             self._fresh = False
             for group in self._members.forest.begun():
-                self._remember(group)
+                if group.key not in self.kept:
+                    self._find(group)
         if self.kept or self._over:
             for key in leaves:
                 self._follow(key)
@@ -129,12 +131,12 @@ class RoomToCome:
         if node:
             self._cluster.nominations.set(record, node)
 
-    def _remember(self, group: Group) -> None:
-        """It began before this process did: promises are not written down, so they are made anew."""
+    def _find(self, group: Group) -> None:
+        """Promises for a group that has begun: it did so before this process, which knows of none, or lost a node."""
         forest, state = self._members.forest, self._cluster
         top = forest.root_of(group.key)
         head = forest.group(top) if top is not None else None
-        if top is None or head is None or group.key in self.kept:
+        if top is None or head is None:
             return
         priority = forest.priority(top)
         whole = coming(state, forest.leaves(top), (), priority)
@@ -148,16 +150,31 @@ class RoomToCome:
         if isinstance(found, Found):
             self.keep(to_come(built, found.seats, ()), frozenset())
 
+    def node_gone(self, name: str) -> None:
+        """What was promised there is looked for elsewhere, before anybody is tried."""
+        for key, kept in self.kept.items():
+            if any(promise.nominated == name for promise in kept.promises):
+                self._homeless[key] = None
+
+    def settle(self) -> None:
+        """Before roots are tried: whoever lost a place has another one, whoever had his time none."""
+        homeless, self._homeless = self._homeless, {}
+        for key in homeless:
+            group = self._members.forest.group(key)
+            if group is not None and key in self.kept:
+                self._find(group)
+        self._expire()
+
     # ---- letting go
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """Whoever has not come by now takes his chances like everybody else."""
         for key in [key for key, kept in self.kept.items() if kept.until <= self._cluster.now]:
             self._over[key] = None
             self._release(key)
 
     def next_time(self) -> float | None:
-        """When `expire` will have something to do."""
+        """When the next promises end."""
         return next((kept.until for kept in self.kept.values()), None)
 
     def _release(self, key: GroupKey) -> None:
