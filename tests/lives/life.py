@@ -8,6 +8,7 @@ is left.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ MADE_FOR_OTHERS = ("PodGroup", "CompositePodGroup", "Workload")
 MADE_BY_HAND = ("PodGroup", "Workload", "ClusterTrainingRuntime")
 LEFT_BEHIND = (*MADE_FOR_OTHERS, "Pod", "Job", "JobSet", "ReplicaSet", "StatefulSet", "ControllerRevision", "Service")
 BY_HAND = frozenset({"by-hand"})
+DOES_NOT_FIT = frozenset({"WorkloadDoesNotFit", "FailedWorkloadCompilation"})  # the second is what Kubernetes calls it
 GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
 ADOPTED = "scheduling.phalanx.dev/adopted"
 
@@ -235,8 +237,6 @@ class Life:
                 raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which nobody makes")
             if any("deletionTimestamp" in group["metadata"] for group in groups.values()):
                 return  # deleted by hand: who is made next waits until the others are gone
-        if any(pod["metadata"]["name"].startswith("filler") for pod in self.cluster.all("Pod")):
-            return
         if self.variant.own_group and any(not self.group_of(pod) for pod in self.live()):
             return  # made while the API had no groups: the gang waits for one more than there are
         if self.kind in ("JobSet", "TrainJob") and any(
@@ -244,15 +244,33 @@ class Life:
         ):
             return  # succeeded outside of the gang, which does not know it (docs/gaps.md)
         running, wanted = len(self.running()), self.wanted()
-        if running >= wanted or wanted > NODES * (NODE_CPU // self.cpu) or self.refused():
+        if running >= wanted or wanted > self.room() or self.refused():
             return
         raise Broken(f"{self.kind} wants {wanted} pods, there is room, and {running} run")
 
+    def room(self) -> int:
+        """For how many of its pods, beside those of others."""
+        taken: Counter[str] = Counter()
+        for pod in self.cluster.all("Pod"):
+            if pod["metadata"]["name"].startswith("filler") and pod["spec"].get("nodeName"):
+                taken[pod["spec"]["nodeName"]] += int(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+        return (NODES - len(taken)) * (NODE_CPU // self.cpu) + sum(
+            (NODE_CPU - cpu) // self.cpu for cpu in taken.values()
+        )
+
     def refused(self) -> bool:
-        """What its user asked for cannot be: a Workload that does not fit, pods of another priority than their gang."""
-        said = [str(event["reason"]) for event in self.events() if event["type"] == "Warning"]
+        """What its user asks for now cannot be: a gang of more than there are, pods of another priority than it."""
         told = [c.get("message") or "" for pod in self.live() for c in pod["status"].get("conditions") or ()]
-        return "WorkloadDoesNotFit" in said or any("same priority" in message for message in told)
+        said = {str(event["reason"]) for event in self.events() if event["type"] == "Warning"}
+        return any("same priority" in message for message in told) or (
+            bool(said & DOES_NOT_FIT) and self.least_of_its_author() > self.variant.wanted(self.sizes)
+        )
+
+    def least_of_its_author(self) -> int:
+        """Pods that its author's Workload wants together."""
+        found = self.cluster.get("Workload", "by-hand") if self.grouped else None
+        parts = found["spec"].get("podGroupTemplates") or () if found is not None else ()
+        return max((part["schedulingPolicy"].get("gang", {}).get("minCount", 0) for part in parts), default=0)
 
     def complaints(self) -> list[str]:
         """What the user's object says, or the events about it and about what it made."""
