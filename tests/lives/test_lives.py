@@ -36,6 +36,10 @@ def test_stories_are_told_of_every_kind_that_becomes_groups() -> None:
     assert set(kinds()) | set(NOT_TOLD_OF) == {kind.resource.kind for kind in KINDS}
 
 
+def test_a_job_smaller_than_its_authors_gang_waits_and_says_what_to_do() -> None:
+    live("Job of its author's Workload", 7000128, ["crash_mid_write", "retry"])
+
+
 def test_the_model_sees_a_gang_that_starts_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     right = forest.spec_of_object
 
