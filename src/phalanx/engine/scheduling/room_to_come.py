@@ -15,7 +15,7 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
-from phalanx.engine.groups.coming import ToCome, coming, said
+from phalanx.engine.groups.coming import Coming, ToCome, coming, said
 from phalanx.engine.groups.finding import Found, find
 from phalanx.engine.groups.outcomes import to_come
 from phalanx.engine.scheduling.members import Members
@@ -51,17 +51,18 @@ class RoomToCome:
         """The leaves of a tree of which nothing runs yet: asked before an answer is acted on."""
         return frozenset(leaf.key for leaf in self._members.forest.leaves(group.key) if not leaf.placed)
 
-    def keep(self, seats: Iterable[ToCome], beginning: frozenset[GroupKey]) -> None:
-        """An answer is acted on: these places, and no others, are for pods to come of these groups."""
+    def keep(self, seats: Iterable[ToCome], beginning: frozenset[GroupKey], *, inherit: bool = False) -> None:
+        """An answer is acted on: these places, and no others, are for pods to come of these groups. `inherit`: also for
+        those that came while no process could promise them anything."""
         groups: dict[GroupKey, dict[str, tuple[PodRecord, str]]] = {}
         for key, record, row in seats:
             groups.setdefault(key, {})[record.key] = (record, self._cluster.columns.names[row])
         for key, places in groups.items():
             group = self._members.forest.group(key)
             if group is not None and key not in self._over and self._begun(group):
-                self._promise(key, places, key in beginning)
+                self._promise(key, places, key in beginning, inherit)
 
-    def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool) -> None:
+    def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
         nominations, records = self._cluster.nominations, self._cluster.records
         until = self._cluster.now + KEPT_FOR
         kept = self.kept.setdefault(key, Kept(until))
@@ -72,6 +73,8 @@ class RoomToCome:
         kept.promises = []
         for name, (record, node) in places.items():
             if name in records:
+                if inherit and not records[name].nominated:
+                    kept.heirs[name] = None
                 if name in kept.heirs and records[name].state is PodState.PENDING:
                     nominations.set(records[name], node)  # moved, so that all have a place
                 continue
@@ -96,7 +99,9 @@ class RoomToCome:
         """Before roots are tried: pods came or went, groups changed."""
         if self._fresh:
             self._fresh = False
-            for group in self._members.forest.begun():
+            forest = self._members.forest
+            # The least important first: it is looked at beside all others, which leave it what they can.
+            for group in sorted(forest.begun(), key=lambda each: ((each.spec and each.spec.priority) or 0, each.key)):
                 if group.key not in self.kept:
                     self._find(group)
         if self.kept or self._over:
@@ -138,17 +143,24 @@ class RoomToCome:
         head = forest.group(top) if top is not None else None
         if top is None or head is None:
             return
-        priority = forest.priority(top)
-        whole = coming(state, forest.leaves(top), (), priority)
+        leaves = forest.leaves(top)
+        others = [other for other in forest.begun() if other not in leaves]
+        # Beside what all others lack, so that none takes the only place of another; alone where that cannot be.
+        if not self._found(head, coming(state, leaves, others, forest.priority(top))):
+            self._found(head, coming(state, leaves, (), forest.priority(top)))
+
+    def _found(self, head: Group, whole: Coming | None) -> bool:
+        state, priority = self._cluster, self._members.forest.priority(head.key)
         if whole is None:
-            return
+            return True
         try:
             built = build(state, head, self._members.waiting_pods, state.settings.search_budget, priority, whole)
             found = find(state, head, built)
         except (PluginFailure, Unplaceable):
-            return  # its workers are told when they come
+            return False  # its workers are told when they come
         if isinstance(found, Found):
-            self.keep(to_come(built, found.seats, ()), frozenset())
+            self.keep(to_come(built, found.seats, ()), frozenset(), inherit=True)
+        return isinstance(found, Found)
 
     def node_gone(self, name: str) -> None:
         """What was promised there is looked for elsewhere, before anybody is tried."""
