@@ -40,8 +40,10 @@ function measure(tree, depth, cell, target, wide, rack) {
     const { pad, gap, head } = frame(depth - 1, depth, cell);
     const count = Math.max(1, tree.nodes.length);
     const wished = Math.max(1, Math.min(count, Math.round(Math.sqrt(count * target))));
-    // Full rows look like a rack: eight nodes stand as four and four rather than three, three and two.
-    const columns = [wished, wished + 1, wished - 1].find((each) => each > 0 && count % each === 0) ?? wished;
+    // Full rows look like a rack: eight nodes stand as four and four rather than three, three and two. Of many nodes
+    // nobody sees it, and racks with one node more or less should be as wide as their neighbours.
+    const even = (each) => each > 0 && count % each === 0;
+    const columns = count > 32 ? wished : ([wished, wished + 1, wished - 1].find(even) ?? wished);
     const rows = Math.ceil(count / columns);
     return {
       tree, cell, columns, pad, gap, head, boxes: [],
