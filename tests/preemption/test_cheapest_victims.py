@@ -13,6 +13,7 @@ from crowds import KINDS, NOW, Crowd, Key, cheapest, cost, crowd
 from phalanx.engine.explain import plan
 from phalanx.engine.explain.values import PlanAnswer, Price
 from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group
 
 SEEDS = range(int(os.environ.get("PHALANX_CROWDS", "12")))
 NOBODY = -(2.0**63)
@@ -79,3 +80,19 @@ def test_a_search_that_ends_early_claims_no_more_than_it_knows(kind: str, seed: 
             least = cheapest(made)
             assert least is not None
             true_to(answer, least)
+
+
+def test_whoever_keeps_members_out_of_a_zone_from_another_node_goes_too_and_nobody_in_vain() -> None:
+    rival = pod("rival").cpu("500m").priority(1).node("n0").anti_affinity("zone", {"app": "new"})
+    run = Cluster().see(
+        node("n0").cpu("1").label("zone", "z"),
+        node("n1").cpu("1").label("zone", "z"),
+        rival,
+        pod("stays").cpu("500m").priority(1000).node("n0"),
+        pod("low").cpu("1").priority(1).node("n1"),
+        pod_group("high").gang(1).priority(100),
+        pod("high-0").cpu("1").priority(100).group("high").label("app", "new"),
+    )
+    run.step()
+    assert sorted(run.evicted) == ["low", "rival"]
+    assert run.bound["high-0"] == "n1"
