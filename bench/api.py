@@ -201,6 +201,11 @@ class RawWatcher(asyncio.Protocol):
         self._tail = b""
         self.done = asyncio.get_running_loop().create_future()
 
+    def expect(self, events: int) -> None:
+        """`done` when so many more have come."""
+        self._events = self.count + events
+        self.done = asyncio.get_running_loop().create_future()
+
     def connection_made(self, transport: Any) -> None:
         transport.write(self._head + b"\r\n")
 
