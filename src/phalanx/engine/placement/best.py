@@ -76,7 +76,9 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
     bounds = np.array(
         [np.minimum(np.minimum(item.bound, count_slots(item.request, area.free)), item.count) for item in items]
     )
-    nodes = [int(m) for m in np.argsort(area.rank, kind="stable") if bounds[:, m].any()]
+    order = np.argsort(area.rank, kind="stable")
+    nodes = order[bounds.any(axis=0)[order]].tolist()
+    rows, limits = np.ascontiguousarray(area.free.T), np.ascontiguousarray(bounds.T)
     requests = np.array([item.request for item in items])
     known: dict[bytes, ValuedFillings] = {}
     uses: list[tuple[int, ValuedFillings]] = []
@@ -84,7 +86,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
     pods = sum(item.count for item in items)
     alike: dict[bytes, int] = {}
     for m in nodes:
-        signature = area.free[:, m].tobytes() + bounds[:, m].tobytes()
+        signature = rows[m].tobytes() + limits[m].tobytes()
         alike[signature] = alike.get(signature, 0) + 1
         if alike[signature] > pods:
             continue  # every pod has its own node of this kind already
@@ -105,7 +107,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
         worked(4 + fillings.sources.size // CELLS_PER_STEP)
         values = table[fillings.sources] + fillings.gain[:, None]
         choice = values.argmax(axis=0)
-        table = np.append(values[choice, everyone], -np.inf)
+        table[:-1] = values[choice, everyone]
         steps.append((m, fillings, choice))
     state = states - 1
     if table[state] == -np.inf:

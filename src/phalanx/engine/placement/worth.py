@@ -34,6 +34,7 @@ class Worth:
 
     def __init__(self, free: Floats, plain: Ints, devices: Ints) -> None:
         self._plain = plain
+        self._others = [np.delete(np.arange(len(plain)), row) for row in range(len(plain))]
         peak = free.max(axis=1, initial=0.0)
         self._unit = 1.0 / np.where(peak > 0, peak, 1.0)
         self._hosts = [_Hosts(free, plain, row) for row in devices if peak[row] > 0]
@@ -58,9 +59,9 @@ class Worth:
         for large, piece in enumerate(fit):
             total += piece.min(axis=0)
             for small in fit[:large]:
-                for row in range(len(self._plain)):
-                    others = np.delete(small, row, axis=0)
-                    total += np.minimum(piece[row], others.min(axis=0, initial=np.inf))
+                for row, others in enumerate(self._others):
+                    least = small[others[0]] if len(others) == 1 else small[others].min(axis=0, initial=np.inf)
+                    total += np.minimum(piece[row], least)
         return total
 
     def _crumbs(self, left: Floats) -> Floats:
@@ -84,6 +85,7 @@ class _Hosts:
         largest = 2.0 ** np.floor(np.log2(most[row]))
         self._sizes = largest / 2.0 ** np.arange(SIZES)
         self._sizes = self._sizes[self._sizes >= 1.0]
+        self._meals = self._sizes[:, None] * APPETITES  # (sizes, appetites)
         # What a node has of each plain resource, counted in devices.
         self._fed = most[row] / np.where(most[plain] > 0, most[plain], 1.0)
 
@@ -94,8 +96,7 @@ class _Hosts:
         at = np.flatnonzero(here >= self._sizes[-1])
         if not len(at):
             return total
-        fed = (left[np.ix_(self._plain, at)] * self._fed[:, None]).min(axis=0, initial=np.inf)
-        for size in self._sizes:
-            whole = np.floor(here[at] / size)
-            total[at] += np.minimum(np.floor(fed / (size * APPETITES[:, None]) + ROUNDING), whole).sum(axis=0)
+        fed = (left[self._plain][:, at] * self._fed[:, None]).min(axis=0, initial=np.inf)
+        whole = np.floor(here[at] / self._sizes[:, None])  # (sizes, K)
+        total[at] = np.minimum(np.floor(fed / self._meals[:, :, None] + ROUNDING), whole[:, None]).sum(axis=(0, 1))
         return total
