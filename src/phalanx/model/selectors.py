@@ -86,6 +86,8 @@ class LabelMatcher:
         if self.nothing:
             return False
         found = labels or {}
+        if len(self.requirements) == 1:  # the rule, and held against thousands of labels
+            return self.requirements[0].matches(found)
         return all(requirement.matches(found) for requirement in self.requirements)
 
     @property

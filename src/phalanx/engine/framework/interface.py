@@ -200,7 +200,10 @@ class Plugin(Protocol):
 
 def way_of(plugin: Any, point: str) -> str:
     """The method by which a plugin is asked at a point; "": it has nothing to say there."""
-    return next((method for method in METHODS[point] if callable(getattr(plugin, method, None))), "")
+    for method in METHODS[point]:
+        if callable(getattr(plugin, method, None)):
+            return method
+    return ""
 
 
 # ---- queue

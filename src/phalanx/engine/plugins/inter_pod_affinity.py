@@ -32,6 +32,7 @@ from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.selectors import LabelMatcher
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 OWN_ANTI = "node(s) didn't match pod anti-affinity rules"
@@ -169,7 +170,7 @@ class AffinityFilter(Follower[Meaning]):
         self._counters = [_Counter(columns.label(term.key)) for term in (*self._near, *self._away)]
         self._self_match = all(t.selects(shape.namespace, shape.labels, self.objects) for t in self._near)
         self._anywhere = 0
-        for pods, meaning in self._watch.begin():
+        for pods, meaning in self._watch.begin(self._one_matcher()):
             by_row = per_row(pods.rows, columns.capacity)
             if isinstance(meaning, int):
                 self._add_class(meaning, by_row)
@@ -190,6 +191,11 @@ class AffinityFilter(Follower[Meaning]):
             if flags & (2 << i):
                 self._counters[len(self._near) + i].add_rows(by_row)
 
+    def _one_matcher(self) -> LabelMatcher | None:
+        """A selector without which pods mean nothing, if there is one: all near terms must match, or any away term."""
+        matchers = {term.matcher for term in (*self._near[:1], *self._away)}
+        return matchers.pop() if len(matchers) == 1 else None
+
     def _flags(self, pods: LabelClass) -> int | None:
         """Bit 0: matches all near terms; bit i + 1: matches away term i."""
         flags = 0
@@ -202,13 +208,11 @@ class AffinityFilter(Follower[Meaning]):
 
     def _against(self, rules: RuleSet) -> tuple[str, ...] | None:
         """Topology keys of the anti-affinity terms in a rule set that select this shape."""
-        shape = self.shape
-        keys = tuple(
-            term.key
-            for term in rules.terms
-            if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects)
-        )
-        return keys or None
+        shape, keys = self.shape, []
+        for term in rules.terms:
+            if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects):
+                keys.append(term.key)
+        return tuple(keys) or None
 
     def _counter_of(self, key: str) -> int:
         number = self._forbidding.get(key)
