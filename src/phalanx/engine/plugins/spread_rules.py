@@ -14,7 +14,7 @@ from phalanx.engine.plugins.tolerating import untolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects import ReplicaSet, ReplicationController, Service, StatefulSet
+from phalanx.model.objects import ReplicaSet, ReplicationController, StatefulSet
 from phalanx.model.objects.pod import TopologySpreadConstraint
 from phalanx.model.selectors import LabelMatcher, Requirement
 
@@ -93,12 +93,8 @@ def _constraint(c: TopologySpreadConstraint, matcher: LabelMatcher) -> Constrain
 
 def default_matcher(shape: Shape, objects: Objects) -> LabelMatcher:
     labels: dict[str, str] = {}
-    for service in objects.all(Service):
-        selector = service.spec.selector
-        if service.metadata.namespace != shape.namespace or selector is None:
-            continue
-        if all(shape.labels.get(key) == value for key, value in selector.items()):
-            labels.update(selector)
+    for service in objects.services_of(shape.namespace, shape.labels):
+        labels.update(service.spec.selector or {})
     kind, name = shape.owner
     if kind == "ReplicationController":
         controller = objects.get(ReplicationController, shape.namespace, name)

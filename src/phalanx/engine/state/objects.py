@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from phalanx.model.objects import (
@@ -49,10 +49,12 @@ KINDS: dict[type[Any], str] = {
 class Objects:
     """By type, then by (namespace, name); the namespace is "" for cluster-scoped kinds."""
 
-    __slots__ = ("_by_type", "version")
+    __slots__ = ("_by_type", "_selecting", "version")
 
     def __init__(self) -> None:
         self._by_type: dict[type[Any], dict[tuple[str, str], Any]] = {cls: {} for cls in KINDS}
+        # namespace -> one label of those a Service selects by -> such Services by name
+        self._selecting: dict[str, dict[tuple[str, str], dict[str, Service]]] = {}
         self.version = 0  # +1 with every change that anybody decides by
 
     def get(self, cls: type[T], namespace: str, name: str) -> T | None:
@@ -62,12 +64,35 @@ class Objects:
         """In order of first arrival: deterministic for the same events."""
         return cast("Iterable[T]", self._by_type[cls].values())
 
+    def services_of(self, namespace: str, labels: Mapping[str, str]) -> list[Service]:
+        """Services that select pods with these labels, by name. Looks at few others, however many there are."""
+        asked = self._selecting.get(namespace, {})
+        some = (service for pair in labels.items() for service in asked.get(pair, {}).values())
+        found = [each for each in some if (each.spec.selector or {}).items() <= labels.items()]
+        return sorted(found, key=lambda service: service.metadata.name)
+
+    def _select(self, old: Service | None, new: Service | None) -> None:
+        for service in (old, new):
+            if service is None or not service.spec.selector:
+                continue
+            asked = self._selecting.setdefault(service.metadata.namespace, {})
+            pairs, name = service.spec.selector.items(), service.metadata.name
+            if service is new:
+                pair = min(pairs, key=lambda pair: (len(asked.get(pair, ())), pair))  # the one that says most
+                asked.setdefault(pair, {})[name] = service
+                continue
+            for pair in pairs:
+                if asked.get(pair, {}).pop(name, None) is not None and not asked[pair]:
+                    del asked[pair]
+
     def put(self, obj: Any) -> Any | None:
         """Store an object; returns the one it replaces."""
         table = self._by_type[type(obj)]
         key = (obj.metadata.namespace, obj.metadata.name)
         old = table.get(key)
         table[key] = obj
+        if isinstance(obj, Service):
+            self._select(old, obj)
         if old is None or not _told(old, obj):
             self.version += 1
         return old
@@ -82,6 +107,8 @@ class Objects:
         if old is None or (uid and old.metadata.uid and old.metadata.uid != uid):
             return None
         del table[namespace, name]
+        if cls is Service:
+            self._select(old, None)
         self.version += 1
         return old
 
