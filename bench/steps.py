@@ -204,15 +204,16 @@ def singles(count: int, nodes: int) -> Callable[[], Figures]:
     return run
 
 
-def alike(size: int, nodes: int) -> Callable[[], Figures]:
-    """A large gang of equal pods: deciding is counting, the rest is writing down."""
+def alike(size: int, nodes: int, gangs: int = 1) -> Callable[[], Figures]:
+    """Large gangs of equal pods: deciding is counting, the rest is writing down."""
 
     def run() -> Figures:
         bench = fragmented(nodes, random.Random(5))
-        bench.see(pod_group("hard").gang(size))
-        for i in range(size):
-            bench.see(pod(f"hard-{i}").uid(f"hard-{i}").cpu("1").mem("1Gi").group("hard"))
-        return bench.decide("hard-", small)
+        for gang in range(gangs):
+            bench.see(pod_group(f"g{gang}").gang(size))
+            for i in range(size):
+                bench.see(pod(f"g{gang}-{i}").uid(f"g{gang}-{i}").cpu("1").mem("1Gi").group(f"g{gang}"))
+        return bench.decide(f"g{gangs - 1}-", small)
 
     return run
 
@@ -305,6 +306,8 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "five shapes, 1,000 pods, 5,000 fragmented nodes": five(True),
     "five larger shapes, 1,000 pods, likewise": five(False),
     "alike, 1,000 pods, 5,000 nodes": alike(1000, 5000),
+    "alike, 5,000 pods, 5,000 nodes": alike(5000, 5000),
+    "alike, 9 gangs of 1,000 at once, 5,000 nodes": alike(1000, 5000, 9),
     "different, gang of 100, 5,000 nodes": different(100, 5000),
     "different, gang of 1,000, 5,000 nodes": different(1000, 5000),
     "singles, 500 pods no two alike, 5,000 nodes": singles(500, 5000),

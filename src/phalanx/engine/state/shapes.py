@@ -216,7 +216,9 @@ class ShapeTable:
         )
         shape.signatures = {name: _signature(sign, pod) for name, sign in self.signers}
         # Where the first pod of a shape happens to run says nothing about the others.
-        shape.pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, node_name=""))
+        shape.pod = pod
+        if spec.node_name:
+            shape.pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, node_name=""))
         shape.refs = 0
         shape.key = (
             shape.profile,
