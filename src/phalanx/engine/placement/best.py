@@ -77,8 +77,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
         [np.minimum(np.minimum(item.bound, count_slots(item.request, area.free)), item.count) for item in items]
     )
     order = np.argsort(area.rank, kind="stable")
-    some: NDArray[np.bool_] = (bounds > 0).any(axis=0)
-    nodes = order[some[order]].tolist()
+    nodes = order[np.asarray(bounds.any(axis=0))[order]].tolist()
     rows, limits = np.ascontiguousarray(area.free.T), np.ascontiguousarray(bounds.T)
     requests = np.array([item.request for item in items])
     known: dict[bytes, ValuedFillings] = {}
