@@ -15,8 +15,8 @@ from pathlib import Path
 
 import uvloop
 
-from api import RawClient, RawWatcher, Target, cluster, connect, create
-from e2e import PODS, plain_pod
+from api import PODS, RawClient, RawWatcher, Target, cluster, connect, create
+from e2e import plain_pod
 
 CLIENTS = 16
 QUIET = 0.02  # seconds of CPU in 0.4: the rest of a burst is done
