@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from phalanx.base.client import Resource
+from phalanx.base.client import Call, Resource
 from phalanx.local.api.request import User
 from phalanx.local.api.rights import Attributes, Rights, refusal
 
@@ -44,6 +45,8 @@ class Recording:
 
     def __getattr__(self, verb: str) -> Any:
         call = getattr(self._client, verb)
+        if verb in ("call", "events"):  # what wraps a client hands its calls on as values
+            return partial(self._handed_on, call)
         if verb not in CALLS:
             return call
 
@@ -66,6 +69,12 @@ class Recording:
             return found
 
         return watched if verb == "watch" else noted
+
+    def _handed_on(self, on: Callable[[Call], Any], call: Call) -> Any:
+        self._note(call.verb, call.resource, call.subresource, call.namespace, call.name)
+        if call.verb == "create":
+            self._note_owners(call.body)
+        return on(call)
 
     def _note_owners(self, body: Any) -> None:
         """OwnerReferencesPermissionEnforcement asks for the right to update the finalizers of an owner that waits."""
