@@ -1,6 +1,6 @@
 """Versions beside each other: what a pod costs each, in bursts in turns, so that a busy machine is busy for all.
 
-Run: python bench/beside.py SUITE SOURCE SOURCE… [--rounds 12] [--burst 400], where SUITE is up, kubelets or apiserver
+Run: python bench/versions.py SUITE SOURCE SOURCE… [--rounds 12] [--burst 400], where SUITE is up, kubelets or apiserver
 and SOURCE the src directory of a version; the first one is what the others are compared with.
 """
 
