@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from phalanx.base.errors import InternalError
 from phalanx.base.ids import new_uid
 from phalanx.local.api.shared_text import Shared
 from phalanx.local.api.view import api_version, decode, encode
-from phalanx.local.api.webhook_calls import Caller, CallFailed, target_of
+from phalanx.local.api.webhook_calls import Caller, CallFailed, response_of, target_of
 from phalanx.local.store.contract import Change, Entry, StoreProtocol
 from phalanx.model.kinds import Json, Kind
 
@@ -94,12 +92,11 @@ class Conversions:
 
     async def _ask(self, kind: Kind, wanted: str, objects: list[Json]) -> list[Json]:
         assert kind.convert is not None
-        uid = new_uid(self._rng)
         spoken = next((v for v in _SPOKEN if v in (kind.convert.get("conversionReviewVersions") or _SPOKEN)), "v1")
-        review = {
+        review: Json = {
             "kind": "ConversionReview",
             "apiVersion": f"apiextensions.k8s.io/{spoken}",
-            "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
+            "request": {"uid": new_uid(self._rng), "desiredAPIVersion": wanted, "objects": objects},
         }
         try:
             target = target_of(kind.convert.get("clientConfig") or {}, self._store)
@@ -108,7 +105,8 @@ class Conversions:
                 if caller is not None:
                     caller.close()
                 caller = self._callers[kind.key] = Caller(target)
-            answers = _answers(await caller.call(encode(review), TIMEOUT), uid)
+            body = await caller.call(encode(review), TIMEOUT)
+            answers = _converted(response_of(body, review))
             if len(answers) != len(objects):
                 raise CallFailed(f"it returned {len(answers)} objects, expected {len(objects)}")
             return [_restored(old, new, wanted) for old, new in zip(objects, answers, strict=True)]
@@ -117,16 +115,7 @@ class Conversions:
             raise InternalError(f"conversion webhook for {source}, Kind={kind.kind} failed: {problem}") from None
 
 
-def _answers(body: bytes, uid: str) -> list[Any]:
-    try:
-        review = msgspec.json.decode(body)
-    except msgspec.DecodeError as problem:
-        raise CallFailed(f"its answer is not JSON: {problem}") from None
-    response = review.get("response") if isinstance(review, dict) else None
-    if not isinstance(response, dict):
-        raise CallFailed("its answer has no response")
-    if response.get("uid") != uid:
-        raise CallFailed(f'expected response.uid="{uid}", got "{response.get("uid")}"')
+def _converted(response: Json) -> list[Any]:
     result: Any = response.get("result") or {}
     if result.get("status") != "Success":
         raise CallFailed(str(result.get("message") or f"response.result.status was '{result.get('status') or ''}'"))

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import msgspec
+
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import StoreProtocol
 from phalanx.model.kinds import Json
@@ -43,6 +45,25 @@ class Target:
     @property
     def url(self) -> str:
         return f"https://{self.name}:{self.port}{self.path}"
+
+
+def response_of(body: bytes, asked: Json) -> Json:
+    """What a webhook answered to a review. Raises CallFailed."""
+    try:
+        review = msgspec.json.decode(body)
+    except msgspec.DecodeError as problem:
+        raise CallFailed(f"its answer is not JSON: {problem}") from None
+    response = review.get("response") if isinstance(review, dict) else None
+    if not isinstance(response, dict):
+        raise CallFailed("its answer has no response")
+    version, kind, uid = asked["apiVersion"], asked["kind"], asked["request"]["uid"]
+    if version.endswith("/v1beta1"):
+        return response  # kube-apiserver looks at nothing else in an answer of that version
+    if (review.get("apiVersion"), review.get("kind")) != (version, kind):
+        raise CallFailed(f"its answer is {review.get('apiVersion')} {review.get('kind')}, not {version} {kind}")
+    if response.get("uid") != uid:
+        raise CallFailed(f'expected response.uid="{uid}", got "{response.get("uid")}"')
+    return response
 
 
 def target_of(client: Json, store: StoreProtocol) -> Target:

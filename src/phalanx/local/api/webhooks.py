@@ -21,7 +21,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.patch_json import json_patch
 from phalanx.local.api.request import Request
 from phalanx.local.api.view import api_version, decode, encode, object_in
-from phalanx.local.api.webhook_calls import Caller, CallFailed, Target, target_of
+from phalanx.local.api.webhook_calls import Caller, CallFailed, Target, response_of, target_of
 from phalanx.local.store.contract import Entry
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import conform
@@ -204,16 +204,15 @@ class Webhooks:
         """Its answer; None when it failed and that is to be ignored. Raises ApiProblem."""
         if about.dry_run and hook.body.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise BadRequest(f'admission webhook "{hook.name}" does not support dry run')
-        uid = new_uid(self._ctx.rng)
-        review = {
+        review: Json = {
             "kind": "AdmissionReview",
             "apiVersion": "admission.k8s.io/v1",
-            "request": _question(about, version, uid, await self._both(about, version)),
+            "request": _question(about, version, new_uid(self._ctx.rng), await self._both(about, version)),
         }
         try:
             caller = self._caller(hook, target_of(hook.body.get("clientConfig") or {}, self._store))
             body = await caller.call(encode(review), int(hook.body.get("timeoutSeconds") or 10))
-            response = _response(body, uid)
+            response = response_of(body, review)
         except CallFailed as problem:
             self._failed(hook, str(problem))
             return None
@@ -335,23 +334,6 @@ def _question(about: Admitted, version: Version, uid: str, objects: tuple[Json |
     if request.subresource:
         question["subResource"] = question["requestSubResource"] = request.subresource
     return question
-
-
-def _response(body: bytes, uid: str) -> Json:
-    try:
-        review = msgspec.json.decode(body)
-    except msgspec.DecodeError as problem:
-        raise CallFailed(f"its answer is not JSON: {problem}") from None
-    response = review.get("response") if isinstance(review, dict) else None
-    if not isinstance(response, dict):
-        raise CallFailed("its answer has no response")
-    if review.get("kind") != "AdmissionReview" or review.get("apiVersion") != "admission.k8s.io/v1":
-        raise CallFailed(
-            f"its answer is {review.get('apiVersion')} {review.get('kind')}, not admission.k8s.io/v1 AdmissionReview"
-        )
-    if response.get("uid") != uid:
-        raise CallFailed(f'expected response.uid="{uid}", got "{response.get("uid")}"')
-    return response
 
 
 def _denied(name: str, status: Any) -> ApiProblem:
