@@ -17,9 +17,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from in_process import TIMEOUT, Inside
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.clock import SystemClock
 from phalanx.engine.engine import Engine
 from phalanx.kube.group_api import GroupApi
@@ -49,20 +50,20 @@ OFF = Gates(dict.fromkeys(KNOWN, False))
 GANG = {"scheduling.phalanx.dev/gang": "true"}
 
 
-class Admitted:
+class Admitted(Client):
     """A client whose pods pass the webhook before they are created."""
 
     def __init__(self, client: Client, world: Beside) -> None:
         self._client, self._world = client, world
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)
 
-    async def create(self, resource: Resource, body: Any, namespace: str = "", **options: Any) -> bytes:
-        if resource.plural == "pods" and not options.get("subresource") and self._world.webhook_on:
-            pod = json.loads(body) if isinstance(body, bytes) else body
-            body = await self._world.admit(pod, namespace)
-        return await self._client.create(resource, body, namespace, **options)
+    async def call(self, call: Call) -> bytes:
+        if call.verb == "create" and call.resource.plural == "pods" and not call.subresource and self._world.webhook_on:
+            body = await self._world.admit(json.loads(call.encoded()), call.namespace)
+            call = msgspec.structs.replace(call, body=body)
+        return await self._client.call(call)
 
 
 def review(pod: Any, namespace: str = "default", **request: Any) -> Json:
@@ -100,7 +101,7 @@ class Beside(Inside):
 
     async def start_upstream(self) -> None:
         """Makes pods, and groups only where its gates say so."""
-        service = ControllersService(Admitted(self.as_("upstream"), self), self.clock, self.upstream_gates)  # type: ignore[arg-type]
+        service = ControllersService(Admitted(self.as_("upstream"), self), self.clock, self.upstream_gates)
         await self.run(service.run(), service.ready)
 
     async def start_phalanx(self, client: Any = None, **settings: Any) -> ClusterMode:

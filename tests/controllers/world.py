@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from in_process import TIMEOUT, Inside
+from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import NotFound
 from phalanx.engine.engine import Engine
@@ -162,26 +163,24 @@ class Crash(BaseException):
     """The process is gone: nothing after this write happens."""
 
 
-class DyingClient:
+class DyingClient(Client):
     """A client whose owner dies after so many writes; the last write still reaches the server."""
 
     def __init__(self, client: LocalClient, writes: int) -> None:
         self._client, self.left = client, writes
         self.died = asyncio.Event()
+        self.snapshot = client.snapshot
 
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._client, name)
-        if name not in ("create", "update", "patch", "delete"):
-            return call
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)
 
-        async def write(*args: Any, **options: Any) -> Any:
+    async def call(self, call: Call) -> bytes:
+        if call.verb in ("create", "update", "patch", "delete"):
             if self.left <= 0:
                 self.died.set()
                 await asyncio.Event().wait()  # for ever: the owner is about to be cancelled
             self.left -= 1
-            return await call(*args, **options)
-
-        return write
+        return await self._client.call(call)
 
 
 def container(cpu: str = "100m") -> Json:

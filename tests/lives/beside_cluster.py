@@ -16,7 +16,7 @@ import msgspec
 from crashing import Crash
 from operators import Operators
 
-from phalanx.base.client import Resource
+from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.tasks import run_all
 from phalanx.controllers.beside.controllers import ClusterControllers
 from phalanx.controllers.beside.linking import Abilities
@@ -111,21 +111,22 @@ class _Beside:
         await run_all((("follow", self.controllers.follow()), ("work", self.controllers.work())))
 
 
-class Admitted:
+class Admitted(Client):
     """A client whose pods pass the webhook before they are created; without one they pass as they are."""
 
     def __init__(self, client: LocalClient, cluster: BesideCluster) -> None:
         self._client, self._cluster = client, cluster
+        self.snapshot = client.snapshot
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)
 
-    async def create(self, resource: Resource, body: Any, namespace: str = "", **options: Any) -> bytes:
-        if resource.plural == "pods" and not options.get("subresource") and self._cluster.webhook is not None:
-            pod = msgspec.json.decode(body) if isinstance(body, bytes) else body
+    async def call(self, call: Call) -> bytes:
+        if call.verb == "create" and call.resource.plural == "pods" and not call.subresource and self._cluster.webhook:
+            pod = msgspec.json.decode(call.encoded())
             view = msgspec.convert(pod, PodView)
             links = self._cluster.webhook.directory
             if not view.linked and not view.spec.node_name and view.controller is not None:
-                await links.wait_for_owner(view, namespace, PATIENCE)
-                body = json_patch(pod, links.patch(view, namespace))
-        return await self._client.create(resource, body, namespace, **options)
+                await links.wait_for_owner(view, call.namespace, PATIENCE)
+                call = msgspec.structs.replace(call, body=json_patch(pod, links.patch(view, call.namespace)))
+        return await self._client.call(call)

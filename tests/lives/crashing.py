@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import AsyncIterator
 
+from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.errors import ApiProblem
 from phalanx.local.client import LocalClient
 
@@ -39,30 +40,25 @@ class Crash:
         return self._left == 0
 
 
-class CrashingClient:
+class CrashingClient(Client):
     def __init__(self, client: LocalClient, crash: Crash) -> None:
         self._client, self._crash = client, crash
         self._dead = False
+        self.snapshot = client.snapshot
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
-        if name not in WRITES:
-            return found
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)
 
-        async def write(*args: Any, **options: Any) -> bytes:
-            return await self._write(found, *args, **options)
-
-        return write
-
-    async def _write(self, write: Any, *args: Any, **options: Any) -> bytes:
+    async def call(self, call: Call) -> bytes:
+        if call.verb not in WRITES:
+            return await self._client.call(call)
         if not self._dead and self._crash.due():
             self._dead = True
             self._crash.disarm()
             if self._crash.answered:
                 with contextlib.suppress(ApiProblem):
-                    await write(*args, **options)
+                    await self._client.call(call)
             self._crash.crashed.set()
         if self._dead:
             await asyncio.Event().wait()
-        answer: bytes = await write(*args, **options)
-        return answer
+        return await self._client.call(call)

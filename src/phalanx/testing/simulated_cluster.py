@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from phalanx.base.client import Resource, WatchEvent
+from phalanx.base.client import Call, Resource, WatchEvent
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import default_config
 from phalanx.local.api.context import Context
@@ -53,8 +53,9 @@ class PatientClient(LocalClient):
     So it needs no bookmarks either, which would be most of what happens while nothing happens.
     """
 
-    def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
-        return super().watch(resource, namespace, **options | {"timeout": 0.0, "bookmarks": False})
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        query = {k: v for k, v in call.query.items() if k not in ("timeoutSeconds", "allowWatchBookmarks")}
+        return super().events(msgspec.structs.replace(call, query=query))
 
 
 class SimulatedCluster:
