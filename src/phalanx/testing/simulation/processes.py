@@ -81,10 +81,12 @@ class Process(ABC):
         task, self._task = self._task, None
         if task is None:
             return
-        task.cancel()
-        _, late = await asyncio.wait({task}, timeout=LAST_BREATH)
-        if late:
-            self.stuck = True
+        for _ in range(2):  # asked again, as `base.tasks.end` does: a library may lose a cancellation (aiohttp #10506)
+            task.cancel()
+            _, late = await asyncio.wait({task}, timeout=LAST_BREATH / 2)
+            if not late:
+                return
+        self.stuck = True
 
     async def _life(self) -> None:
         try:
