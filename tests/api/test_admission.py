@@ -114,6 +114,32 @@ def test_groups_are_protected(world: World) -> None:
     assert made["metadata"]["finalizers"] == ["scheduling.k8s.io/compositepodgroup-protection"]
 
 
+def test_volumes_and_claims_are_protected_from_the_start(world: World) -> None:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    volume = world.create("/api/v1/persistentvolumes", {"metadata": {"name": "v"}, "spec": spec})
+    assert volume["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    body = {"metadata": {"name": "c", "finalizers": ["kubernetes.io/pvc-protection"]}, "spec": asked}
+    claim = world.create("/api/v1/namespaces/default/persistentvolumeclaims", body)
+    assert claim["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+
+
+def test_a_volume_says_since_when_it_is_in_its_phase(world: World) -> None:
+    path = "/api/v1/persistentvolumes"
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    made = world.create(path, {"metadata": {"name": "v"}, "spec": spec})
+    born = made["metadata"]["creationTimestamp"]
+    assert made["status"] == {"phase": "Pending", "lastPhaseTransitionTime": born}
+    world.clock.advance(60)
+    said = world.patch(f"{path}/v/status", {"status": {"message": "soon"}})
+    assert said["status"]["lastPhaseTransitionTime"] == born
+    said = world.patch(f"{path}/v/status", {"status": {"phase": "Available"}})
+    assert said["status"]["lastPhaseTransitionTime"] > born
+    mine = "2000-01-01T00:00:00Z"
+    said = world.patch(f"{path}/v/status", {"status": {"phase": "Bound", "lastPhaseTransitionTime": mine}})
+    assert said["status"]["lastPhaseTransitionTime"] == mine
+
+
 def test_pods_stay_five_minutes_on_a_lost_node(world: World) -> None:
     tolerations = world.create(PODS, pod("p"))["spec"]["tolerations"]
     assert tolerations == [

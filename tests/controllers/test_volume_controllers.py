@@ -149,16 +149,17 @@ def test_a_claim_waits_until_a_volume_for_it_appears() -> None:
     asyncio.run(scenario())
 
 
-def test_a_volume_is_protected_before_anybody_has_it() -> None:
+def test_what_nobody_uses_goes_although_it_is_protected() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(volume("free", "1Gi"))
-            protected = ["kubernetes.io/pv-protection"]
-            await cluster.until(
-                "PersistentVolume", "free", when=lambda obj: obj["metadata"].get("finalizers") == protected
-            )
-            await cluster.delete("PersistentVolume", "free")
-            await cluster.gone("PersistentVolume", "free")
+            await cluster.until("PersistentVolume", "free", when=phase("Available"))
+            await cluster.apply(claim("lonely", "9Gi"))
+            for kind, name, where in (("PersistentVolume", "free", ""), ("PersistentVolumeClaim", "lonely", "default")):
+                found = cluster.look(kind, name, where)
+                assert found is not None and len(found["metadata"]["finalizers"]) == 1
+                await cluster.delete(kind, name, where)
+                await cluster.gone(kind, name, where)
 
     asyncio.run(scenario())
 

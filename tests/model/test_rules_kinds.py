@@ -453,4 +453,4 @@ def test_a_new_volume_can_be_used() -> None:
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
     volume, errors = born("persistentvolumes", {"spec": spec})
     assert errors == []
-    assert volume["status"] == {"phase": "Available"} and volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    assert volume["status"] == {"phase": "Pending"} and volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"

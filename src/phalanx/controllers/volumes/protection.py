@@ -1,4 +1,4 @@
-"""A deleted claim stays until no pod on a node uses it. Takes the finalizer away; binding has put it there."""
+"""A deleted claim stays until no pod on a node uses it. Takes the finalizer away; admission has put it there."""
 
 from __future__ import annotations
 

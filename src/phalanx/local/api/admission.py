@@ -6,6 +6,7 @@ that admission costs next to nothing per pod.
 
 from __future__ import annotations
 
+from phalanx.base.clock import rfc3339
 from phalanx.local.api.context import Context
 from phalanx.local.api.escalation import GUARDED, check_grant
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
@@ -22,9 +23,12 @@ from phalanx.model.kinds import Json, Kind
 IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
 POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
 COMPOSITE_FINALIZER = "scheduling.k8s.io/compositepodgroup-protection"
+GROUP = "scheduling.k8s.io"
 _FINALIZER_OF = {
     "podgroups.scheduling.k8s.io": POD_GROUP_FINALIZER,
     "compositepodgroups.scheduling.k8s.io": COMPOSITE_FINALIZER,
+    "persistentvolumes": "kubernetes.io/pv-protection",
+    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
 }
 _POD_GROUPS = "podgroups.scheduling.k8s.io"
 _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
@@ -46,6 +50,7 @@ class Admission:
         self._addresses = ServiceAddresses(ctx.store)
         self._accounts = ServiceAccounts(ctx.store)
         self._rights = ctx.rights
+        self._clock = ctx.clock
 
     def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
         """Nothing is created where there is no namespace, or one that is going away."""
@@ -93,10 +98,9 @@ class Admission:
             spec.pop("uid", None)
             spec.pop("extra", None)
         elif key in _FINALIZER_OF:
-            self.priorities.group(kind, obj)
-            finalizers = obj["metadata"].get("finalizers") or []
-            if _FINALIZER_OF[key] not in finalizers:
-                obj["metadata"]["finalizers"] = [*finalizers, _FINALIZER_OF[key]]
+            if kind.group == GROUP:
+                self.priorities.group(kind, obj)
+            _protect(obj["metadata"], _FINALIZER_OF[key])
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, obj, creating=True)
         elif key in GUARDED and self._rights is not None:
@@ -177,6 +181,15 @@ class Admission:
         elif key in GUARDED and self._rights is not None:
             check_grant(self._rights, user, kind, new, old, str(old["metadata"].get("namespace") or ""))
 
+    def status(self, kind: Kind, new: Json, old: Json) -> None:
+        """Since when a volume is in its phase; whoever writes a time of his own keeps it."""
+        said, before = new.get("status") or {}, old.get("status") or {}
+        since = "lastPhaseTransitionTime"
+        if kind.storage_key != "persistentvolumes" or said.get("phase") == before.get("phase"):
+            return
+        if said.get(since) in (None, before.get(since)):
+            new["status"] = {**said, since: rfc3339(self._clock.now())}
+
     def fill(self, kind: Kind, obj: Json, namespace: str) -> None:
         """What the LimitRanges of a namespace give to pods that do not say it."""
         if kind.storage_key == "pods" and self._store.list(LIMIT_RANGES, namespace):
@@ -195,6 +208,12 @@ class Admission:
     def delete(self, kind: Kind, name: str) -> None:
         if kind.storage_key == "namespaces" and name in IMMORTAL_NAMESPACES:
             raise forbidden(kind, name, "this namespace may not be deleted")
+
+
+def _protect(metadata: Json, finalizer: str) -> None:
+    finalizers = metadata.get("finalizers") or []
+    if finalizer not in finalizers:
+        metadata["finalizers"] = [*finalizers, finalizer]
 
 
 def _pod_defaults(pod: Json) -> None:

@@ -292,6 +292,7 @@ class Changes:
     def _validate_status(self, kind: Kind, name: str, new: Json, old: Json) -> None:
         if kind.prepare_status is not None:
             kind.prepare_status(new, old)
+        self.admission.status(kind, new, old)
         if kind.validate_status is not None:
             self.reject(kind, name, kind.validate_status(new, old))
 

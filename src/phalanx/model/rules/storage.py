@@ -70,14 +70,12 @@ def persistent_volume(gates: Gates) -> Rules:
         fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "volumeMode")
         return create(new) + fixed
 
-    # Elsewhere a controller moves a new volume from Pending to Available at once; here its creation does.
-    return assemble(
-        default=default,
-        create=create,
-        update=update,
-        first_status=lambda obj: {"phase": "Available"},
-        namespaced=False,
-    )
+    def first_status(obj: Json) -> Json:
+        status: Json = {"phase": "Pending"}  # until a controller has seen it
+        born = (obj.get("metadata") or {}).get("creationTimestamp")
+        return {**status, "lastPhaseTransitionTime": born} if born else status
+
+    return assemble(default=default, create=create, update=update, first_status=first_status, namespaced=False)
 
 
 def persistent_volume_claim(gates: Gates) -> Rules:
