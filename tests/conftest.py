@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,28 @@ if TYPE_CHECKING:  # tests of other layers do not need a server
 pytest_plugins = ["phalanx.testing.pytest", "pytester"]
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_of_ours_in_here() -> Iterator[None]:
+    """`serve.process.run` makes the process its own: its signals, and a timer that ends it when ending takes too long.
+    Here that would be the end of pytest, half a minute later and in the middle of somebody else's test."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    if [signal.getsignal(number) for number in numbers] != before:
+        faulthandler.cancel_dump_traceback_later()
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        pytest.fail("a command that serves was run inside pytest: start it as a process")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker that died says nothing any more; its exit code tells who ended it (-9: the kernel, or a kill)."""
+    if error:
+        code = node.gateway._io.popen.wait(30)
+        node.config.get_terminal_writer().line(f"{node.gateway.id} ended with code {code}")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -65,7 +66,6 @@ def place(tmp_path_factory: pytest.TempPathFactory):
         ("user remove ghost --data nodir", "phalanx up --authorization-mode RBAC"),
         ("up --topology bananas=3", "zones=2,blocks=4"),
         ("up --feature-gates Foo=true", "known gates: CompositePodGroup"),
-        ("scheduler --kubeconfig nofile", "`phalanx list`"),
     ],
 )
 def test_it_is_told_what_to_do(
@@ -81,3 +81,10 @@ def test_it_is_told_what_to_do(
     out, told = capsys.readouterr()
     assert said in told and "Traceback" not in told, told
     assert (end.value.code, out) == (2, "")
+
+
+def test_a_process_that_cannot_begin_says_what_to_do(place: Path) -> None:
+    command = [sys.executable, "-m", "phalanx", "scheduler", "--kubeconfig", "nofile"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
+    assert "`phalanx list`" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert (done.returncode, done.stdout) == (2, "")

@@ -74,6 +74,7 @@ def run(
 ) -> int:
     """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs beside it once ready.
 
+    For the main of a process, which ends after it: signals stay taken, and a timer that ends it goes on till its end.
     serving: an API server and no client of one runs in this process.
     """
     return run_loop(_run(what, ready, say, then), serving=serving)
