@@ -42,6 +42,13 @@ def test_others_wake_when_the_promise_is_gone():
     assert binds(run.step()) == {"low": "n"}
 
 
+def test_others_wake_when_somebody_else_takes_the_promise_back():
+    run = waiting().see(pod("low").cpu("1"))
+    run.step()
+    run.see(pod("p").cpu("2").priority(10))
+    assert binds(run.step(60)) == {"low": "n"}
+
+
 def test_others_find_another_node_than_the_promised_one():
     run = waiting().see(node("m").cpu("1"), pod("low").cpu("1"))
     assert binds(run.step()) == {"low": "m"}

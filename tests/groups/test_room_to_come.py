@@ -105,6 +105,44 @@ def test_room_that_is_made_is_kept_until_all_of_them_came() -> None:
     assert sorted(run.placed) == ["a-0", "a-1", "a-2"]
 
 
+def promised() -> Cluster:
+    """Three nodes of 4 cores, full; room is being made for a leader and its two workers to come, who fill them."""
+    run = Cluster(grace=True).see(*(node(f"n{i}").cpu("4") for i in range(3)))
+    run.see(*(pod(f"low-{i}").cpu("4").node(f"n{i}").priority(-10) for i in range(3)))
+    run.see(replica("a", 2, "4", priority=10), leader("a", "4", priority=10)).step()
+    assert len(run.evicted) == 3 and len(run.engine.groups.room.promises) == 2
+    return run
+
+
+def test_when_the_leaders_promise_is_taken_by_somebody_more_important_nothing_is_kept() -> None:
+    """Seed 1010072: its workers' room stayed promised for ten minutes after the leader had lost its own."""
+    run = promised()
+    node_of_leader = run.engine.pods.records["default/a-0"].nominated
+    run.see(pod("vip").cpu("4").priority(20).select("kubernetes.io/hostname", node_of_leader)).step()
+    run.engine.validate()
+    assert not run.engine.groups.room.promises
+    run.see(pod("modest").cpu("4").priority(5)).finish().step(60)
+    assert "vip" in run.placed and "modest" in run.placed, "there is no room for the whole, so others may have it"
+
+
+def test_when_somebody_else_takes_the_leaders_promise_back_nothing_is_kept() -> None:
+    run = promised()
+    given = run.engine.pods.records["default/a-0"].nominated
+    run.see(leader("a", "4", priority=10).nominated(given)).see(leader("a", "4", priority=10))
+    run.engine.step(run.now)
+    assert not run.engine.groups.room.promises
+    run.finish().step(60)
+    assert "a-0" in run.placed and len(run.engine.groups.room.promises) == 2, "tried again when its victims are gone"
+
+
+def test_when_the_group_is_held_nothing_is_kept() -> None:
+    run = promised()
+    run.see(replica("a", 2, "4", priority=10).gang(2)).step()
+    assert not run.engine.groups.room.promises
+    run.see(*(pod(f"modest-{i}").cpu("4") for i in range(3))).finish().step(60)
+    assert len(run.placed) == 3
+
+
 def test_what_is_kept_is_moved_where_that_lets_another_replica_in() -> None:
     run = Cluster().see(node("n0").cpu("4").label("d", "x"), node("n1").cpu("4"))
     run.see(replica("a", 1, "2"), leader("a", "1")).step()

@@ -68,7 +68,7 @@ class Groups:
     @property
     def busy(self) -> bool:
         """Something was touched that `settle` has not looked at."""
-        return self.members.busy
+        return self.members.busy or self.room.doubtful
 
     # ---- attempts
 
@@ -92,7 +92,7 @@ class Groups:
     def settle(self) -> None:
         """Before roots are popped: act on what was noted since the last time."""
         self.room.settle()
-        if not self.busy:
+        if not self.members.busy:
             return
         notes = self.members.take()
         self.room.follow(notes.dirty)

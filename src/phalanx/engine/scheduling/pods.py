@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.engine.framework import Code
+from phalanx.engine.framework import ClusterChange, Code, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.catalogue import Catalogue
 from phalanx.engine.scheduling.lifecycle import Lifecycle
@@ -134,8 +134,15 @@ class Pods:
                 self._cluster.nominations.set(record, promised)
             self.enqueue(record)
         if nominated != seen and nominated != record.nominated and record.key not in self.nominating:
-            # Written by somebody else (an autoscaler, the user): respected like our own.
-            self._cluster.nominations.set(record, nominated)
+            self._promised_by_others(record, nominated)
+
+    def _promised_by_others(self, record: PodRecord, node: str) -> None:
+        """Written by somebody else (an autoscaler, the user): respected like our own."""
+        before = record.nominated
+        self._cluster.nominations.set(record, node)
+        if before:
+            row = self._cluster.columns.row_of.get(before, -1)
+            self._queue.wake(ClusterChange(Wake.NOMINATION, row, record))
 
     # ---- parts
 

@@ -44,6 +44,8 @@ class RoomToCome:
         self._over: dict[GroupKey, None] = {}  # groups that had their time
         self._fresh = True  # nobody has looked yet what was there before this process
         self._homeless: dict[GroupKey, None] = {}  # groups that were promised a node which is gone
+        self._by_promise: dict[GroupKey, None] = {}  # kept for groups whose first pod has only a promise itself
+        self._promises_seen = 0  # version of all promises when these groups were looked at
 
     # ---- promising
 
@@ -66,6 +68,7 @@ class RoomToCome:
         nominations, records = self._cluster.nominations, self._cluster.records
         until = self._cluster.now + KEPT_FOR
         kept = self.kept.setdefault(key, Kept(until))
+        self._by_promise[key] = None
         if begins:  # for the first time, or now that room was made for it
             self.kept[key] = self.kept.pop(key)
             kept.until = until
@@ -117,6 +120,8 @@ class RoomToCome:
             return
         if kept is None:
             return
+        if not group.placed:
+            self._by_promise[key] = None
         waiting = self._members.waiting_pods.get(key, {})
         for record in sorted(waiting.values(), key=lambda each: each.key):
             if kept.promises and not record.nominated and record.key not in kept.heirs:
@@ -175,7 +180,25 @@ class RoomToCome:
             group = self._members.forest.group(key)
             if group is not None and key in self.kept:
                 self._find(group)
+        if self.doubtful:
+            self._promises_seen = self._cluster.nominations.version
+            for key in list(self._by_promise):
+                self._doubt(key)
         self._expire()
+
+    @property
+    def doubtful(self) -> bool:
+        """A first pod may have lost the promise that room was kept by: to somebody more important, because its group is
+        held, or since somebody else took it back."""
+        return bool(self._by_promise) and self._cluster.nominations.version != self._promises_seen
+
+    def _doubt(self, key: GroupKey) -> None:
+        group = self._members.forest.group(key)
+        if key not in self.kept or group is None or group.placed:
+            del self._by_promise[key]
+        elif not self._begun(group):
+            self._release(key)
+            del self._by_promise[key]
 
     # ---- letting go
 
@@ -221,7 +244,7 @@ class RoomToCome:
         assert times == sorted(times), "promises of pods to come are not in the order of their ends"
         for key, kept in self.kept.items():
             group = self._members.forest.group(key)
-            if key in self._members.notes.dirty or group is None:
+            if self.doubtful or key in self._members.notes.dirty or group is None:
                 continue  # looked at before the next attempt
             assert self._begun(group), f"room is kept for {key}, which has not begun"
             whole = said(group)
