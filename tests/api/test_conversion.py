@@ -89,14 +89,6 @@ class Routes:
         return dict(self.cluster.get(self.place(version, name))["spec"])
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-
-
 @pytest.fixture
 def routes(server: LocalCluster, endpoint: Endpoint, request: pytest.FixtureRequest) -> Iterator[Routes]:
     made = Routes(server, endpoint, abs(hash(request.node.name)) % 10**8)

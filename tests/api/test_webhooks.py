@@ -36,14 +36,6 @@ def label(key: str, value: str) -> Answer:
     return answer
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-
-
 class Hooks:
     """Configurations for one namespace, removed after the test."""
 
