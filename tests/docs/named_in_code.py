@@ -24,19 +24,16 @@ TELLING = {
 REASONS = {"reason", "event_reason"}
 NAMED_REASONS = {"WAITING", "PARENTLESS", "INVALID", "ERROR", "UNSCHEDULABLE", "SCHEDULER_ERROR", "_STORIES"}
 NO_REASONS = {"True", "False", "Unknown", "Normal", "Warning", "Pod", "PodGroup", "Job", "Preempting"}
+HINT = rf"\b({'|'.join(TELLING)})\(|reason|\b({'|'.join(NAMED_REASONS)}) =|\"({'|'.join(NO_REASONS)})\""
 METRICS = {"Counter", "Gauge", "Histogram", "CounterMetricFamily", "GaugeMetricFamily", "_counter"}
 
 
-def trees(*rooms: str) -> Iterator[ast.Module]:
+def nodes(hint: str, *rooms: str) -> Iterator[ast.AST]:
+    """Of all files that the hint, a regular expression, is found in: parsing takes longer than reading."""
     for room in rooms or ("",):
         for path in sorted((SOURCE / room).rglob("*.py")):
-            if "testing" not in path.parts:
-                yield _parsed(path)
-
-
-@cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+            if "testing" not in path.parts and re.search(hint, text := path.read_text()):
+                yield from ast.walk(ast.parse(text))
 
 
 def text_of(node: ast.AST) -> str:
@@ -51,12 +48,11 @@ def called(node: ast.Call) -> str:
 def keys() -> set[str]:
     """Annotations, labels and other names below our domains, as whole strings in the code."""
     found = {f"scheduling.phalanx.dev/{wish}" for wish in WISHES}
-    for tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and (whole := KEY.fullmatch(text_of(node))):
-                found.add(whole[1])
-            if isinstance(node, ast.JoinedStr) and (tail := _below_our_domain(node)):
-                found.add(tail)
+    for node in nodes(r"phalanx\.dev/|DOMAIN"):
+        if isinstance(node, ast.Constant) and (whole := KEY.fullmatch(text_of(node))):
+            found.add(whole[1])
+        if isinstance(node, ast.JoinedStr) and (tail := _below_our_domain(node)):
+            found.add(tail)
     return found
 
 
@@ -72,39 +68,37 @@ def _below_our_domain(node: ast.JoinedStr) -> str:
 def reasons() -> set[str]:
     """Reasons of events and conditions, and types of conditions."""
     found: set[str] = set()
-    for tree in trees("engine", "controllers", "kube", "serve", "local/nodes"):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and called(node) in TELLING:
-                found |= {text_of(one) for one in node.args}
-            if isinstance(node, ast.Call):
-                found |= {text_of(one.value) for one in node.keywords if one.arg in REASONS}
-            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") in REASONS and node.value is not None:
-                found.add(text_of(node.value))
-            if isinstance(node, ast.Dict):
-                pairs = zip(node.keys, node.values, strict=True)
-                found |= {text_of(value) for key, value in pairs if key is not None and text_of(key) == "reason"}
-            if isinstance(node, ast.arguments) and node.defaults:
-                named = [*node.posonlyargs, *node.args][-len(node.defaults) :]
-                found |= {text_of(v) for a, v in zip(named, node.defaults, strict=True) if a.arg in REASONS}
-            if isinstance(node, ast.Tuple) and len(node.elts) == 3 and text_of(node.elts[0]) in NO_REASONS:
-                found |= {text_of(one) for one in ast.walk(node.elts[1])}
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                name = node.targets[0].id
-                if name in REASONS or name in NAMED_REASONS:
-                    found |= {text_of(node.value), *(text_of(one) for one in ast.walk(node.value))}
+    for node in nodes(HINT, "engine", "controllers", "kube", "serve", "local/nodes"):
+        if isinstance(node, ast.Call) and called(node) in TELLING:
+            found |= {text_of(one) for one in node.args}
+        if isinstance(node, ast.Call):
+            found |= {text_of(one.value) for one in node.keywords if one.arg in REASONS}
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") in REASONS and node.value is not None:
+            found.add(text_of(node.value))
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found |= {text_of(value) for key, value in pairs if key is not None and text_of(key) == "reason"}
+        if isinstance(node, ast.arguments) and node.defaults:
+            named = [*node.posonlyargs, *node.args][-len(node.defaults) :]
+            found |= {text_of(v) for a, v in zip(named, node.defaults, strict=True) if a.arg in REASONS}
+        if isinstance(node, ast.Tuple) and len(node.elts) == 3 and text_of(node.elts[0]) in NO_REASONS:
+            found |= {text_of(one) for one in ast.walk(node.elts[1])}
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in REASONS or name in NAMED_REASONS:
+                found |= {text_of(node.value), *(text_of(one) for one in ast.walk(node.value))}
     return {one for one in found if CAMEL.match(one)} - NO_REASONS
 
 
 @cache
 def metrics() -> set[str]:
     found: set[str] = set()
-    for tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and called(node) in METRICS and node.args:
-                name = text_of(node.args[0])
-                if name and called(node) in ("Counter", "CounterMetricFamily", "_counter"):
-                    name = name.removesuffix("_total") + "_total"
-                found.add(name)
-            if isinstance(node, ast.Call) and called(node) == "gauge" and node.args:
-                found.add(f"phalanx_store_{text_of(node.args[0])}")
+    for node in nodes("|".join(METRICS | {r"\bgauge\("})):
+        if isinstance(node, ast.Call) and called(node) in METRICS and node.args:
+            name = text_of(node.args[0])
+            if name and called(node) in ("Counter", "CounterMetricFamily", "_counter"):
+                name = name.removesuffix("_total") + "_total"
+            found.add(name)
+        if isinstance(node, ast.Call) and called(node) == "gauge" and node.args:
+            found.add(f"phalanx_store_{text_of(node.args[0])}")
     return found - {"", "phalanx_store_"}
