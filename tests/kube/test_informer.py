@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from conftest_kube import CONFIG_MAPS, config_map, eventually
 
 from phalanx.base.client import Resource, WatchEvent
-from phalanx.base.errors import Expired
+from phalanx.base.errors import Expired, Unreachable
 from phalanx.base.informer import Change, Informer
 from phalanx.kube.client import HttpClient
 
@@ -110,8 +111,6 @@ def test_an_absent_optional_resource_counts_as_empty(run):
 
 
 def test_an_unreadable_object_does_not_stop_the_others(run, namespace):
-    import msgspec
-
     View = msgspec.defstruct("View", [("data", dict[str, int], msgspec.field(default_factory=dict))])
 
     async def follow(client: HttpClient) -> None:
@@ -141,3 +140,43 @@ def test_pages_are_put_together(run, namespace, monkeypatch):
         task.cancel()
 
     run(follow)
+
+
+class PutBack:
+    """A server that breaks off, comes back with the state of a backup, and has nothing to say to whoever asks for what
+    comes after a revision that it has yet to reach (as kube-apiserver)."""
+
+    def __init__(self) -> None:
+        self.revision = 100
+        self.objects = {"stays": 60, "changed": 95, "made": 97}
+        self.waiting_for: list[str] = []
+
+    async def list(self, *_: Any, **__: Any) -> bytes:
+        items = [
+            {"metadata": {"name": name, "namespace": "x", "uid": name, "resourceVersion": str(version)}}
+            for name, version in self.objects.items()
+        ]
+        return msgspec.json.encode({"metadata": {"resourceVersion": str(self.revision)}, "items": items})
+
+    async def watch(self, *_: Any, resource_version: str, **__: Any) -> AsyncIterator[WatchEvent]:
+        self.waiting_for.append(resource_version)
+        if len(self.waiting_for) == 1:
+            self.revision, self.objects = 80, {"stays": 60, "changed": 70, "deleted since": 65}
+            raise Unreachable("connection reset by peer")
+        await asyncio.Event().wait()
+        yield WatchEvent("BOOKMARK", b"")
+
+
+def test_a_server_that_was_put_back_to_an_earlier_state_is_read_anew():
+    async def follow() -> None:
+        mirror, server = Mirror(), PutBack()
+        task = asyncio.create_task(informer(server, mirror, "x").run())
+        await eventually(lambda: len(server.waiting_for) == 2, "the second watch")
+        assert server.waiting_for == ["100", "80"]
+        assert sorted(mirror.objects) == ["changed", "deleted since", "stays"]
+        assert mirror.objects["changed"]["metadata"]["resourceVersion"] == "70"
+        # What was put back is another object than the one it was: nobody is told that a pod lost its node.
+        assert mirror.log.index("-changed") == len(mirror.log) - 1 - mirror.log[::-1].index("+changed") - 1
+        task.cancel()
+
+    asyncio.run(follow())

@@ -329,7 +329,7 @@ def test_a_garbled_event_is_asked_for_again_and_nothing_is_missed(
 
     def answer(line: str) -> bytes:
         if "watch=true" not in line:
-            return listed("a")
+            return listed("a", revision="6" if watches else "5")
         watches.append(line.partition("resourceVersion=")[2].partition("&")[0].partition(" ")[0])
         if len(watches) < 3:
             return streamed(event("ADDED", "b", 6), garbled, event("ADDED", "wrong", 7))

@@ -3,7 +3,9 @@
 Contract: after `synced`, the sink has seen exactly the state of the server at some revision, then every later change.
 A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the list is read again
 and only the differences are passed on. No answer ends it: a garbled one, or a 404 that came astray, is asked for again,
-and nothing counts as gone before an answer that can be believed says so. The sink runs in the reading task: a slow sink
+and nothing counts as gone before an answer that can be believed says so. A server that came back with an older state (a
+store put back from a backup) is silent to whoever waits for what it has yet to reach: after a break it is asked how far
+it is, and read anew. The sink runs in the reading task: a slow sink
 slows the reading, not memory.
 """
 
@@ -31,6 +33,7 @@ GARBLED_EVENTS = 3  # in a row before a watch is given up for a fresh list
 ABSENT_SECONDS = 30.0  # until an optional resource that is not served is asked for again
 WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
+PUT_BACK = "?"  # instead of the revision of an object, when the server was put back to an earlier state
 SHARED_BODIES = 512  # whose metadata is kept for the other informers of the API server's own process
 SHARED_BYTES = 16 << 10  # of one body; larger ones are rare and would be held on to
 
@@ -238,8 +241,12 @@ class Informer(Generic[T]):
     async def _follow(self, revision: str) -> None:
         """Watch until the server forgets `revision` (raises) or the connection needs a fresh list."""
         failures = garbled = 0
+        broke = False
         while True:
             try:
+                if broke:
+                    await self._must_have_reached(revision)
+                    broke = False
                 async for event in self._client.watch(
                     self.resource,
                     self._namespace,
@@ -269,9 +276,29 @@ class Informer(Generic[T]):
                 await self._pause(FIRST_DELAY * garbled)
             except ApiProblem as problem:
                 log.info("watch of %s broke (%s); resuming at %s", self.resource.plural, problem, revision)
+                broke = True
                 await self._pause(delay(failures, problem, self._rng))
                 failures += 1
             self._move()
+
+    async def _must_have_reached(self, revision: str) -> None:
+        """Raises Expired where the server is behind what it told us: its state was put back to an earlier one."""
+        if self._snapshots is not None:
+            return
+        page = _LIST.decode(await self._client.list(self.resource, self._namespace, limit=1))
+        if _behind(page.metadata.resource_version, revision):
+            log.warning(
+                "%s: the server is at revision %s and was at %s; its state was put back, and is read anew",
+                *(self.resource.plural, page.metadata.resource_version, revision),
+            )
+            # Revisions are given out a second time: one that we know may stand for something else now.
+            self._forget_revisions()
+            raise Expired("the server's state was put back to an earlier one")
+
+    def _forget_revisions(self) -> None:
+        for names in self._known.values():
+            for name, state in names.items():
+                names[name] = f"{state.partition(' ')[0]} {PUT_BACK}"
 
     def _take(self, type_: str, body: bytes) -> str:
         read = self._read(body)
@@ -292,8 +319,9 @@ class Informer(Generic[T]):
         if known is not None:
             if known == state:
                 return
-            if not known.startswith(meta.uid):
-                # Deleted and made anew while we were not looking: two objects, not one that changed.
+            if not known.startswith(meta.uid) or known.endswith(PUT_BACK):
+                # Deleted and made anew while we were not looking: two objects, not one that changed. So is one that
+                # was put back: no change leads from what it was to what it was before (a pod is never unbound).
                 self._gone(namespace, name)
         try:
             typed = self._decode(body)
@@ -310,6 +338,11 @@ class Informer(Generic[T]):
         if not names:
             del self._known[namespace]
         self._sink(Change(namespace, name, None))
+
+
+def _behind(now: str, before: str) -> bool:
+    """Whether one revision is earlier than another; they are numbers wherever Kubernetes is."""
+    return now.isdigit() and before.isdigit() and int(now) < int(before)
 
 
 def _same(body: bytes) -> bytes:
