@@ -92,9 +92,6 @@ def test_a_ray_job_has_the_groups_of_the_cluster_it_makes() -> None:
     found = group(ray("RayJob"))
     assert found is not None and found.workload is not None
     assert found.workload["spec"]["controllerRef"] == {"apiGroup": "ray.io", "kind": "RayCluster", "name": "r-0"}
-    suspended = ray("RayJob")
-    suspended["spec"]["suspend"] = True
-    assert not group(suspended)
     elsewhere = {**ray("RayJob"), "spec": {"clusterSelector": {"ray.io/cluster": "there"}}}
     assert not group(elsewhere)
 
@@ -107,7 +104,14 @@ def test_a_pytorch_job_is_one_gang_and_an_elastic_one_of_its_least() -> None:
     assert minimum(torch({"minReplicas": 2, "maxReplicas": 6}, Master=1, Worker=4)) == 3
     assert minimum(torch({"minReplicas": 2}, Worker=4)) == 2
     assert minimum(torch(None, {"schedulingPolicy": {"minAvailable": 2}}, Master=1, Worker=4)) == 2
-    assert not group(torch(None, {"suspend": True}, Worker=4))
+
+
+def test_groups_are_there_while_their_workload_is_suspended_as_those_of_jobs() -> None:
+    """Whoever plans ahead knows what it will ask for, and who resumes finds the same groups."""
+    job, cluster = ray("RayJob"), ray("RayCluster")
+    job["spec"]["suspend"] = cluster["spec"]["suspend"] = True
+    assert minimum(job) == minimum(cluster) == 5
+    assert minimum(torch(None, {"suspend": True}, Worker=4)) == 4
 
 
 def test_what_can_never_be_a_gang_is_refused() -> None:

@@ -29,10 +29,7 @@ def roles_of(job: Json) -> list[Role]:
 
 
 def group_pytorch_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
-    run: Json = job["spec"].get("runPolicy") or {}
-    if run.get("suspend"):
-        return Grouping()
-    policy: Json = run.get("schedulingPolicy") or {}
+    policy: Json = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
     priority = str(policy.get("priorityClass") or "")
     return one_gang(job, roles_of(job), related, minimum=policy.get("minAvailable"), priority_class=priority)
 

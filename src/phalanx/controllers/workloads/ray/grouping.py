@@ -33,8 +33,6 @@ def _number(value: object, otherwise: int) -> int:
 
 
 def group_ray_cluster(cluster: Json, related: Sequence[Json] = ()) -> Grouping:
-    if cluster["spec"].get("suspend"):
-        return Grouping()
     return one_gang(cluster, roles_of(cluster), related)
 
 
@@ -50,6 +48,6 @@ def cluster_of(job: Json) -> Json:
 
 
 def group_ray_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
-    if job["spec"].get("suspend") or not job["spec"].get("rayClusterSpec"):
+    if not job["spec"].get("rayClusterSpec"):
         return Grouping()  # it uses a RayCluster that is there already
     return group_ray_cluster(cluster_of(job), related)
