@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from beside import GANG, Beside, beside, group_of, job, jobset, running
+from beside import GANG, Beside, beside, group_of, job, jobset, pods, running
 
 from phalanx.cli import owners
 from phalanx.cli.output import Answer
@@ -128,6 +128,32 @@ def test_a_job_that_began_without_groups_is_left_alone() -> None:
         assert "start it again" in await cluster.told("NotGrouped")
         assert cluster.all("PodGroup") == [] and cluster.all("Workload") == []
         assert not any(group_of(pod) for pod in cluster.all("Pod"))
+
+    play(scenario)
+
+
+def test_only_who_would_have_had_groups_is_told_that_it_has_none() -> None:
+    """The controller of LeaderWorkerSets copies the annotations of a set onto the StatefulSet it makes of it."""
+
+    async def scenario(cluster: Beside) -> None:
+        await cluster.stop_phalanx()
+        cluster.webhook_on = False
+        maker = await cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "maker"}})
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "maker", "uid": maker["metadata"]["uid"]}
+        labels = {"app": "part"}
+        meta = {"name": "part", "annotations": GANG, "ownerReferences": [{**owner, "controller": True}]}
+        template = {"metadata": {"labels": labels}, **pods()}
+        spec = {"replicas": 1, "serviceName": "part", "selector": {"matchLabels": labels}, "template": template}
+        spec |= {"podManagementPolicy": "Parallel"}
+        await cluster.apply({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec})
+        await cluster.apply(job("old", 1))
+        await cluster.eventually("Pod", running(2))
+        await cluster.start_phalanx()
+        await cluster.told("NotGrouped")
+        await cluster.apply(job("next", 1))  # its group tells that the new process looked at everything
+        await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
+        told = [event for event in cluster.all("Event") if event["reason"] == "NotGrouped"]
+        assert {(event.get("regarding") or event["involvedObject"])["kind"] for event in told} == {"Job"}
 
     play(scenario)
 

@@ -74,7 +74,7 @@ class GroupController(Controller):
             return
         wanted = self._directory.wanted(owner)
         if wanted is None:
-            if not self._directory.enrolled(owner):
+            if not self._directory.enrolled(owner) and self._directory.would_have(owner):
                 note = "it began before groups were asked for and runs on without; start it again to have them"
                 self._warn(owner, "NotGrouped", note)
             return

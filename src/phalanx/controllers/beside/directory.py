@@ -169,6 +169,11 @@ class Directory:
         self._enrolled.add(meta["uid"])
         return True
 
+    def would_have(self, owner: Json) -> bool:
+        """Whether it would have groups if it began now. A StatefulSet made of a LeaderWorkerSet has that one's
+        annotations, and its groups are that one's business."""
+        return self._compute(owner, self._replicas(owner), self._related(owner)) is not None
+
     def handed_over(self, owner: Json) -> Json | None:
         """A scheduling object that somebody else made and this workload controls: its own controller makes them."""
         return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
