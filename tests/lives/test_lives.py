@@ -16,8 +16,8 @@ from variants import kinds
 from phalanx.controllers.workloads.registry import KINDS
 from phalanx.model.groups import forest
 
-SEQUENCES = 100  # of every kind, always the same
-AT_ONCE = 50  # in one test, so that several processes share the work and none may take for ever
+SEQUENCES = 50  # of every kind, always the same; `.ci/run` tells as many fresh ones as it has time for
+AT_ONCE = 25  # in one test, so that several processes share the work and none may take for ever
 NOT_TOLD_OF = {
     "RayJob": "its RayCluster is",
     "ReplicationController": "no groups are made of it",
