@@ -17,13 +17,16 @@ file for kubectl and client libraries, `cluster.advance(3600)` lets an hour pass
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from phalanx.testing.local_cluster import LocalCluster, local_cluster
+if TYPE_CHECKING:  # the cluster's code is read when the first one starts: sessions without one do not wait for it
+    from phalanx.testing.local_cluster import LocalCluster
 
 MARK = "cluster"
 DEFAULTS: dict[str, Any] = {"nodes": 4}
@@ -80,6 +83,22 @@ def _start(directory: Path, options: dict[str, Any]) -> LocalCluster:
     unknown = sorted(set(options) - ALLOWED)
     if unknown:
         raise pytest.UsageError(f"a cluster has no option {unknown[0]!r}; options are {', '.join(sorted(ALLOWED))}")
-    started = local_cluster(directory, **{**DEFAULTS, **options})
-    started.start()
+    with _without_collecting():
+        from phalanx.testing.local_cluster import local_cluster
+
+        started = local_cluster(directory, **{**DEFAULTS, **options})
+        started.start()
     return started
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Modules and a new cluster are a hundred thousand objects of which none is garbage: looking through them again and
+    again is a tenth of a start."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
