@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from phalanx.base.errors import ApiProblem, Conflict
 from phalanx.base.tasks import begin, cause_of_end, end, is_our_end
@@ -25,8 +26,7 @@ LONGEST_DELAY_OF_NEWS = 1.0
 WORTH_TELLING = 4  # the failure in a row at which the log says so
 
 
-@dataclass(slots=True)
-class _Failing:
+class _Failing(msgspec.Struct):
     count: int = 0  # times in a row, tries that news brought forward not counted
     last: float = 0.0
     due: float = 0.0

@@ -11,9 +11,10 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 from phalanx.base.clock import Clock, SystemClock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem
@@ -25,19 +26,17 @@ EXEC_SECONDS = 60.0  # a person may have to log in
 TOKEN_REREAD_SECONDS = 60.0  # projected tokens rotate; the file is the truth
 
 
-@dataclass(slots=True)
-class ExecPlugin:
+class ExecPlugin(msgspec.Struct):
     """client.authentication.k8s.io exec credential."""
 
     command: str
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)
     api_version: str = "client.authentication.k8s.io/v1"
     install_hint: str = ""
 
 
-@dataclass(slots=True)
-class Connection:
+class Connection(msgspec.Struct):
     """Everything a transport needs. Built by `load` or `in_cluster`."""
 
     server: str
@@ -47,7 +46,7 @@ class Connection:
     token_file: str = ""
     exec_plugin: ExecPlugin | None = None
     trust: _Tls | None = None  # the server's CA without our client certificate, to speak for somebody else
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
     _cached: str = ""
     _valid_until: float = 0.0
 

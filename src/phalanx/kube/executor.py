@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
@@ -53,13 +52,12 @@ Answer = tuple[str, str]  # problem, "" when it was done; message
 _POD = msgspec.json.Decoder(Pod)
 
 
-@dataclass(slots=True)
-class _GroupBinds:
+class _GroupBinds(msgspec.Struct):
     """Binds of one group that were asked for together."""
 
-    pods: set[str] = field(default_factory=set)  # uids
+    pods: set[str] = msgspec.field(default_factory=set)  # uids
     left: int = 0
-    known: asyncio.Event = field(default_factory=asyncio.Event)  # all of them are
+    known: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # all of them are
 
 
 class Executor:

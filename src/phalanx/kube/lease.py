@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -34,8 +33,7 @@ AGAIN: Attempt = "again"  # nothing is known: look again
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class LeaseSettings(msgspec.Struct, frozen=True):
     name: str
     namespace: str = "kube-system"
     duration: float = 15.0

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
@@ -32,8 +33,7 @@ REMEMBERED = 20_000
 TOLD_EVERY = 60.0  # seconds between two lines of the log about events that were dropped
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
+class ObjectRef(msgspec.Struct, frozen=True):
     api_version: str
     kind: str
     namespace: str
@@ -51,8 +51,7 @@ class ObjectRef:
         return {key: value for key, value in pairs if value}
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(msgspec.Struct):
     name: str
     namespace: str
     count: int

@@ -7,7 +7,6 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -33,16 +32,15 @@ REMEMBERED = 100_000
 StatusDecision = d.SetPodCondition | d.SetGroupCondition | d.Nominate
 
 
-@dataclass(slots=True)
-class _Wish:
+class _Wish(msgspec.Struct):
     resource: Resource
     namespace: str
     name: str
     uid: str
-    conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    conditions: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     nominated: str | None = None  # None: leave as it is
-    counts: dict[str, int] = field(default_factory=dict)
-    ids: list[int] = field(default_factory=list)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    ids: list[int] = msgspec.field(default_factory=list)
 
 
 class StatusWriter:

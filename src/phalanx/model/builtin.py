@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from phalanx.model import event_view, tables
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Kind, Registry, Scale, Version
@@ -226,7 +228,7 @@ def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
     if not kind.stored_as:
         selectable = {**selectable, **rules.selectable}
         versions = tuple(
-            replace(
+            msgspec.structs.replace(
                 version,
                 from_storage=rules.from_storage.get(version.name),
                 to_storage=rules.to_storage.get(version.name),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
 
 _MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -26,8 +27,7 @@ class BadSchedule(ValueError):
     """Says what is wrong with the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]

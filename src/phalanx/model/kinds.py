@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from phalanx.base.client import Resource
 from phalanx.model.schema import Object
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A printer column of the Table answer."""
 
     name: str
@@ -29,8 +30,7 @@ class Column:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     name: str  # "v1beta1"
     schema: Object
     gate: str = ""  # served only while this gate is on
@@ -41,8 +41,7 @@ class Version:
     columns: tuple[Column, ...] = ()  # custom resources: of this version; others have the same in all
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+class FieldError(msgspec.Struct, frozen=True):
     """One line of a 422 answer. `type` is the reason in causes (FieldValueInvalid, …)."""
 
     path: str
@@ -53,8 +52,7 @@ class FieldError:
         return f"{self.path}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """JSON paths (dotted) behind the scale subresource."""
 
     spec_replicas: str = "spec.replicas"
@@ -62,8 +60,7 @@ class Scale:
     selector: str = ""  # dotted path of a label selector object or string; "" = none
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A subresource that speaks the kind of its object and writes a part of it (`pods/resize`)."""
 
     only: Callable[[Json, Json], Json]  # (new, old) -> old with what of the new object this part may change

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 ScalarName = Literal[
     "string", "bool", "int32", "int64", "double", "bytes",
     "time", "microtime", "duration", "quantity", "intorstring",
@@ -20,8 +22,7 @@ ScalarName = Literal[
 Wire = Literal["", "orbool", "orarray", "orstrings"]
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True):
     name: ScalarName
 
 
@@ -40,8 +41,7 @@ class Object:
     atomic: bool = False  # x-kubernetes-map-type: atomic
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(msgspec.Struct, frozen=True):
     item: Type
     kind: Literal["atomic", "set", "map"] = "atomic"  # server-side apply: x-kubernetes-list-type
     keys: tuple[str, ...] = ()  # server-side apply: x-kubernetes-list-map-keys
@@ -50,8 +50,7 @@ class ListOf:
     retain_keys: bool = False  # strategic merge: patchStrategy=retainKeys on the items
 
 
-@dataclass(frozen=True, slots=True)
-class MapOf:
+class MapOf(msgspec.Struct, frozen=True):
     value: Type
     atomic: bool = False  # x-kubernetes-map-type: atomic (label selectors' matchLabels are part of an atomic Object)
 
@@ -59,8 +58,7 @@ class MapOf:
 Type = Scalar | Object | ListOf | MapOf
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     name: str  # JSON name
     type: Type
     number: int = 0  # protobuf field number; 0 = not on the protobuf wire

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from phalanx.model import names
 from phalanx.model.objects.meta import LabelSelector
 from phalanx.model.objects.pod import NodeSelector, NodeSelectorTerm
@@ -75,8 +77,7 @@ def integer(text: str | None) -> int | None:
     return number if -(2**63) <= number < 2**63 else None
 
 
-@dataclass(frozen=True, slots=True)
-class LabelMatcher:
+class LabelMatcher(msgspec.Struct, frozen=True):
     """All requirements must hold. No requirement: everything matches, unless `nothing`."""
 
     requirements: tuple[Requirement, ...] = ()
@@ -249,8 +250,7 @@ def from_selector(selector: Mapping[str, Any] | LabelSelector | None) -> LabelMa
     return LabelMatcher(tuple(requirements)) if requirements else EVERYTHING
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTerm:
+class NodeTerm(msgspec.Struct, frozen=True):
     """One term: every expression and every field must hold."""
 
     labels: tuple[Requirement, ...]
@@ -266,8 +266,7 @@ class NodeTerm:
         return all(requirement.matches(labels) for requirement in self.labels)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMatcher:
+class NodeMatcher(msgspec.Struct, frozen=True):
     """Terms are alternatives; without terms no node matches."""
 
     terms: tuple[NodeTerm, ...]
@@ -312,15 +311,13 @@ def node_selector(selector: Mapping[str, Any] | NodeSelector) -> NodeMatcher:
     return NodeMatcher(tuple(node_term(term) for term in selector.get("nodeSelectorTerms") or ()))
 
 
-@dataclass(frozen=True, slots=True)
-class FieldTerm:
+class FieldTerm(msgspec.Struct, frozen=True):
     path: str
     equal: bool
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class FieldMatcher:
+class FieldMatcher(msgspec.Struct, frozen=True):
     """A field selector: every term must hold. `value_of(path)` gives an object's field as text."""
 
     terms: tuple[FieldTerm, ...]

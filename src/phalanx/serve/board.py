@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.base.client import Client
 from phalanx.controllers import resources as r
@@ -14,8 +15,7 @@ from phalanx.controllers.runtime.controller import Cache, Caches
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     kind: str

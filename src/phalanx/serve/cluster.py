@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.engine.framework.config import SchedulerConfig, default_config
@@ -23,9 +24,8 @@ log = logging.getLogger(__name__)
 Part = Callable[[ApiServer], Component]  # called when the API server answers
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
-    server: ServerSettings = field(default_factory=ServerSettings)
+class ClusterSettings(msgspec.Struct, frozen=True):
+    server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else those that are there
     topology: str = ""
     usual_nodes: int = 10
@@ -33,8 +33,8 @@ class ClusterSettings:
     run_nodes: bool = True  # False: no simulated kubelets at all (--no-nodes)
     run_controllers: bool = True  # False: no workload, PDB or node controllers (--no-controllers)
     run_scheduler: bool = True
-    scheduler: SchedulerConfig = field(default_factory=default_config)
-    scheduler_document: dict[str, Any] = field(default_factory=dict)  # as written, for recordings
+    scheduler: SchedulerConfig = msgspec.field(default_factory=default_config)
+    scheduler_document: dict[str, Any] = msgspec.field(default_factory=dict)  # as written, for recordings
     record: Path | None = None  # write every event and decision of the scheduler here
     slow_plugin: float = LIMIT  # seconds after which the scheduler names a plugin
 

@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,8 +36,7 @@ class Record(msgspec.Struct, frozen=True):
     dashboard: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(msgspec.Struct, frozen=True):
     """The folder of one cluster: `cluster.json`, and for a cluster with a name its data, kubeconfig and log too."""
 
     name: str  # "" for a cluster that is known by its data directory only
@@ -95,8 +93,7 @@ class Home:
         return f" as process {record.pid} at {record.url}; stop it with `{stop}`" if record else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(msgspec.Struct, frozen=True):
     """Writes the record in place: a new file would have no lock."""
 
     descriptor: int

@@ -13,8 +13,8 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -30,8 +30,7 @@ Check = Callable[[], str]  # "" = fine, otherwise what is wrong
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class Secure:
+class Secure(msgspec.Struct, frozen=True):
     """The address that speaks TLS, with what certificate, and who says who may look."""
 
     listen: Listen

@@ -6,8 +6,10 @@ import ipaddress
 import os
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.model.gates import Gates
@@ -49,13 +51,12 @@ def cannot_listen(option: str, host: str, port: int, problem: OSError) -> Config
     return ConfigProblem(option, f"cannot listen on {host}:{port}: {why}; choose another address, such as {host}:0")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerSettings(msgspec.Struct, frozen=True):
     data: Path | None = None  # None: everything in memory
-    listen: Listen = field(default_factory=lambda: Listen.parse(DEFAULT_LISTEN))
+    listen: Listen = msgspec.field(default_factory=lambda: Listen.parse(DEFAULT_LISTEN))
     kubeconfig: Path | None = None  # None: in the data directory
     plain_http: bool = False  # no TLS and no token
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = msgspec.field(default_factory=Gates)
     name: str = ""  # of a cluster that is not known by its data directory only
     event_ttl: float = 3600.0  # seconds that events are kept after their last change; 0: for ever
     authorization: str = ALWAYS_ALLOW  # or RBAC

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from phalanx.base.client import Resource
 from phalanx.controllers.grouping.core import (
     COMPOSITE_POD_GROUPS,
@@ -60,8 +62,7 @@ class Leaf:
         return {key: copy.deepcopy(value) for key, value in found.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     name: str
     policy: Json  # {"basic": {}} or {"gang": {"minGroupCount": n}}
     children: Sequence[Node | Leaf]

@@ -6,7 +6,8 @@ Pods beyond a role's minimum belong to the group, too: they are placed when ther
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from phalanx.controllers.grouping.by_hand import with_hand_made
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
@@ -15,8 +16,7 @@ from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     name: str
     count: int  # pods it has now
     least: int  # of which so many must start with the others

@@ -11,7 +11,7 @@ A level that lies between two objects (a ReplicatedJob, between JobSet and Job) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from phalanx.controllers.grouping.core import MAX_INT32, Json, Refused
 
@@ -19,8 +19,7 @@ DOMAIN = "scheduling.phalanx.dev"
 GANG = f"{DOMAIN}/gang"
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(msgspec.Struct, frozen=True):
     gang: bool | None = None
     topology: str = ""
     disruption: str = ""

@@ -7,16 +7,17 @@ A provider says which PodGroup a replica needs and what goes onto its pods. Writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
+from msgspec import field
 
 from phalanx.base.client import Resource
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Pods of a replica that are alike: its leader, its workers, a launcher, …"""
 
     name: str
@@ -24,8 +25,7 @@ class Part:
     pod_spec: Json
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True):
     """One gang-to-be: what every provider needs to know of it."""
 
     name: str  # of the group

@@ -8,8 +8,9 @@ entry in `registry.py`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
@@ -32,8 +33,7 @@ class PodToCome(NamedTuple):
     link: Link | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replicated:
+class Replicated(msgspec.Struct, frozen=True):
     """A kind whose groups are named after replicas of a revision, which in a cluster only its parts and pods tell."""
 
     made_of: Resource  # the object of the workload's own name that says how many replicas there are
@@ -41,8 +41,7 @@ class Replicated:
     group: Callable[[Json, Sequence[str], Sequence[Json]], Grouping]  # of these parts; last: related objects
 
 
-@dataclass(slots=True)
-class Local:
+class Local(msgspec.Struct):
     """What the reconcilers of a local cluster are made from."""
 
     caches: Caches
@@ -50,8 +49,8 @@ class Local:
     events: Events
     groups: Groups | None  # None: the API has no groups
     gates: Gates
-    admission: list[Admit] = field(default_factory=list)  # asked, in order, for every pod of a set
-    makers: dict[str, WorkQueue[Key]] = field(default_factory=dict)  # by kind: who makes those pods
+    admission: list[Admit] = msgspec.field(default_factory=list)  # asked, in order, for every pod of a set
+    makers: dict[str, WorkQueue[Key]] = msgspec.field(default_factory=dict)  # by kind: who makes those pods
 
 
 def _nothing(workload: Json) -> bool:
@@ -62,8 +61,7 @@ def _nobody(workload: Json) -> tuple[str, str]:
     return ("", "")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadKind:
+class WorkloadKind(msgspec.Struct, frozen=True):
     resource: Resource
     # -- groups, links, templates: pure functions of the object
     group: Grouper

@@ -6,10 +6,11 @@ Tried in a fixed order with a budget of their own; nothing of the engine's state
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.explain.trial import Edit, changed, edited, fits
@@ -284,8 +285,7 @@ def _set(part: Subtree, **fields: Any) -> Edit:
     return lambda other: replace(other, **fields) if other.name == part.name else other
 
 
-@dataclass(frozen=True, slots=True)
-class NodeType:
+class NodeType(msgspec.Struct, frozen=True):
     row: int  # an example of it
     allowed: tuple[bool, ...]  # per shape: would its filters take such a node if it were empty
     name: str

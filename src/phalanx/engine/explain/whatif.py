@@ -8,8 +8,9 @@ scheduler that was asked decides the same as one that was not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from phalanx.engine.explain.ask import reasons_of
 from phalanx.engine.explain.plans import planned
@@ -32,14 +33,13 @@ if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
 
-@dataclass(slots=True)
-class Question:
+class Question(msgspec.Struct):
     """Objects as the API server would have made them: defaults filled in, priorities resolved."""
 
-    pods: list[Pod] = field(default_factory=list)
-    pod_groups: list[PodGroup] = field(default_factory=list)
-    composites: list[CompositePodGroup] = field(default_factory=list)
-    workloads: list[Workload] = field(default_factory=list)
+    pods: list[Pod] = msgspec.field(default_factory=list)
+    pod_groups: list[PodGroup] = msgspec.field(default_factory=list)
+    composites: list[CompositePodGroup] = msgspec.field(default_factory=list)
+    workloads: list[Workload] = msgspec.field(default_factory=list)
 
 
 def whatif(engine: Scheduler, question: Question, *, relax: bool = True) -> Outlook:
@@ -98,8 +98,7 @@ class _Trial:
         return record
 
 
-@dataclass(slots=True)
-class _Root:
+class _Root(msgspec.Struct):
     key: GroupKey | None  # None: a single pod
     priority: int
     order: int

@@ -8,8 +8,10 @@ Everything unknown or wrong is a ConfigProblem whose path is the field in Kubern
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework.config_args import API, ARGS, PluginArgs
@@ -39,8 +41,7 @@ REMOVED_PLUGINS = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"
 MAX_WEIGHT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderElection:
+class LeaderElection(msgspec.Struct, frozen=True):
     enabled: bool = True
     lease_duration: float = 15.0  # seconds
     renew_deadline: float = 10.0
@@ -49,8 +50,7 @@ class LeaderElection:
     lease_namespace: str = "kube-system"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConnection:
+class ClientConnection(msgspec.Struct, frozen=True):
     kubeconfig: str = ""
     qps: float = 50.0
     burst: int = 100
@@ -58,21 +58,19 @@ class ClientConnection:
     accept_content_types: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileConfig:
+class ProfileConfig(msgspec.Struct, frozen=True):
     """One scheduler name and how pods that carry it are placed."""
 
     scheduler_name: str = DEFAULT_SCHEDULER
     plugins: tuple[PluginUse, ...] = tuple(PluginUse(name, DEFAULT_WEIGHTS.get(name, 0)) for name in DEFAULT_PLUGINS)
-    args: dict[str, PluginArgs] = field(default_factory=dict)  # of the plugins that are configured, checked
-    raw_args: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same as they were written
+    args: dict[str, PluginArgs] = msgspec.field(default_factory=dict)  # of the plugins that are configured, checked
+    raw_args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # the same as they were written
 
     def settings(self) -> ProfileSettings:
         return ProfileSettings(self.scheduler_name, self.plugins, self.raw_args)
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
+class SchedulerConfig(msgspec.Struct, frozen=True):
     profiles: tuple[ProfileConfig, ...] = (ProfileConfig(),)
     initial_backoff: float = 1.0  # seconds
     max_backoff: float = 10.0
@@ -252,10 +250,9 @@ def _known_name(entry: Fields, known: Iterable[str], *, disabling: bool = False)
     return name
 
 
-@dataclass(slots=True)
-class _PointSet:
-    enabled: dict[str, int] = field(default_factory=dict)  # name -> weight, 0 = not given
-    disabled: set[str] = field(default_factory=set)
+class _PointSet(msgspec.Struct):
+    enabled: dict[str, int] = msgspec.field(default_factory=dict)  # name -> weight, 0 = not given
+    disabled: set[str] = msgspec.field(default_factory=set)
 
 
 def _point_set(fields: Fields, known: frozenset[str]) -> _PointSet:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import msgspec
+
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework.config_reader import Fields
 from phalanx.model import names
@@ -58,8 +60,7 @@ class NodeAffinityArgs(PluginArgs):
         return cls(added)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceSpec:
+class ResourceSpec(msgspec.Struct, frozen=True):
     name: str
     weight: int = 1
 

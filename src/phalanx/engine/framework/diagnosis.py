@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,15 +13,14 @@ from phalanx.engine.framework.interface import Finding, Status
 NO_NODES = "no nodes available to schedule pods"
 
 
-@dataclass(slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct):
     """Of one failed attempt of one shape."""
 
     nodes: int  # how many nodes there are
     pre_filter: Status | None = None  # set if a plugin rejected the pod before any node was looked at
-    findings: list[tuple[str, Finding]] = field(default_factory=list)  # (plugin, finding), in plugin order
+    findings: list[tuple[str, Finding]] = msgspec.field(default_factory=list)  # (plugin, finding), in plugin order
     # (capacity,) True on rows where preemption might help (no plugin said "unresolvable")
-    resolvable: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    resolvable: npt.NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     plugins: frozenset[str] = frozenset()  # that rejected at least one node (or the pod)
     post_filter: str = ""
 

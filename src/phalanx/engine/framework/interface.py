@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -81,8 +81,7 @@ class Code(enum.IntEnum):
     ERROR = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     """A plugin's answer. "Does not fit" is a value, never an exception."""
 
     code: Code
@@ -174,8 +173,7 @@ class NodeView:
         return self._columns.used_cell[self._columns.resource(resource)][self.row]
 
 
-@dataclass(slots=True)
-class Handle:
+class Handle(msgspec.Struct):
     """What a plugin gets at birth. The columns and objects are for reading."""
 
     columns: Columns
@@ -238,8 +236,7 @@ class NodeFilter(Protocol):
     def filter(self, shape: Shape, node: NodeView) -> Status | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One reason for which rows were rejected. A row may appear in several findings of one plugin."""
 
     rows: Rows
@@ -376,8 +373,7 @@ class PostBind(Protocol):
 # ---- when no node fits
 
 
-@dataclass(frozen=True, slots=True)
-class PostFilterResult:
+class PostFilterResult(msgspec.Struct, frozen=True):
     status: Status
     nominate: str | None = None  # node to nominate; "" clears; None keeps
     message: str = ""  # appended to the message people see, e.g. "preemption: 0/3 nodes are available: …"
@@ -411,8 +407,7 @@ class Signs(Protocol):
 # ---- groups: used by the group cycle
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """A set of nodes a whole group may be placed in."""
 
     name: str

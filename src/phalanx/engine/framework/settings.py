@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec import field
 
-@dataclass(frozen=True, slots=True)
-class PluginUse:
+
+class PluginUse(msgspec.Struct, frozen=True):
     """A plugin in a profile. `points` None means every point it implements (multiPoint)."""
 
     name: str
@@ -39,8 +41,7 @@ DEFAULT_PLUGINS: tuple[str, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileSettings:
+class ProfileSettings(msgspec.Struct, frozen=True):
     scheduler_name: str = "default-scheduler"
     plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
     args: dict[str, dict[str, Any]] = field(default_factory=dict)  # plugin name -> pluginConfig args (camelCase)

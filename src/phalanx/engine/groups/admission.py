@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from phalanx.engine.groups.build import Built
 from phalanx.model.groups import Group, GroupForest, GroupKey, Shortage
@@ -17,8 +18,7 @@ class HeldBy(enum.Enum):
     GATES = "gates"  # scheduling gates of members
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     by: HeldBy
     message: str
     groups: tuple[GroupKey, ...] = ()  # whom it concerns

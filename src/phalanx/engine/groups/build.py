@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -78,8 +79,7 @@ class Capacity:
         assert self.free.shape == self.used.shape
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class Given:
+class Given(msgspec.Struct, frozen=True, eq=False):
     """The same where somebody has changed it (`dataclasses.replace`)."""
 
     free: Floats

@@ -8,7 +8,6 @@ pods that exist are bound. So no first pod starts where the others can never fol
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -20,17 +19,15 @@ from phalanx.model.objects import Pod
 ToCome = tuple[GroupKey, PodRecord, int]  # a pod that an attempt placed beside those it was about: its group, it, row
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(msgspec.Struct, frozen=True):
     """How many pods a group must have places for, and those of them that do not exist yet."""
 
     size: int
     records: list[PodRecord]
 
 
-@dataclass(frozen=True, slots=True)
-class Coming:
-    wholes: Mapping[GroupKey, Whole] = field(default_factory=dict)
+class Coming(msgspec.Struct, frozen=True):
+    wholes: Mapping[GroupKey, Whole] = msgspec.field(default_factory=dict)
     beside: tuple[Group, ...] = ()  # groups of others that have started and are not complete
 
 

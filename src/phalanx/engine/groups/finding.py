@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from phalanx.engine.framework import Status
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups import words
@@ -25,8 +27,7 @@ class Found:
     outcome: SearchOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class NotFound:
+class NotFound(msgspec.Struct, frozen=True):
     outcome: SearchOutcome
     rules: bool = False  # there is room, but no placement keeps the pods' rules about each other and their volumes
     used: int = 0  # expansions of a patient search that gave up; 0: it went through everything, or was not needed

@@ -8,9 +8,10 @@ root's topology key. The search keeps every rule of the tree inside each of them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.decisions import Decision
@@ -25,8 +26,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """framework.GroupView."""
 
     kind: str

@@ -12,9 +12,9 @@ Its steps are deterministic and counted against the budget of the group search.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations, islice, product
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,8 +38,7 @@ WAYS = ("best", "tightest", "largest", "company", "pickiest")
 ROWS_PER_EXPANSION = 128
 
 
-@dataclass(slots=True, eq=False)
-class _Unit:
+class _Unit(msgspec.Struct, eq=False):
     """Members of one leaf that nothing can tell apart."""
 
     number: int
@@ -49,13 +48,12 @@ class _Unit:
     used: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Seats:
+class _Seats(msgspec.Struct, eq=False):
     """A leaf of the target: what it still needs and where it may go."""
 
     need: int
     areas: list[tuple[int, NDArray[np.integer]]]  # (id of a group with a topology key, domain by row), root first
-    units: list[_Unit] = field(default_factory=list)
+    units: list[_Unit] = msgspec.field(default_factory=list)
     taken: int = 0
 
 

@@ -7,6 +7,7 @@ from heapq import merge
 from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -50,8 +51,7 @@ class Stage:
         return replace(self.built, problem=replace(self.built.problem, root=root, budget=budget), pending=pending)
 
 
-@dataclass(slots=True, eq=False)
-class Openings:
+class Openings(msgspec.Struct, eq=False):
     """Where members may go once others are gone."""
 
     shapes: list[ShapeRow]

@@ -7,8 +7,7 @@ fewer pods is always possible, so only the fullest fillings of a node have to be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +27,7 @@ class TooLarge(Exception):
     """The table does not fit the budget; nothing is known."""
 
 
-@dataclass(slots=True, eq=False)
-class Fillings:
+class Fillings(msgspec.Struct, eq=False):
     """Undominated ways to fill one class of node; the last column belongs to the last item."""
 
     counts: Ints  # (P, I)

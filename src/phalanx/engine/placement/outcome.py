@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from phalanx.engine.placement.problem import Ints, Leaf, Subtree
 
@@ -24,8 +26,7 @@ class Share:
     counts: Ints
 
 
-@dataclass(slots=True, frozen=True)
-class RuledOut:
+class RuledOut(msgspec.Struct, frozen=True):
     """Domains (or nodes, where there is no key) in which not a single member is allowed, by dominant reason."""
 
     reason: str
@@ -33,8 +34,7 @@ class RuledOut:
     nodes: int
 
 
-@dataclass(slots=True, frozen=True)
-class Certificate:
+class Certificate(msgspec.Struct, frozen=True):
     """Why nothing fits: the group and level where it dies and how close the best domain comes."""
 
     group: str
@@ -52,13 +52,12 @@ class Certificate:
     members: int = 0  # pods or child groups there are to place
 
 
-@dataclass(slots=True, eq=False)
-class SearchOutcome:
+class SearchOutcome(msgspec.Struct, eq=False):
     verdict: SearchVerdict
     expansions: int
-    shares: list[Share] = field(default_factory=list)
-    satisfied: set[int] = field(default_factory=set)  # id() of groups whose minimum is met
-    domains: dict[int, tuple[str, int]] = field(default_factory=dict)  # id(group) -> (key, domain id) chosen
+    shares: list[Share] = msgspec.field(default_factory=list)
+    satisfied: set[int] = msgspec.field(default_factory=set)  # id() of groups whose minimum is met
+    domains: dict[int, tuple[str, int]] = msgspec.field(default_factory=dict)  # id(group) -> (key, domain id) chosen
     certificate: Certificate | None = None
 
     @property

@@ -6,9 +6,9 @@ Works on small local arrays (a domain, a cluster); which pods may go where is al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice, permutations
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.placement.problem import Floats, Ints
@@ -20,8 +20,7 @@ NODES_PER_EXPANSION = 512
 CHOOSY = 256  # nodes up to which the best of several packings is looked for, not just the first
 
 
-@dataclass(slots=True, eq=False)
-class Item:
+class Item(msgspec.Struct, eq=False):
     """count pods of one shape, at most bound[m] of them on node m."""
 
     request: Floats  # (R,)
@@ -31,8 +30,7 @@ class Item:
     score: Floats | None = None  # (M,) higher is better
 
 
-@dataclass(slots=True, eq=False)
-class Area:
+class Area(msgspec.Struct, eq=False):
     """The nodes to pack onto."""
 
     free: Floats  # (R, M)

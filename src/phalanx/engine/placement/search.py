@@ -8,10 +8,10 @@ unlucky order. Nothing here is random and no clock is read: the budget counts ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +22,7 @@ from phalanx.engine.placement.state import Budget, Exhausted, Seat, State
 GENEROUS_CHOICES = 512  # combinations of children worth sorting
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class Task:
+class Task(msgspec.Struct, frozen=True, eq=False):
     """Place this group inside that area; then the rest."""
 
     group: Subtree
@@ -31,8 +30,7 @@ class Task:
     rest: Task | None
 
 
-@dataclass(slots=True, eq=False)
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     task: Task
     choices: Iterator[tuple[int, object]]
     mark: dict[int, Seat]

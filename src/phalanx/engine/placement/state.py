@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +17,7 @@ from phalanx.engine.placement.worth import split_resources
 from phalanx.engine.slices import worked
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
+class Seat(msgspec.Struct, eq=False):
     """One leaf in its node set: pods per shape and node."""
 
     leaf: Leaf

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from phalanx.engine.framework import Factory
 from phalanx.engine.plugins.balanced_allocation import NodeResourcesBalancedAllocation
@@ -32,8 +33,7 @@ from phalanx.engine.state.interest import LabelInterest
 from phalanx.engine.state.objects import Objects
 
 
-@dataclass(frozen=True, slots=True)
-class Indexes:
+class Indexes(msgspec.Struct, frozen=True):
     """Made once per engine; given to the plugins that need them."""
 
     pods: PodIndex

@@ -7,9 +7,9 @@ claims are bound. Binding itself is done by the PersistentVolume controller and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from phalanx.engine import decisions as d
@@ -44,16 +44,15 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import PersistentVolumeClaim
 
 
-@dataclass(slots=True)
-class Promise:
+class Promise(msgspec.Struct):
     """What Reserve assumed for a pod."""
 
-    volumes: list[tuple[str, ClaimKey]] = field(default_factory=list)  # volume -> claim
-    provisioned: list[ClaimKey] = field(default_factory=list)
+    volumes: list[tuple[str, ClaimKey]] = msgspec.field(default_factory=list)  # volume -> claim
+    provisioned: list[ClaimKey] = msgspec.field(default_factory=list)
     asked: bool = False  # the writes were emitted
-    writes: set[int] = field(default_factory=set)  # their decision ids, while unanswered
+    writes: set[int] = msgspec.field(default_factory=set)  # their decision ids, while unanswered
     problem: str = ""  # why a write failed
-    selected: set[ClaimKey] = field(default_factory=set)  # claims seen with our node on them
+    selected: set[ClaimKey] = msgspec.field(default_factory=set)  # claims seen with our node on them
 
 
 class VolumeBinding(VolumePlugin):

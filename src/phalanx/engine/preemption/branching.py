@@ -7,8 +7,8 @@ Where the bound is not attained some unit is to blame: once it is out, once it m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.placement.problem import Floats
@@ -19,8 +19,7 @@ from phalanx.engine.preemption.prices import Stand
 from phalanx.engine.slices import worked
 
 
-@dataclass(slots=True)
-class Effort:
+class Effort(msgspec.Struct):
     """Expansions: one covering task, more for large ones."""
 
     limit: int
@@ -36,8 +35,7 @@ class Effort:
         return self.used >= self.limit
 
 
-@dataclass(slots=True, frozen=True)
-class Relaxed:
+class Relaxed(msgspec.Struct, frozen=True):
     price: float
     units: frozenset[int]  # touched
     share: dict[int, int]  # unit -> pods of it that the bound really wants gone

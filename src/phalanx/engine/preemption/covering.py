@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -14,8 +13,7 @@ from phalanx.engine.slices import worked
 MAX_STATES = 20_000
 
 
-@dataclass(slots=True, frozen=True)
-class CoverItem:
+class CoverItem(msgspec.Struct, frozen=True):
     """Members of one shape that may go to some of a cluster's nodes."""
 
     shape: int
@@ -23,8 +21,7 @@ class CoverItem:
     inside: Bools | None = None  # (M,) of the cluster's nodes; None = all of them
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class Contest:
+class Contest(msgspec.Struct, frozen=True, eq=False):
     """Groups whose node sets overlap: their members compete for the same room."""
 
     nodes: Ints  # (M,)
@@ -33,8 +30,7 @@ class Contest:
     rivals: frozenset[tuple[int, int]] = frozenset()  # items (a < b) that must not share a node
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class Cover:
+class Cover(msgspec.Struct, frozen=True, eq=False):
     price: float
     counts: Ints  # (I, M) members per item and node
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import combinations
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.placement.problem import Composite, Ints, Leaf, Problem, Subtree, done
@@ -19,16 +19,14 @@ from phalanx.engine.preemption.covering import Contest, CoverItem
 MAX_SUBSETS = 70
 
 
-@dataclass(slots=True, frozen=True)
-class FreedSeat:
+class FreedSeat(msgspec.Struct, frozen=True):
     """A leaf in a node set."""
 
     leaf: int
     area: int
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class DomainChoice:
+class DomainChoice(msgspec.Struct, frozen=True, eq=False):
     bound: float
     seats: tuple[FreedSeat, ...]
 

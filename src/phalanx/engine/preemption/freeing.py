@@ -7,9 +7,9 @@ independent of each other; `branching` repairs the difference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,8 +30,7 @@ class TooManyWays(Exception):
     """Not to be solved exactly within the budget."""
 
 
-@dataclass(slots=True, eq=False)
-class Ways:
+class Ways(msgspec.Struct, eq=False):
     """Subsets of a node's parts: row c takes takes[c, k] of the parts in members[k]."""
 
     members: list[Ints]
@@ -47,8 +46,7 @@ class Ways:
         return found
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class Scope:
+class Scope(msgspec.Struct, frozen=True, eq=False):
     """Nodes that members may use, and how the price of a unit is shared out among its parts there.
 
     A unit that goes has to be paid in full wherever the members end up: parts outside the scope are of no use, and no

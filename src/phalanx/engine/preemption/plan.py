@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
@@ -27,8 +28,7 @@ MAX_CHOICES = 4_000  # steps of the enumeration of domains
 INFINITE = float("inf")
 
 
-@dataclass(slots=True)
-class Solved:
+class Solved(msgspec.Struct):
     evicted: frozenset[int]
     value: float  # whole price
     bound: float  # no plan within the threshold is cheaper

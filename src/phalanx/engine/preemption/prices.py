@@ -7,8 +7,8 @@ workloads hit: what is paid once however many of its units go (a charge) is shar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.placement.problem import Bools, Floats
@@ -21,8 +21,7 @@ _STEP = 1e7  # more than any number of pods: keeps two whole numbers apart in on
 _NONE: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(msgspec.Struct, frozen=True):
     """Who is decided about: units that are out, units that must stay, charges that are paid whoever goes."""
 
     out: frozenset[int] = _NONE
@@ -94,10 +93,9 @@ class Prices:
         return int(whole % _STEP), int(whole // _STEP)
 
 
-@dataclass(slots=True)
-class Charge:
+class Charge(msgspec.Struct):
     weight: float
-    units: set[int] = field(default_factory=set)
+    units: set[int] = msgspec.field(default_factory=set)
 
 
 class FinePrices(Prices):

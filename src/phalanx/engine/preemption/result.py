@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost
 from phalanx.engine.preemption.problem import PreemptionProblem
 
 
-@dataclass(slots=True, frozen=True)
-class Victim:
+class Victim(msgspec.Struct, frozen=True):
     unit: int  # index into the problem's units
     name: str
     pods: int
@@ -68,8 +69,7 @@ class Hopeless:
     placement: SearchOutcome | None = field(default=None, compare=False)  # with its certificate, where asked for
 
 
-@dataclass(slots=True, frozen=True)
-class GaveUp:
+class GaveUp(msgspec.Struct, frozen=True):
     """The budget ended before a plan or a proof was found."""
 
     expansions: int

@@ -10,9 +10,9 @@ A table of many rows is filled in slices: until it is complete nobody is chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, takewhile
 
+import msgspec
 import numpy as np
 
 from phalanx.engine.framework import Bools
@@ -39,8 +39,7 @@ MOST_OF_ALL = (float("inf"),) * len(ORDER)
 FEW_OPEN = 8  # tables that are being filled at a time: whoever needs another waits
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     row: int
     units: tuple[Unit, ...]
     key: Key  # cost in the configured order

@@ -24,8 +24,7 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupForest, GroupKey
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tree:
+class Tree(msgspec.Struct, frozen=True, eq=False):
     """A group root as it is tried: where it stands in which forest, and its pending pods."""
 
     key: str  # "podgroup/ns/name"
@@ -51,8 +50,7 @@ class Cause(enum.Enum):
     ERROR = "error"  # a plugin failed
 
 
-@dataclass(slots=True, eq=False)
-class Refused:
+class Refused(msgspec.Struct, eq=False):
     cause: Cause
     message: str
     hopeless: bool = False  # no eviction can help
@@ -115,8 +113,7 @@ def carry_out(answer: Answer, emit: Emit) -> None:
         emit(type(decision), **fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """What is kept of a failure: no arrays, there may be many."""
 
     message: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.engine.framework import ClusterChange, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -34,8 +35,7 @@ from phalanx.model.groups import Group, GroupKey
 SEATS = 2  # committed with one step of work
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(msgspec.Struct, frozen=True):
     """What a bucket of group roots waits for."""
 
     interests: tuple[Interest, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -42,8 +43,7 @@ TURN = "turn"  # the stage of a pod for which nobody is waited
 _ALLOWED = [sum(1 << after for after in TRANSITIONS[before]) for before in PodState]  # hashing an enum is slow
 
 
-@dataclass(slots=True)
-class OnHold:
+class OnHold(msgspec.Struct):
     """An assumed pod that is not bound yet: a plugin says wait, or its gang is so large that its turn has not come."""
 
     root: Root

@@ -7,8 +7,9 @@ once is looked at once, and one that arrives pod by pod costs each pod a constan
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
@@ -44,8 +45,7 @@ from phalanx.model.objects import Pod
 PENDING, ASSUMED, RUNNING = MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING
 
 
-@dataclass(slots=True)
-class Notes:
+class Notes(msgspec.Struct):
     """What happened since somebody last looked."""
 
     arrived: dict[GroupKey, dict[str, PodRecord]]  # leaf -> pods that came

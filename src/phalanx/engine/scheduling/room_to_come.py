@@ -9,7 +9,9 @@ decides where a pod goes; a new process, which knows of no promises, makes them 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import field
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.adapters import PluginFailure
@@ -28,8 +30,7 @@ from phalanx.model.groups.to_come import expected
 KEPT_FOR = 600.0  # seconds since the first pod was started
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(msgspec.Struct):
     until: float
     promises: list[PodRecord] = field(default_factory=list)  # of pods to come; one that lost its node is not nominated
     heirs: dict[str, None] = field(default_factory=dict)  # keys of pods that came and were given a promise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from phalanx.engine.state.records import PodRecord
 
@@ -42,8 +43,7 @@ NOWHERE, ACTIVE, BACKOFF, WAITING, GATED, SEARCH, ATTEMPT = Place
 NONE = RootState.NONE
 
 
-@dataclass(slots=True)
-class UnderWay:
+class UnderWay(msgspec.Struct):
     """Whom a root has had evicted, and for what; it goes with the state EVICTING."""
 
     nodes: frozenset[str]

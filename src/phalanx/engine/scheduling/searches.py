@@ -10,8 +10,10 @@ victims. Nothing here changes the cluster.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec import field
 
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -31,8 +33,7 @@ AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, and rows
 MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
 
 
-@dataclass(slots=True, eq=False)
-class Unfinished:
+class Unfinished(msgspec.Struct, eq=False):
     root: Root
     sliced: Sliced[Answer]
     frame: tuple[int, int]  # what rows and ids stand for

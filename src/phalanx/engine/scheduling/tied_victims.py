@@ -9,9 +9,10 @@ first. Where the budget ends, or the filters' own search does, the plan says how
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any
+
+import msgspec
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.outcomes import seats_of
@@ -36,15 +37,13 @@ BACK = 20  # of work, to ask the filters about one member
 PATIENCE = 8  # part of the budget of a search by the filters, where many sets are asked
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tied:
+class Tied(msgspec.Struct, frozen=True, eq=False):
     plan: Plan
     units: tuple[Unit, ...]
     seats: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Found(msgspec.Struct, frozen=True, eq=False):
     key: Key
     evicted: frozenset[int]
     seats: Assignment

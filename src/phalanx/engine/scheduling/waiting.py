@@ -7,8 +7,9 @@ again as long as everybody placed is of their priority or above (`placed` keeps 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -24,8 +25,7 @@ from phalanx.engine.state.shapes import Shape
 FEW_PATIENT = 4096  # so many that woke up meanwhile are kept
 
 
-@dataclass(frozen=True, slots=True)
-class Interest:
+class Interest(msgspec.Struct, frozen=True):
     """What a bucket of single pods waits for."""
 
     shape: Shape

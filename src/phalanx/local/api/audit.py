@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import ConfigProblem
 from phalanx.base.ids import new_uid
@@ -23,8 +25,7 @@ from phalanx.local.api.view import encode
 log = logging.getLogger("phalanx.api")
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One request, filled in as it becomes known."""
 
     uri: str

@@ -6,9 +6,9 @@ The collection of what a deleted object owned is not done here; the finalizers s
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.base.errors import BadRequest, Conflict, NotFound
@@ -51,8 +51,7 @@ _TRIES = 5
 _BATCH = 256  # deletions on their way at once
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteOptions:
+class DeleteOptions(msgspec.Struct, frozen=True):
     grace: int | None = None
     propagation: str = ""
     uid: str = ""

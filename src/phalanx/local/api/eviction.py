@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, InternalError, TooManyRequests

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+import msgspec
 
 from phalanx.base.errors import TooManyRequests
 
 OURS = "phalanx-"  # how the user agents of our own programs begin
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(msgspec.Struct, frozen=True):
     """What one client, and all of them, may have at a time."""
 
     seats: int = 128  # requests of one client being answered
@@ -29,8 +29,7 @@ class Shares:
     watches: int = 2048  # of one client
 
 
-@dataclass(slots=True, eq=False)
-class Flow:
+class Flow(msgspec.Struct, eq=False):
     """One client."""
 
     name: str
@@ -38,7 +37,7 @@ class Flow:
     running: int = 0
     begun: int = 0  # in this turn
     watches: int = 0
-    queue: deque[asyncio.Future[None]] = field(default_factory=deque)
+    queue: deque[asyncio.Future[None]] = msgspec.field(default_factory=deque)
 
     @property
     def idle(self) -> bool:

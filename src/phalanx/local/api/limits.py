@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import httptools
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable, Timeout
@@ -14,8 +14,7 @@ from phalanx.local.api.fairness import Shares
 from phalanx.local.api.view import encode
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     body_bytes: int = 3 << 20  # as kube-apiserver
     header_bytes: int = 64 << 10
     header_seconds: float = 10.0  # from the first byte of a request (or the connection) to its last header
@@ -23,7 +22,7 @@ class Limits:
     idle_seconds: float = 120.0  # between requests
     write_seconds: float = 30.0  # a client that reads nothing for so long is cut off
     connections: int = 4096  # when all are taken, the one that was idle longest makes room
-    shares: Shares = field(default_factory=Shares)
+    shares: Shares = msgspec.field(default_factory=Shares)
 
 
 class _HeadersTooLarge(ApiProblem):

@@ -6,9 +6,10 @@ status alone where status has its own endpoint, the status one looks at nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from phalanx.local.api.fieldset import LEAF, Fields, difference, in_order, union, well_formed
 from phalanx.local.api.ownership import Walker, walker_of_type
@@ -24,8 +25,7 @@ _TRACKED_METADATA = ("annotations", "finalizers", "generateName", "labels", "own
 Identity = tuple[str, str, str, str]  # manager, operation, apiVersion ("" for Apply), subresource
 
 
-@dataclass(slots=True)
-class Manager:
+class Manager(msgspec.Struct):
     manager: str
     operation: str
     api_version: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+import msgspec
 
 from phalanx.base.errors import NotAcceptable
 
@@ -12,8 +13,7 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 Shape = Literal["object", "table", "metadata"]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """How an answer is to look."""
 
     shape: Shape = "object"

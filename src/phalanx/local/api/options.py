@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from phalanx.base.errors import BadRequest, Invalid
 from phalanx.local.api.request import Request, query_flag
@@ -23,8 +24,7 @@ _VALIDATIONS = ("Ignore", "Strict", "Warn")
 _MANAGER_LENGTH = 128
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True):
     manager: str
     dry_run: bool = False
     validation: str = "Warn"

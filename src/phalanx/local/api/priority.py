@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from phalanx.local.api.context import Context
 from phalanx.local.api.problems import forbidden
@@ -15,8 +15,7 @@ _NOUN = {"podgroups": "pod group", "compositepodgroups": "composite pod group"}
 _POLICIES = ("PreemptLowerPriority", "Never")
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityClass:
+class PriorityClass(msgspec.Struct, frozen=True):
     revision: int
     name: str
     value: int

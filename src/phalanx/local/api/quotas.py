@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from phalanx.base.errors import Forbidden
 from phalanx.local.api.context import Context
@@ -29,8 +30,7 @@ _SHORT = frozenset(
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True):
     """What one object counts for, and what scopes ask about it."""
 
     amounts: Amounts
@@ -42,12 +42,11 @@ class Charge:
     attributes: frozenset[str] | None = None  # of a claim: VolumeAttributesClasses it has, had or asks for
 
 
-@dataclass(slots=True)
-class Quota:
+class Quota(msgspec.Struct):
     name: str
     spec: Json
-    used: Amounts = field(default_factory=dict)
-    hard: Amounts = field(default_factory=dict)
+    used: Amounts = msgspec.field(default_factory=dict)
+    hard: Amounts = msgspec.field(default_factory=dict)
 
     def counts(self, charge: Charge) -> bool:
         scopes = self.spec.get("scopes") or ()
@@ -99,11 +98,10 @@ def _selected(rule: Json, charge: Charge) -> bool:
     return bool(names)
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(msgspec.Struct):
     seen: object  # the quotas of the namespace as the store listed them
     quotas: list[Quota]
-    charges: dict[tuple[str, str], Charge] = field(default_factory=dict)  # (storage key, name)
+    charges: dict[tuple[str, str], Charge] = msgspec.field(default_factory=dict)  # (storage key, name)
 
     def set(self, key: Key, charge: Charge | None) -> bool:
         """Whether anything changed."""

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from phalanx.model.kinds import Kind, Version
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     name: str = "phalanx:admin"
     uid: str = ""
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
-    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extra: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     verb: str  # get, list, watch, create, update, patch, delete, deletecollection
     kind: Kind
     version: Version  # the version the client speaks
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    query: Mapping[str, str] = field(default_factory=dict)  # last value wins, as upstream
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)  # last value wins, as upstream
     body: bytes = b""
     content_type: str = "application/json"
     accept: str = "application/json"
     user_agent: str = ""
-    user: User = field(default_factory=User)
+    user: User = msgspec.field(default_factory=User)
     repeated: tuple[str, ...] | None = None  # repeated keys of the body, when it was made JSON before
     warnings: tuple[str, ...] = ()  # what webhooks want the client to hear
 

@@ -7,8 +7,9 @@ and is a few dictionaries otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from phalanx.local.api.request import Request, User
 from phalanx.local.api.view import decode
@@ -77,13 +78,12 @@ class _Bound(NamedTuple):
     missing: Mapping[Subject, Sequence[str]]  # roles that are bound and not there
 
 
-@dataclass(slots=True)
-class Rights:
+class Rights(msgspec.Struct):
     """`decide` for every request in mode RBAC. One instance per server."""
 
     store: StoreProtocol
     _seen: tuple[Sequence[Entry], ...] = ()
-    _bound: _Bound = field(default_factory=lambda: _Bound({}, {}, {}))
+    _bound: _Bound = msgspec.field(default_factory=lambda: _Bound({}, {}, {}))
 
     def decide(self, user: User, asked: Attributes) -> Decision:
         if MASTERS in user.groups:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from phalanx.base.errors import BadRequest, MethodNotAllowed, NotFound
 from phalanx.local.api.request import query_flag
@@ -14,8 +15,7 @@ NOT_ALLOWED = "the server does not allow this method on the requested resource"
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 
-@dataclass(slots=True)
-class Route:
+class Route(msgspec.Struct):
     group: str
     version: str
     plural: str

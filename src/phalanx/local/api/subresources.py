@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, Invalid, NotFound
@@ -73,7 +74,7 @@ class Subresources:
             raise NotFound("the server could not find the requested resource")
         home = next((version for version in kind.versions if version.name == kind.storage_version), request.version)
         if kind.convert is not None:  # its paths are those of the storage version
-            request = replace(request, version=home)
+            request = msgspec.structs.replace(request, version=home)
         options = write_options(request)
         warnings: list[str] = []
         schema = _scale_schema()

@@ -6,9 +6,9 @@ import datetime
 import ipaddress
 import ssl
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,14 +22,12 @@ _YEAR = datetime.timedelta(days=365)
 _RENEW = datetime.timedelta(days=30)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True):
     key: bytes  # PEM
     certificate: bytes  # PEM
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """What the server shows, and what clients must trust."""
 
     ca: bytes  # PEM

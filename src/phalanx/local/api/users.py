@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import secrets
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -93,14 +92,13 @@ def _hash(token: bytes) -> str:
     return hashlib.sha256(token).hexdigest()
 
 
-@dataclass(slots=True)
-class Users:
+class Users(msgspec.Struct):
     """The server's side: who a token belongs to."""
 
     path: Path | None = None
     _stamp: tuple[int, int, int] = (0, 0, 0)
-    _by_hash: dict[str, User] = field(default_factory=dict)
-    _by_certificate: dict[str, User] = field(default_factory=dict)
+    _by_hash: dict[str, User] = msgspec.field(default_factory=dict)
+    _by_certificate: dict[str, User] = msgspec.field(default_factory=dict)
 
     def user(self, token: bytes) -> User | None:
         return self._by_hash.get(_hash(token)) if self._fresh() else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Expired
@@ -31,8 +33,7 @@ INITIAL_BATCH = 256
 _FRAMES = f"{PROTOBUF};stream=watch"
 
 
-@dataclass(slots=True)
-class Options:
+class Options(msgspec.Struct):
     since: int | None  # None: send the present state first
     bookmarks: bool
     initial_end: bool  # mark the end of the initial events with a bookmark
@@ -79,15 +80,13 @@ def error_line(problem: ApiProblem) -> bytes:
     return line("ERROR", encode(problem.status()))
 
 
-@dataclass(slots=True)
-class Present:
+class Present(msgspec.Struct):
     """The state that comes before the changes."""
 
     entries: Sequence[Entry]
 
 
-@dataclass(slots=True)
-class Mark:
+class Mark(msgspec.Struct):
     """Nothing is left to tell up to this revision."""
 
     revision: int

@@ -15,7 +15,6 @@ import queue
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,8 +33,7 @@ class CallFailed(Exception):
     """The webhook gave no answer that could be used; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     host: str  # to connect to
     port: int
     name: str  # in its certificate

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -34,8 +33,7 @@ VALIDATING = f"validatingwebhookconfigurations.{GROUP}"
 _KEPT = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion", "generation", "managedFields")
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(msgspec.Struct, frozen=True):
     key: tuple[str, str, str]  # kind, configuration, name
     body: Json
     namespaces: LabelMatcher
@@ -46,8 +44,7 @@ class Hook:
         return self.key[2]
 
 
-@dataclass(slots=True)
-class Admitted:
+class Admitted(msgspec.Struct):
     """One write on its way: what all webhooks are asked about."""
 
     request: Request

@@ -12,7 +12,6 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -74,8 +73,7 @@ class Body(msgspec.Struct, frozen=True, gc=False):
         force_setattr(meta, "uid", sys.intern(meta.uid))
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     kind: Kind
     body: Body
 

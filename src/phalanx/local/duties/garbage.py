@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -30,12 +29,11 @@ AT_ONCE = 32
 LOOK_AGAIN = 5.0  # seconds
 
 
-@dataclass(slots=True)
-class _Owners:
-    solid: list[Owner] = field(default_factory=list)
-    waiting: list[Owner] = field(default_factory=list)  # the owner waits for its dependents to go first
-    absent: list[Owner] = field(default_factory=list)
-    unknown: list[Owner] = field(default_factory=list)  # of a kind that is not served: nothing can be said
+class _Owners(msgspec.Struct):
+    solid: list[Owner] = msgspec.field(default_factory=list)
+    waiting: list[Owner] = msgspec.field(default_factory=list)  # the owner waits for its dependents to go first
+    absent: list[Owner] = msgspec.field(default_factory=list)
+    unknown: list[Owner] = msgspec.field(default_factory=list)  # of a kind that is not served: nothing can be said
 
 
 class _Names(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from phalanx.local.nodes.views import KubeletPod
 from phalanx.model.objects.pod import ResourceRequirements, Resources
@@ -67,8 +68,7 @@ def host_ports(pod: KubeletPod) -> tuple[HostPort, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
+class Shortage(msgspec.Struct, frozen=True):
     resource: str
     requested: int
     used: int
@@ -89,14 +89,13 @@ class Shortage:
         return f"Node didn't have enough resource: {self.resource}"
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(msgspec.Struct):
     """What the pods of one node use together."""
 
     allocatable: Amounts
-    used: Amounts = field(default_factory=dict)
-    pods: dict[str, Amounts] = field(default_factory=dict)  # uid -> requests
-    ports: dict[str, tuple[HostPort, ...]] = field(
+    used: Amounts = msgspec.field(default_factory=dict)
+    pods: dict[str, Amounts] = msgspec.field(default_factory=dict)  # uid -> requests
+    ports: dict[str, tuple[HostPort, ...]] = msgspec.field(
         default_factory=dict
     )  # uid -> ports of the node, of those who have any
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec import field
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
@@ -44,8 +46,7 @@ MANAGER = "kubelet"
 Place = tuple[str, str]  # (namespace, name) of a pod
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletOptions:
+class KubeletOptions(msgspec.Struct, frozen=True):
     speed: float = 1.0  # seconds of pods' lives per second of the clock
     start_seconds: float = 0.0  # from bound to Running, in pods' time
     stop_seconds: float = 1.0  # containers need that long after SIGTERM, in pods' time, unless their pod says otherwise
@@ -53,8 +54,7 @@ class KubeletOptions:
     heartbeat_seconds: float = 10.0
 
 
-@dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct):
     view: KubeletNode
     ledger: Ledger
     pods: dict[Place, None] = field(default_factory=dict)
@@ -69,8 +69,7 @@ class Node:
         return self.view.told_to_fail
 
 
-@dataclass(slots=True)
-class Held:
+class Held(msgspec.Struct):
     """A pod as last heard of; decoded only while something is done about it."""
 
     uid: str
@@ -79,8 +78,7 @@ class Held:
     body: bytes
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """A pod that was admitted. Times are seconds of the clock."""
 
     uid: str

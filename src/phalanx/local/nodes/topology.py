@@ -7,7 +7,7 @@ in order, so that racks differ by at most one node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.model.quantity import BadQuantity, parse
@@ -28,12 +28,11 @@ def _default_capacity() -> dict[str, str]:
     return {"cpu": "64", "memory": "512Gi", GPU: "8", "pods": "110", "ephemeral-storage": "1Ti"}
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True):
     zones: int = 1
     blocks: int = 1
     racks: int = 1
-    capacity: dict[str, str] = field(default_factory=_default_capacity)
+    capacity: dict[str, str] = msgspec.field(default_factory=_default_capacity)
 
     def labels(self, index: int, nodes: int) -> dict[str, str]:
         """Where node `index` of `nodes` stands."""

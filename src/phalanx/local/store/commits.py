@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.store.log import Log
 from phalanx.local.store.rows import Row
@@ -28,16 +30,14 @@ VERIFY_PAUSE = 0.05  # seconds between slices
 COMPACT_IDLE = 256  # worth a sync of its own when nobody writes
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct):
     """What became of a run of writes: `count` of them, oldest first; `error` None means durable."""
 
     count: int
     error: Exception | None = None
 
 
-@dataclass(slots=True)
-class _Discard:
+class _Discard(msgspec.Struct):
     floor: int
     revisions: tuple[int, ...]
 

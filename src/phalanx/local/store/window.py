@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from phalanx.local.store.contract import Change, Compacted, Entry, Key
 
@@ -17,8 +18,7 @@ NEAR_END = 16  # changes: where those who follow closely find their place
 Scope = tuple[str, str]  # (resource, namespace); namespace "" = all of them
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     changes: int = 50_000
     bytes: int = 64 << 20  # of states that are kept only for the window
     seconds: float = 300.0  # kube-apiserver has etcd compacted every five minutes
@@ -96,13 +96,12 @@ class Run:
         return found
 
 
-@dataclass(slots=True)
-class Window:
-    bounds: Bounds = field(default_factory=Bounds)
+class Window(msgspec.Struct):
+    bounds: Bounds = msgspec.field(default_factory=Bounds)
     floor: int = 0  # changes after this revision are all here
-    _changes: deque[Change] = field(default_factory=deque)
-    _runs: dict[Scope, Run] = field(default_factory=dict)
-    _times: deque[tuple[float, int]] = field(default_factory=deque)  # (when, the last revision then), rising
+    _changes: deque[Change] = msgspec.field(default_factory=deque)
+    _runs: dict[Scope, Run] = msgspec.field(default_factory=dict)
+    _times: deque[tuple[float, int]] = msgspec.field(default_factory=deque)  # (when, the last revision then), rising
     bytes: int = 0
 
     def __len__(self) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey
 
 
-@dataclass(slots=True, frozen=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True):
     """The root of a group, or why there is none (yet)."""
 
     group: GroupKey
@@ -30,8 +29,7 @@ class Resolution:
         return f"waiting for {self.missing}, an ancestor of {self.group}, to appear"
 
 
-@dataclass(slots=True, frozen=True)
-class Shortage:
+class Shortage(msgspec.Struct, frozen=True):
     """A group below its quorum."""
 
     group: GroupKey
@@ -44,8 +42,7 @@ class Shortage:
         return f"{self.group} has {self.known} of {self.needed} {what}s, {missing} missing"
 
 
-@dataclass(slots=True, frozen=True)
-class Quorum:
+class Quorum(msgspec.Struct, frozen=True):
     """Whether enough members are known to try at all. Shortages name the groups that keep the root waiting."""
 
     root: GroupKey
@@ -63,8 +60,7 @@ class Quorum:
         return f"waiting for minCount pods from a gang to appear in scheduling queue: {detail}{more}"
 
 
-@dataclass(slots=True, frozen=True)
-class Invalid:
+class Invalid(msgspec.Struct, frozen=True):
     """A tree that must not be scheduled; every group listed gets condition reason Invalid with the message."""
 
     groups: tuple[GroupKey, ...]

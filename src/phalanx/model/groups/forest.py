@@ -7,8 +7,9 @@ and its faulty children, and only a change of such a yes or no climbs on. Never 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
+
+import msgspec
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
@@ -363,8 +364,8 @@ class GroupForest:
 
     def _gate(self, spec: GroupSpec) -> GroupSpec:
         if not self._topology and (spec.topology_key or spec.preferred_key):
-            spec = replace(spec, topology_key=None, preferred_key=None)
-        return spec if self._composites or spec.parent is None else replace(spec, parent=None)
+            spec = msgspec.structs.replace(spec, topology_key=None, preferred_key=None)
+        return spec if self._composites or spec.parent is None else msgspec.structs.replace(spec, parent=None)
 
     def drop(self, key: GroupKey) -> Heads:
         if key not in self._groups:

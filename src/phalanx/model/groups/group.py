@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+
+import msgspec
 
 from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
 from phalanx.model.objects.groups import (
@@ -42,8 +43,7 @@ KNOWN = (*PLACED, PENDING)
 ON_NODE = (*PLACED, ENDING)
 
 
-@dataclass(slots=True, eq=False)
-class Member:
+class Member(msgspec.Struct, eq=False):
     """Never changed, always replaced. Not frozen: three are made for every pod, and that costs."""
 
     pod: Pod
@@ -51,8 +51,7 @@ class Member:
     node: str  # where it is, or is assumed to be
 
 
-@dataclass(slots=True, frozen=True)
-class GroupSpec:
+class GroupSpec(msgspec.Struct, frozen=True):
     """What every dialect of group boils down to."""
 
     parent: GroupKey | None
@@ -190,13 +189,12 @@ def _age(group: Group) -> tuple[str, str, str]:
     return (created, group.key.name, group.key.kind)
 
 
-@dataclass(slots=True, frozen=True)
-class Templates:
+class Templates(msgspec.Struct, frozen=True):
     """Templates of a Workload by name: the leaf's own text and the name of its parent template."""
 
-    leaves: dict[str, PodGroupTemplate] = field(default_factory=dict)
-    parents: dict[str, str | None] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
+    leaves: dict[str, PodGroupTemplate] = msgspec.field(default_factory=dict)
+    parents: dict[str, str | None] = msgspec.field(default_factory=dict)
+    kinds: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_templates(workload: Workload) -> Templates:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from phalanx.model.kinds import FieldError, Json, Part
 
 Errors = list[FieldError]
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """Signatures are those of `model.kinds.Kind`; the two maps are keyed by version name ("v1alpha1")."""
 
     default: Callable[[Json], None] | None = None
@@ -23,10 +23,10 @@ class Rules:
     validate_update: Callable[[Json, Json], Errors] | None = None  # (new, old)
     validate_status: Callable[[Json, Json], Errors] | None = None  # (new, old)
     validate_name: Callable[[str], list[str]] | None = None
-    parts: Mapping[str, Part] = field(default_factory=dict)  # by subresource
-    selectable: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
-    from_storage: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)
-    to_storage: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)
+    parts: Mapping[str, Part] = msgspec.field(default_factory=dict)  # by subresource
+    selectable: Mapping[str, Callable[[Json], str]] = msgspec.field(default_factory=dict)
+    from_storage: Mapping[str, Callable[[Json], Json]] = msgspec.field(default_factory=dict)
+    to_storage: Mapping[str, Callable[[Json], Json]] = msgspec.field(default_factory=dict)
 
 
 EMPTY = Rules()

@@ -6,7 +6,8 @@ They are kept faithfully and judged lightly; no part of this cluster acts on the
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+
+import msgspec
 
 from phalanx.model import hpa_view, names
 from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
@@ -62,7 +63,7 @@ def horizontal_pod_autoscaler(gates: Gates) -> Rules:
         return errors
 
     rules = assemble(default=_autoscaler_default, create=errors_of, update=lambda new, old: errors_of(new))
-    return replace(rules, from_storage={"v1": hpa_view.from_v2}, to_storage={"v1": hpa_view.to_v2})
+    return msgspec.structs.replace(rules, from_storage={"v1": hpa_view.from_v2}, to_storage={"v1": hpa_view.to_v2})
 
 
 def certificate_signing_request(gates: Gates) -> Rules:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.controllers.runtime.rollout import allowance
@@ -16,8 +17,7 @@ _HAS_MINIMUM = "Deployment has minimum availability."
 _LACKS_MINIMUM = "Deployment does not have minimum availability."
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     deployment: Json
     current: Json | None  # the ReplicaSet of the present template
     sets: list[Json]

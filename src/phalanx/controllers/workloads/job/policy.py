@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.controllers.workloads.job.indexes import parse_indexes
@@ -16,8 +17,7 @@ Json = dict[str, Any]
 _REACHED = "Reached expected number of succeeded pods"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     type: str  # Complete or Failed
     reason: str
     message: str

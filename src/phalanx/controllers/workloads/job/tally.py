@@ -7,8 +7,9 @@ need no such list: the set of completed indexes says the same thing twice withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
@@ -23,20 +24,19 @@ INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 
-@dataclass(slots=True)
-class Tally:
-    active: list[Json] = field(default_factory=list)
-    terminating: list[Json] = field(default_factory=list)
-    release: list[Json] = field(default_factory=list)  # counted once the status is written: finalizer may go
-    fresh_failures: list[Json] = field(default_factory=list)  # seen for the first time
+class Tally(msgspec.Struct):
+    active: list[Json] = msgspec.field(default_factory=list)
+    terminating: list[Json] = msgspec.field(default_factory=list)
+    release: list[Json] = msgspec.field(default_factory=list)  # counted once the status is written: finalizer may go
+    fresh_failures: list[Json] = msgspec.field(default_factory=list)  # seen for the first time
     fresh_successes: int = 0
-    waiting: dict[int, Json] = field(default_factory=dict)  # failed pod of an index that awaits its replacement
+    waiting: dict[int, Json] = msgspec.field(default_factory=dict)  # failed pod of an index that awaits its replacement
     counted_succeeded: int = 0
     counted_failed: int = 0
-    uncounted_succeeded: list[str] = field(default_factory=list)  # uids
-    uncounted_failed: list[str] = field(default_factory=list)
-    completed_indexes: set[int] = field(default_factory=set)
-    failed_indexes: set[int] = field(default_factory=set)
+    uncounted_succeeded: list[str] = msgspec.field(default_factory=list)  # uids
+    uncounted_failed: list[str] = msgspec.field(default_factory=list)
+    completed_indexes: set[int] = msgspec.field(default_factory=set)
+    failed_indexes: set[int] = msgspec.field(default_factory=set)
     fail_job: str = ""  # message of the pod failure policy's rule that ends the Job
     indexed: bool = False
 

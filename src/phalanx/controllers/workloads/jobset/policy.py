@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.controllers.workloads.job.controller import finish_time, outcome
 from phalanx.controllers.workloads.jobset.jobs import PART, replicas_of
@@ -16,8 +17,7 @@ RESTART, RESTART_FREE = "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"
 RESTART_JOB, RESTART_JOB_FREE = "RestartJob", "RestartJobAndIgnoreMaxRestarts"
 
 
-@dataclass(frozen=True, slots=True)
-class Reaction:
+class Reaction(msgspec.Struct, frozen=True):
     action: str
     job: Json  # the failed Job it is about
     rule: str = ""  # name of the rule; "" for the default

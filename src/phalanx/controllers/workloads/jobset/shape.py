@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from phalanx.controllers.grouping.core import MAX_INT32, Json, Refused, namespace_of
 from phalanx.controllers.workloads.job.grouping import size_of
@@ -10,8 +10,7 @@ from phalanx.controllers.workloads.job.grouping import size_of
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """One ReplicatedJob."""
 
     name: str
@@ -37,8 +36,7 @@ class Part:
         return self.pod_spec.get("schedulingGroup") is not None or self.pod_spec.get("workloadRef") is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     name: str
     namespace: str
     parts: tuple[Part, ...]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from phalanx.controllers.workloads.job.controller import outcome
 from phalanx.controllers.workloads.job.grouping import size_of
@@ -12,12 +13,11 @@ from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_
 Json = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Children:
-    active: list[Json] = field(default_factory=list)
-    successful: list[Json] = field(default_factory=list)
-    failed: list[Json] = field(default_factory=list)
-    previous: list[Json] = field(default_factory=list)  # of an earlier attempt: to be deleted
+class Children(msgspec.Struct):
+    active: list[Json] = msgspec.field(default_factory=list)
+    successful: list[Json] = msgspec.field(default_factory=list)
+    failed: list[Json] = msgspec.field(default_factory=list)
+    previous: list[Json] = msgspec.field(default_factory=list)  # of an earlier attempt: to be deleted
 
     @property
     def names(self) -> set[str]:

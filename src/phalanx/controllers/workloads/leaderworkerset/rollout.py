@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.controllers.runtime.rollout import resolve
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Leaders:
+class Leaders(msgspec.Struct, frozen=True):
     """The leaders' StatefulSet as it is."""
 
     replicas: int
@@ -26,14 +26,12 @@ class Leaders:
     told: int  # replicas of the LeaderWorkerSet when it was last written
 
 
-@dataclass(frozen=True, slots=True)
-class GroupState:
+class GroupState(msgspec.Struct, frozen=True):
     ready: bool = False
     updated: bool = False  # runs the present template
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True):
     replicas: int
     unavailable: int
     surge: int
