@@ -138,6 +138,21 @@ def test_names_and_subresources_are_rights_of_their_own(guarded: Guarded) -> Non
     assert guarded.code("PATCH", f"{base}/pods/p", {"metadata": {"labels": {"a": "b"}}}, **patch) == 403
 
 
+def test_rights_come_before_the_news_that_nothing_runs(guarded: Guarded) -> None:
+    space, token = guarded.namespace(), guarded.user("curious")
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    guarded.cluster.create(f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": "p"}, "spec": spec})
+    door = f"/api/v1/namespaces/{space}/pods/p/exec"
+    refused = guarded.cluster.ask("POST", door, token=token, command="ls")
+    said = f'User "curious" cannot create resource "pods/exec" in API group "" in the namespace "{space}"'
+    assert refused.code == 403 and refused.json["message"] == f'pods "p" is forbidden: {said}'
+    guarded.role(space, "enter", rule(["pods/exec"], ["create"]))
+    guarded.bind(space, "Role", "enter", person("curious"))
+    told = guarded.cluster.ask("POST", door, token=token, command="ls")
+    assert told.code == 400 and "nothing runs in its containers" in told.json["message"]
+    assert guarded.code("GET", door, token=token, command="ls") == 403, "a web socket needs get"
+
+
 def test_a_cluster_role_bound_in_a_namespace_counts_there(guarded: Guarded) -> None:
     here, token = guarded.namespace(), guarded.user("dev", "developers")
     guarded.bind(here, "ClusterRole", "edit", group("developers"))

@@ -416,5 +416,7 @@ def test_ephemeral_containers_come_and_stay_as_they_are(world: World) -> None:
 
 @pytest.mark.parametrize("door", ["exec", "attach", "portforward", "proxy"])
 def test_nothing_runs_in_a_pod_and_whoever_wants_in_is_told_so(server: LocalCluster, namespace: str, door: str) -> None:
+    assert server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/{door}", command="ls").code == 404
+    server.create(f"/api/v1/namespaces/{namespace}/pods", pod("p"))
     reply = server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/{door}", command="ls")
     assert reply.code == 400 and 'pod "p" is simulated: nothing runs in its containers' in reply.json["message"]

@@ -309,6 +309,22 @@ def test_subresources_are_asked_about_in_their_own_kind(hooks: Hooks) -> None:
     assert asked[2]["object"]["spec"]["expirationSeconds"] == 900
 
 
+def test_a_webhook_for_connect_refuses_before_the_server_does(hooks: Hooks) -> None:
+    refusal = {"allowed": False, "status": {"message": "not into this pod", "code": 403}}
+    path = hooks.add(lambda _: refusal, "validating", rules=on("CONNECT", resources=["pods/exec"]))
+    door = f"/api/v1/namespaces/{hooks.namespace}/pods/p/exec?command=ls&command=-l&stdin=true&container=c"
+    reply = hooks.cluster.ask("POST", door)
+    assert reply.code == 403 and reply.json["message"].endswith("denied the request: not into this pod")
+    (asked,) = hooks.endpoint.of(path)
+    assert (asked["operation"], asked["name"], asked["subResource"]) == ("CONNECT", "p", "exec")
+    assert asked["kind"] == {"group": "", "version": "v1", "kind": "PodExecOptions"}
+    assert asked["resource"]["resource"] == "pods" and asked["options"] is None
+    assert asked["object"] == {
+        "kind": "PodExecOptions", "apiVersion": "v1", "command": ["ls", "-l"], "stdin": True, "container": "c",
+    }  # fmt: skip
+    assert hooks.cluster.ask("POST", door.replace("/exec", "/attach")).code == 404, "not asked, and there is no pod"
+
+
 def test_a_scale_is_refused_and_changed_by_webhooks(hooks: Hooks) -> None:
     base = f"/apis/apps/v1/namespaces/{hooks.namespace}/deployments"
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}

@@ -26,7 +26,7 @@ from phalanx.local.api.openapi_routes import openapi_answer, openapi_v2_answer
 from phalanx.local.api.options import check_timeout
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.rights import Attributes, attributes_of, refusal
-from phalanx.local.api.route import NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
+from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
 from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
 from phalanx.model.openapi import OpenApi
@@ -183,7 +183,9 @@ class App:
         if watched:
             self._authorize(record, user, attributes_of(request))
         self._read_headers(request, scope["headers"])
-        if method in WITH_BODY:
+        if route.subresource in CONNECTIONS:
+            request.body = scope["query_string"]  # what is wanted stands there; what follows is no body
+        elif method in WITH_BODY:
             request.body = await self._body(receive)
         try:
             if request.verb == "watch":

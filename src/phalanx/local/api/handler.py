@@ -12,7 +12,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.read import Reader
 from phalanx.local.api.request import Answer, Request
-from phalanx.local.api.route import NOT_ALLOWED
+from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.view import partial, to_yaml, view_of
 from phalanx.local.api.watch import WatchHandler
@@ -53,6 +53,8 @@ class Api:
     async def handle(self, request: Request) -> Answer:
         """Raises ApiProblem."""
         verb = request.verb
+        if request.subresource in CONNECTIONS and self._writer is not None:
+            return await self._writer.handle(request)
         form = negotiate(request.accept, request.kind.stored)
         if form.protobuf:
             protobuf_answers.check(request, form.shape)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from phalanx.base.errors import BadRequest, MethodNotAllowed, NotFound
+from phalanx.base.errors import MethodNotAllowed, NotFound
 from phalanx.local.api.request import query_flag
 from phalanx.model.kinds import Kind, Registry, Version
 
@@ -48,7 +48,12 @@ def parse(path: str) -> Route | None:
     return Route(group, version, rest[0], namespace, rest[1], rest[2], watch)
 
 
-NOTHING_RUNS = ("exec", "attach", "portforward", "proxy")  # what leads into a container
+CONNECTIONS = {  # what leads into a container, and the kind of its options
+    "exec": "PodExecOptions",
+    "attach": "PodAttachOptions",
+    "portforward": "PodPortForwardOptions",
+    "proxy": "PodProxyOptions",
+}
 
 
 def resolve(registry: Registry, route: Route) -> tuple[Kind, Version]:
@@ -61,10 +66,8 @@ def resolve(registry: Registry, route: Route) -> tuple[Kind, Version]:
             raise NotFound(UNKNOWN)
     elif route.namespace:
         raise NotFound(UNKNOWN)
-    if route.subresource and route.subresource not in kind.subresources:
-        if kind.storage_key == "pods" and route.subresource in NOTHING_RUNS:
-            what = f'pod "{route.name}" is simulated: nothing runs in its containers'
-            raise BadRequest(f"{what}, so there is no {route.subresource}")
+    connects = kind.storage_key == "pods" and route.subresource in CONNECTIONS
+    if route.subresource and route.subresource not in kind.subresources and not connects:
         raise NotFound(UNKNOWN)
     return kind, kind.version(route.version)
 
@@ -108,4 +111,5 @@ SUBRESOURCE_VERBS: dict[str, tuple[str, ...]] = {
     "resize": ("get", "patch", "update"),
     "ephemeralcontainers": ("get", "patch", "update"),
     "log": ("get",),
+    **dict.fromkeys(CONNECTIONS, ("get", "create")),
 }

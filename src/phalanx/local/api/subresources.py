@@ -11,12 +11,14 @@ from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, Invalid, NotFound
 from phalanx.local.api.binding import Bindings
 from phalanx.local.api.change import Changes
+from phalanx.local.api.connect import connect
 from phalanx.local.api.delete import Deletes
 from phalanx.local.api.eviction import Evictions
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.patch import APPLY_PATCH, Patches, pins, read_patch, transform
 from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.route import CONNECTIONS
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import api_version, decode, encode
@@ -41,6 +43,8 @@ class Subresources:
         self._evictions = Evictions(changes, deletes)
 
     async def handle(self, request: Request) -> Answer:
+        if request.subresource in CONNECTIONS:
+            await connect(request, self._changes)
         match request.subresource, request.verb:
             case "binding", "create":
                 return await self.bind(request)

@@ -48,7 +48,7 @@ class Admitted(msgspec.Struct):
     """One write on its way: what all webhooks are asked about."""
 
     request: Request
-    operation: str  # CREATE, UPDATE, DELETE
+    operation: str  # CREATE, UPDATE, DELETE, CONNECT
     new: Json | None  # in the storage version
     old: Json | None
     dry_run: bool
@@ -95,7 +95,7 @@ class Webhooks:
         return admitted
 
     async def refuse_or_pass(self, about: Admitted) -> None:
-        """A deletion: mutating webhooks may refuse it, too, and have nothing to change."""
+        """A deletion or a connection: mutating webhooks may refuse it, too, and have nothing to change."""
         for hook, version in self._concerned(MUTATING, about):
             await self._ask(hook, version, about)
         await self.validate(about)
@@ -309,7 +309,7 @@ def _question(about: Admitted, version: Version, uid: str, objects: tuple[Json |
         user["uid"] = request.user.uid
     if request.user.extra:
         user["extra"] = {key: list(values) for key, values in request.user.extra.items()}
-    options = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}[about.operation]
+    options = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}.get(about.operation)
     if request.verb == "patch" and about.operation == "UPDATE":
         options = "PatchOptions"
     question: Json = {
@@ -324,7 +324,7 @@ def _question(about: Admitted, version: Version, uid: str, objects: tuple[Json |
         "object": objects[0],
         "oldObject": objects[1],
         "dryRun": about.dry_run,
-        "options": {"kind": options, "apiVersion": api_version("meta.k8s.io", "v1")},
+        "options": {"kind": options, "apiVersion": api_version("meta.k8s.io", "v1")} if options else None,
     }
     if request.namespace or kind.key == "namespaces":
         question["namespace"] = request.namespace or about.name
