@@ -420,3 +420,14 @@ def test_nothing_runs_in_a_pod_and_whoever_wants_in_is_told_so(server: LocalClus
     server.create(f"/api/v1/namespaces/{namespace}/pods", pod("p"))
     reply = server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/{door}", command="ls")
     assert reply.code == 400 and 'pod "p" is simulated: nothing runs in its containers' in reply.json["message"]
+
+
+def test_a_log_is_what_the_pod_is_told_to_have_written(server: LocalCluster, namespace: str) -> None:
+    body = pod("p")
+    body["metadata"]["annotations"] = {"simulation.phalanx.dev/log": "one\ntwo\nthree\n"}
+    server.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    path = f"/api/v1/namespaces/{namespace}/pods/p/log"
+    assert server.ask("GET", path).body == b"one\ntwo\nthree\n"
+    assert server.ask("GET", path, tailLines=1).body == b"three\n"
+    assert server.ask("GET", path, tailLines=0).body == b""
+    assert server.ask("GET", path, limitBytes=5).body == b"one\nt"

@@ -459,3 +459,67 @@ def test_a_debugging_container_runs_as_far_as_anything_does() -> None:
             assert body["status"]["ephemeralContainerStatuses"][0]["state"]["running"]
 
     asyncio.run(scenario())
+
+
+def test_an_image_that_nobody_can_pull_holds_a_pod_until_it_names_another() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            missing = {"simulation.phalanx.dev/missing-image": "bad:v2, i", RUN: "0"}
+            await bound(cluster, "p", policy="Always", annotations=missing)
+            body = await cluster.until(
+                "Pod", "p", when=lambda body: body["status"].get("containerStatuses") is not None
+            )
+            (container,) = body["status"]["containerStatuses"]
+            assert body["status"]["phase"] == "Pending" and conditions(body)["ContainersReady"] == "False"
+            assert container["state"]["waiting"]["reason"] == "ImagePullBackOff" and not container["ready"]
+            assert '"i"' in container["state"]["waiting"]["message"]
+            change = {
+                "metadata": {"annotations": {RUN: None}},
+                "spec": {"containers": [{"name": "c", "image": "good"}]},
+            }
+            await cluster.client.patch(
+                cluster.resource("Pod"), "p", change, "default", patch_type="application/strategic-merge-patch+json"
+            )
+            body = await cluster.until("Pod", "p", when=phase("Running"))
+            assert (
+                conditions(body)["Ready"] == "True" and "waiting" not in body["status"]["containerStatuses"][0]["state"]
+            )
+
+    asyncio.run(scenario())
+
+
+def test_containers_are_not_ready_while_they_are_told_so() -> None:
+    ready = "simulation.phalanx.dev/ready"
+
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await bound(cluster, "p", annotations={ready: "false"})
+            body = await cluster.until("Pod", "p", when=phase("Running"))
+            assert (conditions(body)["Ready"], conditions(body)["ContainersReady"]) == ("False", "False")
+            assert not body["status"]["containerStatuses"][0]["ready"]
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: None}}})
+            body = await cluster.until("Pod", "p", when=lambda body: conditions(body).get("Ready") == "True")
+            assert body["status"]["containerStatuses"][0]["ready"] and conditions(body)["ContainersReady"] == "True"
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: "false"}}})
+            await cluster.until("Pod", "p", when=lambda body: conditions(body).get("Ready") == "False")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("rules", [[], [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]])
+def test_every_run_has_an_exit_code_of_its_own(rules: list[Json]) -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1, options=KubeletOptions(speed=500)) as cluster:
+            container = {
+                "name": "c",
+                "image": "i",
+                **({"restartPolicyRules": rules, "restartPolicy": "Never"} if rules else {}),
+            }
+            policy = "Never" if rules else "OnFailure"
+            annotations = {RUN: "1", EXIT: "42,42,0"}
+            await bound(cluster, "p", policy=policy, containers=[container], annotations=annotations)
+            body = await cluster.until("Pod", "p", when=phase("Succeeded", "Failed"))
+            assert body["status"]["phase"] == "Succeeded"
+            assert body["status"]["containerStatuses"][0]["restartCount"] == 2
+
+    asyncio.run(scenario())

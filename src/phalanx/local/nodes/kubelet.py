@@ -21,12 +21,12 @@ from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
+from phalanx.local.nodes.ends import exit_code, starts_again
 from phalanx.local.nodes.fit import Ledger, amounts, host_ports, pod_requests
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
 from phalanx.local.nodes.refusals import no_room, unsuitable
 from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
-    EXIT_CODE,
     FINISHED,
     RUN_SECONDS,
     KubeletNode,
@@ -87,6 +87,8 @@ class Run(msgspec.Struct):
     started: float  # of the current run of its containers
     restarts: int = 0
     up: bool = False  # Running was written
+    held: bool = False  # and that its containers are not ready
+    waits: tuple[int, list[str]] | None = None  # for these images, with which generation: as written
     back_at: float | None = None  # waiting to restart until then
     last_exit: int = 0
     stopped: float | None = None  # since when it is told to stop
@@ -207,7 +209,8 @@ class SimulatedKubelet:
         except ValueError:
             started = self._clock.now()
         uid = sys.intern(pod.metadata.uid)
-        self._runs[place] = Run(uid, node, started, started, pod.restarts, up=True)
+        run = self._runs[place] = Run(uid, node, started, started, pod.restarts, up=True)
+        run.held = pod.held or not pod.containers_ready
         node.ledger.take(uid, pod_requests(pod), host_ports(pod))
 
     # -- a node -------------------------------------------------------------------------------------------------
@@ -304,7 +307,7 @@ class SimulatedKubelet:
             else:
                 await self._restart(place, pod, run, now)
         seconds = number(pod.metadata.annotations, RUN_SECONDS)
-        if seconds is not None and run.back_at is None:
+        if seconds is not None and run.up and run.back_at is None:
             end = run.started + self._real(seconds)
             if now >= end:
                 await self._exit(place, pod, run, now)
@@ -315,11 +318,21 @@ class SimulatedKubelet:
 
     async def _report(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
         """That it runs, is ready, or is as its spec is now."""
-        if not run.up:
+        missing = pod.missing if not run.up else []
+        if missing:
+            if run.waits != (pod.metadata.generation, missing):
+                status = pod_status.not_pulled(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now))
+                await self._write(place, pod, status)
+                run.waits = (pod.metadata.generation, missing)
+        elif not run.up:
             run.started = now
             status = pod_status.running(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now), run.restarts)
             await self._write(place, pod, status)
-            run.up = True
+            run.up, run.held = True, pod.held
+        elif run.held != pod.held and run.back_at is None:
+            status = pod_status.held_or_free(pod, rfc3339(run.started), rfc3339(now), run.restarts)
+            await self._write(place, pod, status)
+            run.held = pod.held
         elif run.back_at is None and (
             pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
         ):
@@ -354,9 +367,8 @@ class SimulatedKubelet:
 
     async def _exit(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
         """The containers ended by themselves."""
-        code = int(number(pod.metadata.annotations, EXIT_CODE) or 0)
-        policy = pod.spec.restart_policy
-        if policy == "Never" or (policy == "OnFailure" and code == 0):
+        code = exit_code(pod, run.restarts)
+        if not starts_again(pod, code):
             await self._finish(place, pod, run, code, now)
             return
         run.last_exit = code
@@ -373,7 +385,7 @@ class SimulatedKubelet:
         status = pod_status.restarted(pod, run.last_exit, rfc3339(run.started), rfc3339(now), run.restarts + 1)
         await self._write(place, pod, status)
         run.restarts += 1
-        run.started, run.back_at = now, None
+        run.started, run.back_at, run.held = now, None, pod.held
 
     async def _finish(
         self, place: Place, pod: KubeletPod, run: Run, code: int, now: float, reason: str = "", message: str = ""

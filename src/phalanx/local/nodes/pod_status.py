@@ -10,6 +10,7 @@ from phalanx.model.objects.pod import Container
 
 Json = dict[str, Any]
 RESIZE_PENDING = "PodResizePending"
+NOT_READY = "ContainersNotReady"  # reason
 
 
 def pod_ip(pod: KubeletPod, host_ip: str) -> str:
@@ -94,11 +95,58 @@ def readiness(pod: KubeletPod, now: str) -> Json:
 
 
 def _ready(pod: KubeletPod, now: str) -> Json:
+    if pod.held:
+        return _condition("Ready", False, now, NOT_READY, _unready(pod))
     closed = pod.closed_gates
     if not closed:
         return _condition("Ready", True, now)
     gates = ", ".join(closed)
     return _condition("Ready", False, now, "ReadinessGatesNotReady", f"readiness gates that are not true: {gates}")
+
+
+def _whether_ready(pod: KubeletPod, now: str) -> list[Json]:
+    if pod.held:
+        return [_ready(pod, now), _condition("ContainersReady", False, now, NOT_READY, _unready(pod))]
+    return [_ready(pod, now), _condition("ContainersReady", True, now)]
+
+
+def _unready(pod: KubeletPod) -> str:
+    return f"containers with unready status: [{' '.join(container.name for container in pod.spec.containers)}]"
+
+
+def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int) -> Json:
+    """Its containers, up since `started`, became ready or no longer are."""
+    plain = [{"reason": None, "message": None, **condition} for condition in _whether_ready(pod, now)]
+    state = {"running": {"startedAt": started}}
+    return {"conditions": plain, "containerStatuses": _containers(pod, state, not pod.held, restarts)}
+
+
+def not_pulled(pod: KubeletPod, host_ip: str, started: str, now: str) -> Json:
+    """It is on its node and waits for an image."""
+    status: Json = {
+        "phase": "Pending",
+        "startTime": started,
+        "conditions": [
+            _condition("PodReadyToStartContainers", True, now),
+            *_not_ready(now, NOT_READY, _unready(pod)),
+        ],
+        "containerStatuses": [_waiting(pod, container) for container in pod.spec.containers],
+    }
+    if pod.spec.init_containers:
+        status["initContainerStatuses"] = [_waiting(pod, container) for container in pod.spec.init_containers]
+    return status | ({"hostIP": host_ip, "hostIPs": [{"ip": host_ip}]} if host_ip else {})
+
+
+def _waiting(pod: KubeletPod, container: Container) -> Json:
+    waiting = {"reason": "ContainerCreating"}
+    if container.image in pod.missing:
+        message = f'Back-off pulling image "{container.image}": ErrImagePull: it is told to be missing'
+        waiting = {"reason": "ImagePullBackOff", "message": message}
+    return {
+        **_container(pod, container, {"waiting": waiting}, False, 0, {}),
+        "imageID": "",
+        "containerID": None,
+    }
 
 
 def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, last: Json | None = None) -> Json:
@@ -107,8 +155,7 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
     conditions = [
         _condition("PodReadyToStartContainers", True, now),
         _condition("Initialized", True, now),
-        _ready(pod, now),
-        _condition("ContainersReady", True, now),
+        *_whether_ready(pod, now),
     ]
     if any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ()):
         conditions.append({"type": "PodScheduled", "status": "True"})  # a binding does not say for which generation
@@ -121,7 +168,7 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
         "podIP": ip,
         "podIPs": [{"ip": ip}],
         "conditions": conditions,
-        "containerStatuses": _containers(pod, state, True, restarts, last),
+        "containerStatuses": _containers(pod, state, not pod.held, restarts, last),
         **_init_containers(pod, state, started, now, True),
     }
     if host_ip:
@@ -143,8 +190,8 @@ def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int)
     """Up again, after a failure or a completed run under restartPolicy Always."""
     state = {"running": {"startedAt": now}}
     return {
-        "conditions": [_ready(pod, now), _condition("ContainersReady", True, now)],
-        "containerStatuses": _containers(pod, state, True, restarts, _terminated(code, started, now)),
+        "conditions": _whether_ready(pod, now),
+        "containerStatuses": _containers(pod, state, not pod.held, restarts, _terminated(code, started, now)),
     }
 
 

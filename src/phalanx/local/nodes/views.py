@@ -16,6 +16,8 @@ from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
 STOP_SECONDS = "simulation.phalanx.dev/stop-seconds"
 EXIT_CODE = "simulation.phalanx.dev/exit-code"
+READY = "simulation.phalanx.dev/ready"
+MISSING_IMAGE = "simulation.phalanx.dev/missing-image"
 FAIL = "simulation.phalanx.dev/fail"
 NODE_NOT_READY = "NodeNotReady"  # reason
 FINISHED = ("Succeeded", "Failed")
@@ -43,8 +45,22 @@ class Lifecycle(Struct, frozen=True, gc=False):
     pre_stop: Hook | None = None
 
 
+class ExitCodes(Struct, frozen=True, gc=False):
+    operator: str = "In"
+    values: list[int] = msgspec.field(default_factory=list)
+
+    def include(self, code: int) -> bool:
+        return (code in self.values) == (self.operator == "In")
+
+
+class RestartRule(Struct, frozen=True, gc=False):
+    action: str = ""
+    exit_codes: ExitCodes = ExitCodes()
+
+
 class KubeletContainer(Container, frozen=True, gc=False):
     lifecycle: Lifecycle | None = None
+    restart_policy_rules: list[RestartRule] | None = None
 
 
 class ReadinessGate(Struct, frozen=True, gc=False):
@@ -126,6 +142,24 @@ class KubeletPod(Struct, frozen=True, gc=False):
     @property
     def ready(self) -> bool:
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
+
+    @property
+    def containers_ready(self) -> bool:
+        return not any(c.type == "ContainersReady" and c.status == "False" for c in self.status.conditions or ())
+
+    @property
+    def held(self) -> bool:
+        """Its containers run and are told not to be ready, as with a probe that fails."""
+        return self.metadata.annotations.get(READY, "").lower() in ("false", "0", "no")
+
+    @property
+    def missing(self) -> list[str]:
+        """Images of its containers that nobody can pull."""
+        told = self.metadata.annotations.get(MISSING_IMAGE)
+        if not told:
+            return []
+        known = {image.strip() for image in told.split(",")}
+        return [c.image for c in (*(self.spec.init_containers or ()), *self.spec.containers) if c.image in known]
 
     @property
     def restarts(self) -> int:

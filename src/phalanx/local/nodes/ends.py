@@ -1,0 +1,31 @@
+"""How the containers of a pod end by themselves, and whether they start again. Annotations tell; nothing runs."""
+
+from __future__ import annotations
+
+from phalanx.local.nodes.views import EXIT_CODE, KubeletContainer, KubeletPod
+
+LAST_CODE = 255
+
+
+def exit_code(pod: KubeletPod, restarts: int) -> int:
+    """Of this run: several codes are for one run after the other, the last one for all that follow."""
+    codes = [_code(text) for text in pod.metadata.annotations.get(EXIT_CODE, "").split(",")]
+    return codes[min(restarts, len(codes) - 1)]
+
+
+def _code(text: str) -> int:
+    """A typo ends a pod like any other: with 0."""
+    try:
+        value = int(float(text))
+    except (ValueError, OverflowError):
+        return 0
+    return value if 0 <= value <= LAST_CODE else 0
+
+
+def starts_again(pod: KubeletPod, code: int) -> bool:
+    """All containers end alike, so the first one's rules, then its policy, then the pod's decide."""
+    first = pod.spec.containers[0] if pod.spec.containers else KubeletContainer()
+    if any(rule.action == "Restart" and rule.exit_codes.include(code) for rule in first.restart_policy_rules or ()):
+        return True
+    policy = first.restart_policy or pod.spec.restart_policy
+    return policy == "Always" or (policy == "OnFailure" and code != 0)
