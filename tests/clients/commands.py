@@ -1,7 +1,8 @@
-"""What the programs of upstream's Jobs would do, told to simulated kubelets.
+"""What upstream's pods would do where containers run, told to simulated kubelets.
 
 Nothing runs in a simulated pod: it goes on until an annotation says when its containers end, and how. A mutating
-webhook reads the few shell scripts that Kubernetes' tests give their Jobs and writes it. Nothing is executed.
+webhook reads the few shell scripts, images and probes that Kubernetes' tests give their pods and writes it. Nothing is
+executed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from webhook_endpoint import Endpoint
 
 Json = dict[str, Any]
 PATH = "/commands"
+TOLD = "simulation.phalanx.dev"
+MISSING = ("non-existent", "nonexistent", "doesnt-exist", ":404")  # in the names of images that are nowhere
+LONG_DELAY = 5  # seconds before the first probe that a test waits for
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -54,13 +58,23 @@ class Commands:
 
     def _annotations(self, pod: Json) -> dict[str, str]:
         container = pod["spec"]["containers"][0]
+        if any(word in container["image"] for word in MISSING):
+            return {f"{TOLD}/missing-image": container["image"]}
+        delay = (container.get("readinessProbe") or {}).get("initialDelaySeconds") or 0
+        if delay > LONG_DELAY:
+            return {f"{TOLD}/ready-seconds": str(delay)}
+        if "volume/nfs" in container["image"]:
+            return {f"{TOLD}/log": "NFS started\n"}
         script = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
         if "trap _term SIGTERM" in script:
-            return {"simulation.phalanx.dev/stop-seconds": "5"}
+            return {f"{TOLD}/stop-seconds": "5"}
+        again = container.get("restartPolicy") == "OnFailure" or pod["spec"].get("restartPolicy") == "OnFailure"
+        if "/data/foo\n" in script and again:  # its container leaves a file for its own next run
+            return {f"{TOLD}/run-seconds": "1", f"{TOLD}/exit-code": "1,0"}
         code = self._exit_code(pod, container, script)
         if code is None:
             return {}
-        return {"simulation.phalanx.dev/run-seconds": "1", "simulation.phalanx.dev/exit-code": str(code)}
+        return {f"{TOLD}/run-seconds": "1", f"{TOLD}/exit-code": str(code)}
 
     def _exit_code(self, pod: Json, container: Json, script: str) -> int | None:
         """None: it runs until it is deleted."""
@@ -79,5 +93,7 @@ class Commands:
             return int(script == "/bin/false")
         if not script and "busybox" in container["image"]:
             return 0  # a shell with nothing to read
+        if "/mnt/volume1" in script:
+            return 0  # it writes to its volume, or finds it empty
         found = re.fullmatch(r".*\bexit (\d+)", script)
         return int(found[1]) if found else None

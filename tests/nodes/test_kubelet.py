@@ -489,19 +489,21 @@ def test_an_image_that_nobody_can_pull_holds_a_pod_until_it_names_another() -> N
 
 
 def test_containers_are_not_ready_while_they_are_told_so() -> None:
-    ready = "simulation.phalanx.dev/ready"
+    ready = "simulation.phalanx.dev/ready-seconds"
 
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:
-            await bound(cluster, "p", annotations={ready: "false"})
+            await bound(cluster, "p", annotations={ready: "1e6"})
             body = await cluster.until("Pod", "p", when=phase("Running"))
             assert (conditions(body)["Ready"], conditions(body)["ContainersReady"]) == ("False", "False")
             assert not body["status"]["containerStatuses"][0]["ready"]
-            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: None}}})
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: "0"}}})
             body = await cluster.until("Pod", "p", when=lambda body: conditions(body).get("Ready") == "True")
             assert body["status"]["containerStatuses"][0]["ready"] and conditions(body)["ContainersReady"] == "True"
-            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: "false"}}})
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: "1e6"}}})
             await cluster.until("Pod", "p", when=lambda body: conditions(body).get("Ready") == "False")
+            await cluster.patch("Pod", "p", {"metadata": {"annotations": {ready: "1"}}})
+            await cluster.until("Pod", "p", when=lambda body: conditions(body).get("Ready") == "True")
 
     asyncio.run(scenario())
 

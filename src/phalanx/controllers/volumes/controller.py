@@ -296,9 +296,9 @@ class VolumesController(Controller):
 
     async def _release(self, volume: Json) -> Json:
         policy = _policy(volume)
-        if policy == "Recycle":
-            return await self._writes.volume_phase(volume, "Failed", "Recycle is not supported; use Delete or Retain")
         volume = await self._writes.volume_phase(volume, "Released")
+        if policy == "Recycle":  # nothing was ever written to it, so it is clean
+            return await self._writes.volume_phase(await self._writes.unbind(volume), "Available")
         foreign = volume["spec"].get("csi") is not None and not _simulated(volume)
         if policy == "Delete" and not foreign and not deleting(volume):
             meta = volume["metadata"]

@@ -28,6 +28,7 @@ from phalanx.local.nodes.refusals import no_room, unsuitable
 from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
     FINISHED,
+    READY_SECONDS,
     RUN_SECONDS,
     KubeletNode,
     KubeletPod,
@@ -210,7 +211,7 @@ class SimulatedKubelet:
             started = self._clock.now()
         uid = sys.intern(pod.metadata.uid)
         run = self._runs[place] = Run(uid, node, started, started, pod.restarts, up=True)
-        run.held = pod.held or not pod.containers_ready
+        run.held = not pod.containers_ready
         node.ledger.take(uid, pod_requests(pod), host_ports(pod))
 
     # -- a node -------------------------------------------------------------------------------------------------
@@ -293,6 +294,8 @@ class SimulatedKubelet:
             return
         await self._report(place, pod, run, now)
         dues: list[float] = [now + RESIZE_SECONDS] if run.deferred else []
+        if run.held:
+            dues.append(self._ready_at(pod, run))
         limit = pod.spec.active_deadline_seconds
         if limit is not None:
             deadline = run.pod_started + self._real(limit)
@@ -326,13 +329,14 @@ class SimulatedKubelet:
                 run.waits = (pod.metadata.generation, missing)
         elif not run.up:
             run.started = now
-            status = pod_status.running(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now), run.restarts)
+            held, begun = now < self._ready_at(pod, run), rfc3339(run.pod_started)
+            status = pod_status.running(pod, run.node.view.ip, begun, rfc3339(now), run.restarts, held=held)
             await self._write(place, pod, status)
-            run.up, run.held = True, pod.held
-        elif run.held != pod.held and run.back_at is None:
-            status = pod_status.held_or_free(pod, rfc3339(run.started), rfc3339(now), run.restarts)
+            run.up, run.held = True, held
+        elif run.held != (held := now < self._ready_at(pod, run)) and run.back_at is None:
+            status = pod_status.held_or_free(pod, rfc3339(run.started), rfc3339(now), run.restarts, held)
             await self._write(place, pod, status)
-            run.held = pod.held
+            run.held = held
         elif run.back_at is None and (
             pod.given_up or (pod.spec.readiness_gates and pod.ready == bool(pod.closed_gates))
         ):
@@ -382,10 +386,12 @@ class SimulatedKubelet:
         self._wake(place, run.back_at)
 
     async def _restart(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
-        status = pod_status.restarted(pod, run.last_exit, rfc3339(run.started), rfc3339(now), run.restarts + 1)
+        began, run.started = rfc3339(run.started), now
+        held = now < self._ready_at(pod, run)
+        status = pod_status.restarted(pod, run.last_exit, began, rfc3339(now), run.restarts + 1, held)
         await self._write(place, pod, status)
         run.restarts += 1
-        run.started, run.back_at, run.held = now, None, pod.held
+        run.back_at, run.held = None, held
 
     async def _finish(
         self, place: Place, pod: KubeletPod, run: Run, code: int, now: float, reason: str = "", message: str = ""
@@ -430,6 +436,11 @@ class SimulatedKubelet:
     def _real(self, seconds: float) -> float:
         """Seconds of pods' time as seconds of the clock."""
         return seconds / self._options.speed
+
+    def _ready_at(self, pod: KubeletPod, run: Run) -> float:
+        """When its containers are ready: at once, unless somebody told otherwise."""
+        seconds = number(pod.metadata.annotations, READY_SECONDS)
+        return run.started if seconds is None else run.started + self._real(seconds)
 
     def _wake(self, place: Place, when: float) -> None:
         self._pod_work.add_after(place, max(0.0, when - self._clock.now()) + 0.001)

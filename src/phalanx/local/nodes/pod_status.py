@@ -95,8 +95,6 @@ def readiness(pod: KubeletPod, now: str) -> Json:
 
 
 def _ready(pod: KubeletPod, now: str) -> Json:
-    if pod.held:
-        return _condition("Ready", False, now, NOT_READY, _unready(pod))
     closed = pod.closed_gates
     if not closed:
         return _condition("Ready", True, now)
@@ -104,9 +102,9 @@ def _ready(pod: KubeletPod, now: str) -> Json:
     return _condition("Ready", False, now, "ReadinessGatesNotReady", f"readiness gates that are not true: {gates}")
 
 
-def _whether_ready(pod: KubeletPod, now: str) -> list[Json]:
-    if pod.held:
-        return [_ready(pod, now), _condition("ContainersReady", False, now, NOT_READY, _unready(pod))]
+def _whether_ready(pod: KubeletPod, now: str, held: bool) -> list[Json]:
+    if held:
+        return _not_ready(now, NOT_READY, _unready(pod))
     return [_ready(pod, now), _condition("ContainersReady", True, now)]
 
 
@@ -114,11 +112,11 @@ def _unready(pod: KubeletPod) -> str:
     return f"containers with unready status: [{' '.join(container.name for container in pod.spec.containers)}]"
 
 
-def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int) -> Json:
-    """Its containers, up since `started`, became ready or no longer are."""
-    plain = [{"reason": None, "message": None, **condition} for condition in _whether_ready(pod, now)]
+def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int, held: bool) -> Json:
+    """Its containers, up since `started`, became ready or (held) no longer are."""
+    plain = [{"reason": None, "message": None, **condition} for condition in _whether_ready(pod, now, held)]
     state = {"running": {"startedAt": started}}
-    return {"conditions": plain, "containerStatuses": _containers(pod, state, not pod.held, restarts)}
+    return {"conditions": plain, "containerStatuses": _containers(pod, state, not held, restarts)}
 
 
 def not_pulled(pod: KubeletPod, host_ip: str, started: str, now: str) -> Json:
@@ -126,10 +124,7 @@ def not_pulled(pod: KubeletPod, host_ip: str, started: str, now: str) -> Json:
     status: Json = {
         "phase": "Pending",
         "startTime": started,
-        "conditions": [
-            _condition("PodReadyToStartContainers", True, now),
-            *_not_ready(now, NOT_READY, _unready(pod)),
-        ],
+        "conditions": _begun(pod, now, _not_ready(now, NOT_READY, _unready(pod))),
         "containerStatuses": [_waiting(pod, container) for container in pod.spec.containers],
     }
     if pod.spec.init_containers:
@@ -149,26 +144,26 @@ def _waiting(pod: KubeletPod, container: Container) -> Json:
     }
 
 
-def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, last: Json | None = None) -> Json:
-    """`started`: when the pod started; `now`: when its containers did."""
+def _begun(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
+    """It is on its node, nothing is in the way of its containers, and this is said of their readiness."""
+    known = any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ())
+    # A binding does not say for which generation.
+    scheduled = {"type": "PodScheduled", "status": "True"} if known else _condition("PodScheduled", True, now)
+    begun = [_condition("PodReadyToStartContainers", True, now), _condition("Initialized", True, now)]
+    return [*begun, *readiness, scheduled]
+
+
+def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, *, held: bool = False) -> Json:
+    """`started`: when the pod started; `now`: when its containers did, which are not ready yet when it is held."""
     state = {"running": {"startedAt": now}}
-    conditions = [
-        _condition("PodReadyToStartContainers", True, now),
-        _condition("Initialized", True, now),
-        *_whether_ready(pod, now),
-    ]
-    if any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ()):
-        conditions.append({"type": "PodScheduled", "status": "True"})  # a binding does not say for which generation
-    else:
-        conditions.append(_condition("PodScheduled", True, now))
     ip = pod_ip(pod, host_ip)
     status: Json = {
         "phase": "Running",
         "startTime": started,
         "podIP": ip,
         "podIPs": [{"ip": ip}],
-        "conditions": conditions,
-        "containerStatuses": _containers(pod, state, not pod.held, restarts, last),
+        "conditions": _begun(pod, now, _whether_ready(pod, now, held)),
+        "containerStatuses": _containers(pod, state, not held, restarts),
         **_init_containers(pod, state, started, now, True),
     }
     if host_ip:
@@ -186,12 +181,12 @@ def restarting(pod: KubeletPod, code: int, started: str, now: str, restarts: int
     }
 
 
-def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int) -> Json:
+def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int, held: bool) -> Json:
     """Up again, after a failure or a completed run under restartPolicy Always."""
     state = {"running": {"startedAt": now}}
     return {
-        "conditions": _whether_ready(pod, now),
-        "containerStatuses": _containers(pod, state, not pod.held, restarts, _terminated(code, started, now)),
+        "conditions": _whether_ready(pod, now, held),
+        "containerStatuses": _containers(pod, state, not held, restarts, _terminated(code, started, now)),
     }
 
 

@@ -16,7 +16,7 @@ from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
 STOP_SECONDS = "simulation.phalanx.dev/stop-seconds"
 EXIT_CODE = "simulation.phalanx.dev/exit-code"
-READY = "simulation.phalanx.dev/ready"
+READY_SECONDS = "simulation.phalanx.dev/ready-seconds"
 MISSING_IMAGE = "simulation.phalanx.dev/missing-image"
 FAIL = "simulation.phalanx.dev/fail"
 NODE_NOT_READY = "NodeNotReady"  # reason
@@ -146,11 +146,6 @@ class KubeletPod(Struct, frozen=True, gc=False):
     @property
     def containers_ready(self) -> bool:
         return not any(c.type == "ContainersReady" and c.status == "False" for c in self.status.conditions or ())
-
-    @property
-    def held(self) -> bool:
-        """Its containers run and are told not to be ready, as with a probe that fails."""
-        return self.metadata.annotations.get(READY, "").lower() in ("false", "0", "no")
 
     @property
     def missing(self) -> list[str]:
