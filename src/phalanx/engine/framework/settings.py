@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-from msgspec import field
 
-
-class PluginUse(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PluginUse:
     """A plugin in a profile. `points` None means every point it implements (multiPoint)."""
 
     name: str
@@ -41,7 +39,8 @@ DEFAULT_PLUGINS: tuple[str, ...] = (
 )
 
 
-class ProfileSettings(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
     scheduler_name: str = "default-scheduler"
     plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
     args: dict[str, dict[str, Any]] = field(default_factory=dict)  # plugin name -> pluginConfig args (camelCase)
