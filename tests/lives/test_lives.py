@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from life import Broken
+from msgspec.structs import replace
 from stories import live, tell_all
 from variants import kinds
 
