@@ -74,7 +74,8 @@ class Commands:
         code = self._exit_code(pod, container, script)
         if code is None:
             return {}
-        return {f"{TOLD}/run-seconds": "1", f"{TOLD}/exit-code": str(code)}
+        seconds = "0" if script == "/bin/false" else "1"  # one that fails at once has failed before anybody deletes it
+        return {f"{TOLD}/run-seconds": seconds, f"{TOLD}/exit-code": str(code)}
 
     def _exit_code(self, pod: Json, container: Json, script: str) -> int | None:
         """None: it runs until it is deleted."""
