@@ -130,6 +130,7 @@ steps = st.lists(
         st.tuples(st.just("gone"), st.integers(0, 6)),
         st.tuples(st.just("place"), st.integers(0, len(PODS) - 1), st.integers(0, 10)),
         st.tuples(st.just("unplace"), st.integers(0, 30)),
+        st.tuples(st.just("several"), st.integers(0, 30), st.integers(0, 10)),
         st.tuples(st.just("look"), st.integers(0, len(PODS) - 1)),
     ),
     max_size=25,
@@ -148,6 +149,13 @@ def do(bench: Bench, step, evaluations, shapes) -> None:
         bench.place(PODS[step[1]], rows[step[2] % len(rows)])
     elif step[0] == "unplace" and bench.placed:
         columns.unplace(bench.placed.pop(step[1] % len(bench.placed)))
+    elif step[0] == "several" and bench.placed:  # off their rows at once, and half of them elsewhere at once
+        off = bench.placed[step[1] % len(bench.placed) :]
+        columns.unplace_all(off)
+        rows = sorted(columns.row_of.values())
+        on = off[: len(off) // 2]
+        columns.place_all([(record, rows[(step[2] + i) % len(rows)]) for i, record in enumerate(on)])
+        bench.placed = [record for record in bench.placed if record.row >= 0]
     elif step[0] == "look":
         evaluations[step[1]].refresh()
 
@@ -219,6 +227,32 @@ def test_marks_nest_and_release_keeps_what_an_outer_rewind_still_undoes():
     assert bench.dump() == held
     with pytest.raises(ValueError, match="not open"):
         bench.columns.journal.rewind(outer)
+
+
+def test_many_that_move_at_once_are_counted_as_if_they_moved_one_by_one():
+    """Enough of one shape to be added up as vectors, several on a row, ports among them; and it is one operation."""
+    at_once, singly = Bench(), Bench()
+    for bench in (at_once, singly):
+        for i in range(4):
+            bench.columns.set_node(node(f"n{i}").cpu("64").mem("64Gi").pods(100).build())
+        for i in range(60):
+            bench.place(PODS[(0, 3)[i % 7 == 0]], i % 4)
+    held = at_once.dump()
+    mark = at_once.columns.journal.mark()
+    at_once.columns.unplace_all(at_once.placed[10:])
+    for record in singly.placed[10:]:
+        singly.columns.unplace(record)
+    assert at_once.dump() == singly.dump()
+    parked = at_once.columns.journal.park()
+    assert at_once.dump() == held and len(parked.redo) == 1
+    assert at_once.columns.journal.unpark(parked, lambda operation: True)
+    assert at_once.dump() == singly.dump()
+    at_once.columns.place_all([(record, 1) for record in at_once.placed[20:]])
+    for record in singly.placed[20:]:
+        singly.columns.place(record, 1)
+    assert at_once.dump() == singly.dump()
+    at_once.columns.journal.rewind(mark)
+    assert at_once.dump() == held
 
 
 def test_slots_count_what_still_fits_on_each_node():

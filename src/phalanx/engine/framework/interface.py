@@ -275,6 +275,9 @@ class ShapeFilter(Protocol):
 
     def explain(self, rows: Rows) -> Sequence[Finding]: ...
 
+    # Optional: minds(record: PodRecord) -> bool, whether that pod on one node can have a part in what is said of other
+    # nodes. Whoever is looked for to be evicted is then not looked for among all pods. When in doubt: True.
+
 
 class TrackingFilter(Protocol):
     """`Traits.wakes_on`: changes that may make a shape feasible that this filter rejected."""

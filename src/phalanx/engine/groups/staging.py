@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
@@ -96,6 +97,14 @@ class Stager:
             placement, self.arrays, self.openings.blockers, node_names=self.columns.names, order=order, budget=budget
         )
         return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
+
+    def overtaken(self, seats: Sequence[tuple[PodRecord, int]]) -> bool:
+        """Whether less is free on these rows than when it was counted: it is then counted anew, for the next stage."""
+        rows, free = sorted({row for _, row in seats}), self._free()
+        if (free[:, rows] >= self.free[:, rows]).all():
+            return False
+        self.free = free
+        return True
 
     # ---- who could go
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from phalanx.engine.plugins.pod_index import Watch
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
+from phalanx.engine.state.records import PodRecord
 
 T = TypeVar("T")  # what a class of pods or a set of rules means to the tracker
 News = Sequence[tuple[T, int, int]]  # (meaning, row, sign) of every pod that came or went
@@ -21,6 +22,9 @@ class Follower(ABC, Generic[T]):
 
     @abstractmethod
     def rebuild(self) -> None: ...
+
+    def minds(self, record: PodRecord) -> bool:
+        return self._watch.minds(record)
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         if not self._stale(changes):

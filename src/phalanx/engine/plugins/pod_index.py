@@ -150,10 +150,12 @@ class PodIndex:
         self.version = 0  # +1 when classes were made anew: whoever remembers classes must start over
         self._position = -1
         self._epoch = -1
+        self._restored = 0
         self._limit = _MANY
         self.classes: list[LabelClass] = []  # in order of first sight
         self.rule_sets: list[RuleSet] = []
         self._classes: dict[tuple[str, bool, tuple[tuple[str, str], ...]], LabelClass] = {}
+        self._by_labels: dict[tuple[object, ...], LabelClass] = {}  # all of them: trials ask often
         self._having: dict[tuple[str, str], list[LabelClass]] = {}  # by label, in order of first sight
         self._rule_sets: dict[bytes, RuleSet] = {}
         self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
@@ -163,6 +165,9 @@ class PodIndex:
         log = self.columns.log
         if self._position == log.position and self._epoch == self.interest.epoch:
             return
+        if self._restored != self.interest.restored:  # values that were hidden since must be hidden again
+            self._restored = self.interest.restored
+            self._by_labels.clear()
         changes = log.since(self._position) if self._position >= 0 else None
         if changes is None or self._epoch != self.interest.epoch or self._size() > self._limit:
             self._start_over()
@@ -178,6 +183,7 @@ class PodIndex:
     def _start_over(self) -> None:
         """Make the classes anew: the interest grew, the log is lost, or most of them are of pods long gone."""
         self._classes.clear()
+        self._by_labels.clear()
         self._having.clear()
         self._rule_sets.clear()
         self._rules_of_shape.clear()
@@ -197,6 +203,15 @@ class PodIndex:
             rules.count(row, sign)
 
     def class_of(self, record: PodRecord) -> LabelClass:
+        labels = (record.namespace, record.terminating, *record.labels.items())
+        found = self._by_labels.get(labels)
+        if found is None:
+            if len(self._by_labels) > _MANY:
+                self._by_labels.clear()
+            found = self._by_labels[labels] = self._class_of(record)
+        return found
+
+    def _class_of(self, record: PodRecord) -> LabelClass:
         seen = tuple(sorted(self.interest.seen(record.labels).items()))
         key = (record.namespace, record.terminating, seen)
         found = self._classes.get(key)
@@ -249,7 +264,9 @@ class Watch(Generic[T]):
     only classes a matcher selects mean anything.
     """
 
-    __slots__ = ("_classes", "_entries", "_of_class", "_of_rules", "_seen", "_seen_rules", "_version", "index")
+    __slots__ = (
+        "_classes", "_entries", "_minded", "_of_class", "_of_rules", "_seen", "_seen_rules", "_version", "index",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -264,6 +281,7 @@ class Watch(Generic[T]):
         self._seen: list[int] = []
         self._classes: list[tuple[list[LabelClass], int]] = []  # with how many of them were looked at
         self._seen_rules = 0
+        self._minded: dict[PlacedPods, bool] = {}  # those somebody asked about
         self._version = -1
 
     def begin(self, matcher: LabelMatcher | None = None) -> list[tuple[PlacedPods, T]]:
@@ -271,6 +289,7 @@ class Watch(Generic[T]):
         self.index.sync()
         self._version = self.index.version
         self._entries = []
+        self._minded = {}
         self._seen = []
         some = self.index.candidates(matcher) if self._of_class is not None else ()
         self._classes = [(classes, 0) for classes in some]
@@ -295,6 +314,22 @@ class Watch(Generic[T]):
                 self._seen.append(0)
         self._classes = [(classes, len(classes)) for classes, _ in self._classes]
         self._seen_rules = len(index.rule_sets)
+
+    def minds(self, record: PodRecord) -> bool:
+        """Whether a pod means anything to the tracker."""
+        known, index = self._minded, self.index
+        if self._of_class is not None:
+            pods = index.class_of(record)
+            if pods not in known:
+                known[pods] = self._of_class(pods) is not None
+            if known[pods]:
+                return True
+        rules = index.rules_of(record) if self._of_rules is not None else None
+        if rules is None:
+            return False
+        if rules not in known:
+            known[rules] = self._of_rules is not None and self._of_rules(rules) is not None
+        return known[rules]
 
     def news(self) -> list[tuple[T, int, int]] | None:
         """(meaning, row, sign) of every pod that came or went; None: begin again."""

@@ -350,6 +350,9 @@ class VolumeFilter(ABC):
         self.rebuild()
         return None
 
+    def minds(self, record: PodRecord) -> bool:
+        return self.cares_for_pods and bool(record.shape.volumes)
+
     def explain(self, rows: Rows) -> Sequence[Finding]:
         findings = [Finding(rows[v.rows[rows]], v.reason, v.unresolvable) for v in self.verdicts]
         return [finding for finding in findings if len(finding.rows)]

@@ -7,6 +7,7 @@ no unit: their room is about to be free and nobody has to pay for it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
@@ -126,6 +127,24 @@ class Catalogue:
             for (number, row), total in sums.items():
                 if total == sign:
                     yield row, who[number], sign
+
+    @contextmanager
+    def without(self, units: Sequence[Unit]) -> Iterator[dict[str, int]]:
+        """A trial in which these, and pods that are leaving, are off their nodes. Yields where the former were, by pod
+        key. If nobody else was served in it, nothing in here is another one afterwards: it need not be looked at."""
+        columns, journal = self.columns, self.columns.journal
+        pods = [pod for unit in units for pod in unit.pods.values()]
+        home = {pod.key: pod.row for pod in pods}
+        before = (journal.parks, self._position)
+        current = self._position == columns.log.position and not self._stale
+        mark = journal.mark()
+        try:
+            columns.unplace_all([*pods, *(pod for leaving in self.leaving.values() for pod in leaving.values())])
+            yield home
+        finally:
+            journal.rewind(mark)
+            if current and before == (journal.parks, self._position):
+                self._position = columns.log.position
 
     def _begin(self) -> None:
         """Anew, from the first row on."""

@@ -14,7 +14,7 @@ from phalanx.engine.slices import worked
 
 Chosen = tuple[int, ...]
 FIRST = 3  # parts of a cost that only grow
-PER_STEP = 2  # sets that are priced in one step of work
+PRICED = 2  # of work, to price a set
 
 
 class InOrder:
@@ -58,7 +58,7 @@ class InOrder:
         if self._left < 0:
             return False
         for unit in range(start, self._count):
-            worked(1 if unit % PER_STEP == 0 else 0)
+            worked(PRICED)
             more = (*chosen, unit)
             key = self._price(more)
             if key[:FIRST] <= self.below[:FIRST]:

@@ -29,11 +29,12 @@ from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.tied_victims import TiedVictims, clear
+from phalanx.engine.scheduling.tied_victims import TiedVictims
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
 
+AFRESH = 4  # times that victims are counted because others took the room meanwhile that the plan before counts on
 ROWS = 250  # whose pods are read without a stop
 HURRY = 64  # part of the search budget where others wait
 ONGOING = "ongoing preemption on nominated nodes"
@@ -110,8 +111,7 @@ class GroupPreemption:
         """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
         plugins name the places, in the first of those where there is one."""
         worked(len(self.catalogue.units) // 8)  # bringing them up to date: not in the slice of the search before
-        while self.catalogue.prepare(ROWS) == ROWS:
-            worked(4 * ROWS)
+        self._up_to_date()
         for evaluation in built.evaluations:
             evaluation.refresh()  # the search before may have been interrupted
         areas: Sequence[Bools | None] = (None,)
@@ -182,8 +182,12 @@ class GroupPreemption:
         return self._try(stager, tree, origin)
 
     def _try(self, stager: Stager, tree: Subtree, origin: dict[int, int]) -> GroupPlan:
-        stage = stager.stage(tree, origin, self.order, self._budget(stager))
-        answer = plan(stage.problem)
+        for _ in range(AFRESH):
+            stage = stager.stage(tree, origin, self.order, self._budget(stager))
+            answer = plan(stage.problem)
+            placement = answer.placement if isinstance(answer, Plan) else None
+            if placement is None or not stager.overtaken(seats_of(stage.built, placement, origin=stage.origin)):
+                break
         if not stage.exact:
             return self._tied(stager, stage, answer)
         if not isinstance(answer, Plan):
@@ -218,12 +222,16 @@ class GroupPreemption:
 
     def _still(self, units: Sequence[Unit]) -> None:
         """The search may have been interrupted, and somebody may have gone."""
-        self.catalogue.refresh()
+        self._up_to_date()
         if not all(self._there(unit) for unit in units):
             raise Disturbed
 
+    def _up_to_date(self) -> None:
+        while self.catalogue.prepare(ROWS) == ROWS:
+            worked(4 * ROWS)
+
     def _there(self, unit: Unit) -> bool:
-        """As it was: long trials make the catalogue begin anew, with the same in it."""
+        """As it was, though perhaps another object."""
         now = self.catalogue.units.get(unit.key)
         return now is unit or (now is not None and now.priority == unit.priority and now.pods == unit.pods)
 
@@ -236,13 +244,8 @@ class GroupPreemption:
         planned = answer.plan
         if isinstance(planned, Plan) and self.catalogue.cost(answer.units).budgets > planned.cost.budgets:
             return None
-        journal = self.cluster.columns.journal
-        mark = journal.mark()
-        try:
-            clear(self.cluster, self.catalogue, answer.units)
+        with self.catalogue.without(answer.units):
             return answer if fits() else self._elsewhere(tree, answer)
-        finally:
-            journal.rewind(mark)
 
     def _elsewhere(self, tree: Tree, answer: PlacedAfter) -> PlacedAfter | None:
         """Somebody took a little of the room that the plan counts on: as many members, seated anew."""
@@ -262,13 +265,8 @@ class GroupPreemption:
     # ---- rules that counting does not see
 
     def _holds(self, units: Sequence[Unit], seats: Assignment) -> bool:
-        journal = self.cluster.columns.journal
-        mark = journal.mark()
-        try:
-            clear(self.cluster, self.catalogue, units)
+        with self.catalogue.without(units):
             return holds(self.cluster, seats)
-        finally:
-            journal.rewind(mark)
 
     # ---- doing
 

@@ -23,6 +23,7 @@ from phalanx.engine.scheduling.group_preemption import HURRY, GroupPreemption
 from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.slices import Disturbed, Sliced
 from phalanx.engine.state.journal import Operation
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 from phalanx.model.objects import Node
 
@@ -158,14 +159,24 @@ class Searches:
 
     def _possible(self, operation: Operation) -> bool:
         """Whether a pod that a trial had put on a row, or taken from it, can be put there or taken again."""
-        columns, (call, (record, *at)) = self._cluster.columns, operation
+        columns, (call, args) = self._cluster.columns, operation
         if call == columns.unplace:
-            return record.row >= 0 and columns.pods[record.row].get(record.key) is record
-        if record.row >= 0 or not columns.alive[at[0]]:
+            return self._takeable(*args)
+        if call == columns.unplace_all:
+            return all(map(self._takeable, args[0]))
+        if call == columns.place_all:
+            return all(self._placeable(record, row) for record, row in args[0])
+        return self._placeable(*args)
+
+    def _takeable(self, record: PodRecord) -> bool:
+        return record.row >= 0 and self._cluster.columns.pods[record.row].get(record.key) is record
+
+    def _placeable(self, record: PodRecord, row: int) -> bool:
+        if record.row >= 0 or not self._cluster.columns.alive[row]:
             return False
-        if record.node_name or (self._touched is not None and at[0] not in self._touched):
+        if record.node_name or (self._touched is not None and row not in self._touched):
             return True  # rules that reach beyond the row are looked at in the end
-        return bool(self._cluster.evaluation(record).feasible[at[0]])
+        return bool(self._cluster.evaluation(record).feasible[row])
 
     def _rows_since(self, position: int) -> set[int] | None:
         """Rows that changed since then; None: nobody knows."""

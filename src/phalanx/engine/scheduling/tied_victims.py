@@ -8,12 +8,15 @@ first. Where the budget ends, or the filters' own search does, the plan says how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate, takewhile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.outcomes import seats_of
 from phalanx.engine.groups.staging import Stage
@@ -32,8 +35,12 @@ INFINITE = float("inf")
 WHY = "while it stays the pods' rules about each other are not kept"
 SETS = 4  # that are priced, per expansion of the planner's budget
 ASKED = 8  # expansions of that budget, to ask the filters about one set
-MOST_OFF = 2_000  # pods that are taken off their nodes at a time, if that will do
+MOST_OFF = 1_500  # pods that are taken off their nodes at a time, and as many that rules look at, if that will do
+OFF = 4  # of work, to take eight pods off their nodes and put them back
+ASK, ROWS_PER_STEP = 100, 4  # of work, to ask the filters about one set; and nodes that are one more
+LOOKED = 4  # pods at which the rules are asked whether they look, in one step of work
 BACK = 20  # of work, to ask the filters about one member
+FEW_DOMAINS = 8  # of a topology key: each is looked at by itself
 PATIENCE = 8  # part of the budget of a search by the filters, where many sets are asked
 
 
@@ -65,6 +72,7 @@ class TiedVictims:
         self._fitting = Fitting(relaxed)
         self._asked = 0
         self._budget = stage.problem.budget
+        self._minded: frozenset[int] = frozenset()  # see `_looked_at`
         self._doubts: Key | None = None  # the cheapest set of which the filters' search could not say
         bound = least.lower_bound if isinstance(least, Plan) else Cost()
         floor = bound.key(self._order)[:-1]
@@ -90,19 +98,21 @@ class TiedVictims:
     def _price(self, chosen: Chosen) -> Key:
         return cost_of(self._units, chosen).key(self._order)
 
+    @contextmanager
+    def _without(self, units: Sequence[Unit]) -> Iterator[dict[str, int]]:
+        """A trial, and where they were. Others are served before it: to interrupt it costs as much again."""
+        worked(OFF * sum(len(unit.pods) for unit in units) // 8)
+        self._still(units)
+        with self._catalogue.without(units) as home:
+            yield home
+
     def _ask(self, evicted: frozenset[int], part: int = PATIENCE) -> _Found | None:
         """Where members sit once these are gone, by the filters' own word."""
-        units = [self._stage.units[u] for u in sorted(evicted)]
-        self._still(units)
         self._asked += 1
-        journal = self._cluster.columns.journal
-        mark = journal.mark()
-        try:
-            clear(self._cluster, self._catalogue, units)
+        worked(ASK + self._cluster.columns.n // ROWS_PER_STEP)
+        with self._without([self._stage.units[u] for u in sorted(evicted)]):
             careful = Careful(self._cluster, self._stage.tree(self._stage.built.problem.budget // part))
             seats = careful.run()
-        finally:
-            journal.rewind(mark)
         key = self._price(tuple(sorted(evicted)))
         if seats:
             return _Found(key, evicted, seats)
@@ -128,28 +138,26 @@ class TiedVictims:
         """With the seats that counting gave, if the filters agree."""
         assert plan.placement is not None
         seats = seats_of(self._stage.built, plan.placement, origin=self._stage.origin)
-        units = [self._stage.units[u] for u in sorted(evicted)]
-        self._still(units)
-        journal = self._cluster.columns.journal
-        mark = journal.mark()
-        try:
-            clear(self._cluster, self._catalogue, units)
+        with self._without([self._stage.units[u] for u in sorted(evicted)]):
             return _Found(key, evicted, seats) if holds(self._cluster, seats) else None
-        finally:
-            journal.rewind(mark)
 
     def _put_back(self) -> _Found | None:
-        """The members in, on as little as it takes: what hurts more stays if the rest will do. Then back, dearest
-        first, whoever the members leave room for."""
-        pods = list(accumulate(len(unit.pods) for unit in self._stage.units))
-        few = sum(count <= MOST_OFF for count in pods)
-        found = None
-        for count in dict.fromkeys((few, len(pods))):  # those that hurt least first; all of a large cluster take long
-            found = self._ask(frozenset(range(count)), 1) if count else None
+        """The members in, on as little as it takes. Then back, dearest first, whoever they leave room for. If that
+        opens several domains, or one that is dear, another may do with less: each is looked at by itself."""
+        self._minded = self._looked_at()
+        for some in self._enough():
+            found = self._ask(some, 1)
             if found is not None:
-                break
-        if found is None:
-            return None
+                best = self._with_those_back(self._lowered(found))
+                for domain in self._domains(some):
+                    inside = self._ask(domain)
+                    if inside is not None:
+                        best = min(best, self._with_those_back(self._lowered(inside)), key=lambda each: each.key)
+                return best
+        return None
+
+    def _lowered(self, found: _Found) -> _Found:
+        """What hurts more stays if the rest will do."""
         hurt = {u: self._catalogue.hurt(self._stage.units[u]) for u in found.evicted}
         ladder = sorted({_rung(key) for key in hurt.values()})
         below, enough = -1, len(ladder) - 1
@@ -160,36 +168,72 @@ class TiedVictims:
                 enough, found = middle, better
             else:
                 below = middle
-        return self._without(self._without_those_far_away(found), found.seats)
+        return found
 
-    def _without_those_far_away(self, found: _Found) -> list[Unit]:
-        """At first by the nodes that the members take: most units have nothing to do with them."""
-        units = [self._stage.units[u] for u in sorted(found.evicted)]
+    def _domains(self, some: frozenset[int]) -> Iterator[frozenset[int]]:
+        """The same without those whom rules look at in other domains than one, for all domains that members' rules
+        about whom to keep away from know, if there are few."""
+        columns, units = self._cluster.columns, self._stage.units
+        away = [shape.anti_affinity.required or () for shape in self._stage.built.shapes if shape.anti_affinity]
+        minded = some & self._minded
+        for key in sorted({term.topology_key for terms in away for term in terms}):
+            ids = columns.label(key).ids[: columns.n]
+            domains = np.unique(ids[ids > 0])
+            for domain in domains.tolist() if 1 < len(domains) <= FEW_DOMAINS else ():
+                outside = {u for u in minded if not any(ids[pod.row] == domain for pod in units[u].pods.values())}
+                if outside:
+                    yield some - outside
+
+    def _enough(self) -> Iterator[frozenset[int]]:
+        """Sets that may do: not too many, those that hurt least first, and of those whom rules beyond a node look at
+        not fewer than of the others. If that will not do, all: for a large cluster that takes long."""
+        units = self._stage.units
+        few: list[int] = []
+        off = {True: 0, False: 0}  # pods, by whether they are minded
+        for number, unit in enumerate(units):
+            minded = number in self._minded
+            if off[minded] < MOST_OFF:
+                few.append(number)
+                off[minded] += len(unit.pods)
+        if few:
+            yield frozenset(few)
+        if len(few) < len(units):
+            yield frozenset(range(len(units)))
+
+    def _looked_at(self) -> frozenset[int]:
+        """Units that a rule which reaches beyond a node looks at. The others only matter to the nodes they are on."""
+        rules = [
+            getattr(tracker, "minds", None)
+            for evaluation in self._stage.built.evaluations
+            for _, tracker in evaluation.filters
+            if not isinstance(tracker, RowFilter)
+        ]
+        found: list[int] = []
+        for number, unit in enumerate(self._stage.units):
+            worked(number % LOOKED == 0)
+            if any(minds is None or minds(pod) for pod in unit.pods.values() for minds in rules):
+                found.append(number)
+        return frozenset(found)
+
+    def _with_those_back(self, found: _Found) -> _Found:
+        """Back, the dearest first, whoever is in nobody's way. Most are on nodes that no member takes, and nobody looks
+        at them: they are back before anybody is asked."""
         rows = {row for _, row in found.seats}
-        near = [unit for unit in units if any(pod.row in rows for pod in unit.pods.values())]
-        self._still(units)
-        journal = self._cluster.columns.journal
-        mark = journal.mark()
-        try:
-            clear(self._cluster, self._catalogue, near)
-            return near if holds(self._cluster, found.seats) else units
-        finally:
-            journal.rewind(mark)
-
-    def _without(self, units: list[Unit], seats: Assignment) -> _Found:
-        """Back, the dearest first, whoever is in nobody's way."""
-        self._still(units)
-        journal = self._cluster.columns.journal
-        mark = journal.mark()
-        try:
-            home = clear(self._cluster, self._catalogue, units)
+        units, some = [], []
+        for number in sorted(found.evicted):
+            unit = self._stage.units[number]
+            units.append(unit)
+            if number in self._minded or any(pod.row in rows for pod in unit.pods.values()):
+                some.append(unit)
+        with self._without(some):
+            if holds(self._cluster, found.seats):
+                units = some
+        with self._without(units) as home:
             dearest_first = sorted(units, key=self._catalogue.hurt, reverse=True)
-            victims = self._unsparable(dearest_first, home, seats)
-        finally:
-            journal.rewind(mark)
+            victims = self._unsparable(dearest_first, home, found.seats)
         numbers = {unit.key: number for number, unit in enumerate(self._stage.units)}
         evicted = frozenset(numbers[unit.key] for unit in victims)
-        return _Found(self._price(tuple(sorted(evicted))), evicted, seats)
+        return _Found(self._price(tuple(sorted(evicted))), evicted, found.seats)
 
     def _unsparable(self, units: Sequence[Unit], home: dict[str, int], seats: Assignment) -> list[Unit]:
         """Those that cannot come back beside the ones before them; found by halves, since most of many can."""
@@ -204,9 +248,7 @@ class TiedVictims:
         columns = self._cluster.columns
         worked(BACK * len(seats) + len(units) // 2)
         inner = columns.journal.mark()
-        for unit in units:
-            for pod in unit.pods.values():
-                columns.place(pod, home[pod.key])
+        columns.place_all([(pod, home[pod.key]) for unit in units for pod in unit.pods.values()])
         if holds(self._cluster, seats):
             columns.journal.release(inner)
             return True
@@ -246,20 +288,6 @@ class TiedVictims:
                 break
         reached = sets.floor if sets.cut else ceiling[:-1]
         return best, max(floor, min(reached, self._doubts or reached))
-
-
-def clear(state: ClusterState, catalogue: Catalogue, units: Sequence[Unit]) -> dict[str, int]:
-    """Takes units, and pods that are leaving, off their nodes; where the former were."""
-    columns = state.columns
-    home: dict[str, int] = {}
-    for unit in units:
-        for pod in unit.pods.values():
-            home[pod.key] = pod.row
-            columns.unplace(pod)
-    for leaving in catalogue.leaving.values():
-        for pod in list(leaving.values()):
-            columns.unplace(pod)
-    return home
 
 
 def _rung(hurt: tuple[Any, ...]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ long as `generation` stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableSequence
+from collections.abc import Collection, Mapping, MutableSequence, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +27,7 @@ from phalanx.model.objects.node import Taint
 
 if TYPE_CHECKING:
     from phalanx.engine.state.records import PodRecord
+    from phalanx.engine.state.shapes import Shape
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -36,6 +37,7 @@ Cells = list[MutableSequence[float]]
 # Resource ids that always exist. "pods" is a resource of which every pod asks 1.
 CPU, MEMORY, STORAGE, PODS = range(4)
 _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
+FEW_ROWS = 16  # up to so many cells are quicker counted one by one
 MAX_DEVICES = 16  # kinds of device that get a column because a node offers them, before any pod asks
 
 
@@ -315,6 +317,50 @@ class Columns:
         if self.journal.recording:
             self.journal.push(self.place, record, row)
         self.log.append((row, record, -1))
+
+    def place_all(self, seats: Sequence[tuple[PodRecord, int]]) -> None:
+        """`place`, for many at once: half as dear, and one operation of the journal."""
+        pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
+        for record, row in seats:
+            pods[row][record.key] = record
+            record.row = row
+            shapes.setdefault(record.shape, []).append(row)
+        self._add(shapes, 1)
+        self.journal.push(self.unplace_all, [record for record, _ in seats])
+        self.log.extend([(row, record, 1) for record, row in seats])
+
+    def unplace_all(self, records: Sequence[PodRecord]) -> None:
+        """`unplace`, likewise."""
+        seats = [(record, record.row) for record in records]
+        pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
+        for record, row in seats:
+            del pods[row][record.key]
+            record.row = -1
+            shapes.setdefault(record.shape, []).append(row)
+        self._add(shapes, -1)
+        self.journal.push(self.place_all, seats)
+        self.log.extend([(row, record, -1) for record, row in seats])
+
+    def _add(self, shapes: Mapping[Shape, list[int]], sign: int) -> None:
+        """What pods of these shapes ask for, on these rows."""
+        for shape, rows in shapes.items():
+            count = self.ports.add if sign > 0 else self.ports.remove
+            for row in rows if shape.host_ports else ():
+                count(row, shape.host_ports)
+            if len(rows) < FEW_ROWS:
+                for rid, amount in shape.requests:
+                    cells = self.used_cell[rid]
+                    for row in rows:
+                        cells[row] += sign * amount
+                for cells, amount in zip(self.nonzero_cell, shape.nonzero, strict=True):
+                    for row in rows:
+                        cells[row] += sign * amount
+                continue
+            at = np.array(rows)
+            for rid, amount in shape.requests:
+                np.add.at(self.used[rid], at, sign * amount)
+            for values, amount in zip(self.nonzero, shape.nonzero, strict=True):
+                np.add.at(values, at, sign * amount)
 
 
 def _cells(array: Floats) -> Cells:

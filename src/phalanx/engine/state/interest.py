@@ -33,10 +33,11 @@ Source = Callable[[], Iterable[Mentions]]
 
 
 class LabelInterest:
-    __slots__ = ("_hidden", "_lasting", "_most", "_size", "_surprises", "_values", "epoch", "sources")
+    __slots__ = ("_hidden", "_lasting", "_most", "_size", "_surprises", "_values", "epoch", "restored", "sources")
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.restored = 0  # +1 whenever it is no longer known who saw what in an epoch: see `restore`
         self.sources: list[Source] = []  # who can repeat what selectors mention now; see `learn`
         self._lasting: Mentions = {}  # of who cannot
         self._size = 0  # keys and values
@@ -139,6 +140,7 @@ class LabelInterest:
         return values, hidden, dict(self._surprises), self._size, self.epoch
 
     def restore(self, state: State) -> None:
+        self.restored += 1
         self._values, self._hidden, self._surprises, self._size, self.epoch = state
 
 

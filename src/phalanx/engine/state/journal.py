@@ -36,12 +36,19 @@ class ChangeLog(Generic[T]):
         return self._base + len(self._entries)
 
     def append(self, change: T) -> None:
-        entries = self._entries
-        entries.append(change)
-        if len(entries) > 2 * self.keep:
-            drop = len(entries) - self.keep
-            del entries[:drop]
-            self._base += drop
+        self._entries.append(change)
+        if len(self._entries) > 2 * self.keep:
+            self._trim()
+
+    def extend(self, changes: Sequence[T]) -> None:
+        self._entries += changes
+        if len(self._entries) > 2 * self.keep:
+            self._trim()
+
+    def _trim(self) -> None:
+        drop = len(self._entries) - self.keep
+        del self._entries[:drop]
+        self._base += drop
 
     def since(self, position: int) -> Sequence[T] | None:
         """The changes after `position`, or None if they are no longer kept and the follower must start over."""
@@ -63,11 +70,12 @@ class Parked(NamedTuple):
 class Journal:
     """Inverse operations of the changes made since the oldest open mark; nothing is recorded outside trials."""
 
-    __slots__ = ("_marks", "_undo")
+    __slots__ = ("_marks", "_undo", "parks")
 
     def __init__(self) -> None:
         self._undo: list[Operation] = []
         self._marks: list[int] = []
+        self.parks = 0  # how often trials were interrupted
 
     @property
     def recording(self) -> bool:
@@ -111,6 +119,7 @@ class Journal:
         inverse, as those of the columns do."""
         undo, marks = self._undo, self._marks
         self._undo, self._marks = [], [0]
+        self.parks += 1
         for operation, args in reversed(undo):
             operation(*args)
         redo = self._undo[::-1]
