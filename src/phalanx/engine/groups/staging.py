@@ -88,6 +88,7 @@ class Stager:
         self.free = self._free()
         self._pause()
         self._numbers = {unit.key: number for number, unit in enumerate(self.units)}
+        self._pause()
         self._looks = 0
         self.openings = self._openings()
 

@@ -181,7 +181,8 @@ class PodIndex:
         return len(self._classes) + len(self._having) + len(self._rules_of_shape)
 
     def _start_over(self) -> None:
-        """Make the classes anew: the interest grew, the log is lost, or most of them are of pods long gone."""
+        """Make the classes anew: the interest grew, the log is lost, or most of them are of pods long gone. Nobody
+        follows them yet, so that nothing is kept of how they came to be."""
         self._classes.clear()
         self._by_labels.clear()
         self._having.clear()
@@ -191,9 +192,15 @@ class PodIndex:
         self.rule_sets = []
         self._epoch = self.interest.epoch
         self.version += 1
+        known = self._by_labels
         for row, records in enumerate(self.columns.pods):
             for record in records.values():
-                self._count(record, row, 1)
+                labels = (record.namespace, record.terminating, *record.labels.items())
+                rows = (known.get(labels) or self.class_of(record)).rows
+                rows[row] = rows.get(row, 0) + 1
+                rules = self.rules_of(record)
+                if rules is not None:
+                    rules.rows[row] = rules.rows.get(row, 0) + 1
         self._limit = max(_MANY, 2 * self._size())
 
     def _count(self, record: PodRecord, row: int, sign: int) -> None:

@@ -13,6 +13,9 @@ from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem, ShapeR
 from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.preemption.cost import hurts_least_first
 from phalanx.engine.preemption.problem import PreemptionProblem
+from phalanx.engine.slices import worked
+
+UNITS_PER_STEP = 50  # of work, to look at all units of a large cluster at once
 
 
 class Fitting:
@@ -61,6 +64,7 @@ class Fitting:
 
     def outcome(self, evicted: Collection[int], *, explained: bool = False) -> SearchOutcome:
         self.calls += 1
+        worked(len(evicted) // UNITS_PER_STEP)
         return place(self.without(evicted), explained=explained)
 
     def fits(self, evicted: Collection[int]) -> bool:

@@ -15,12 +15,13 @@ from phalanx.engine.preemption.branching import Branching, Effort
 from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
 from phalanx.engine.preemption.covering import Contest
 from phalanx.engine.preemption.domains import Choices, Domains, FreedSeat
-from phalanx.engine.preemption.fitting import Fitting
+from phalanx.engine.preemption.fitting import UNITS_PER_STEP, Fitting
 from phalanx.engine.preemption.freeing import Freeing, Situation, TooManyWays
 from phalanx.engine.preemption.polish import polish
 from phalanx.engine.preemption.prices import FinePrices, Prices, Stand
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
+from phalanx.engine.slices import worked
 
 NOBODY_LOWER = "No preemption victims found for incoming preemptor"
 NOT_ENOUGH = "evicting everything of lower priority would not make room"
@@ -108,6 +109,7 @@ class Planner:
     def __init__(self, problem: PreemptionProblem) -> None:
         self.problem = problem
         self.order = problem.order or ORDER
+        worked(len(problem.units) // UNITS_PER_STEP)
         self.fitting = Fitting(problem)
         self.prices = Prices(problem.units, self.order)
         self.domains = Domains(problem.placement)
@@ -197,6 +199,7 @@ class Planner:
         return self._search(fine, threshold, solved.evicted) if fine.usable else None
 
     def _search(self, prices: Prices, threshold: int, known: frozenset[int] | None) -> Solved | None:
+        worked(len(self.problem.units) // UNITS_PER_STEP)
         freeing = Freeing(self.problem, prices, threshold)
         branching = Branching(freeing, Effort(self.problem.budget))
         seating = _Seating(self.problem, self.domains, freeing, branching)

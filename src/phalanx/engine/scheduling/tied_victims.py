@@ -25,6 +25,7 @@ from phalanx.engine.placement.outcome import SearchVerdict
 from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
 from phalanx.engine.preemption.fitting import Fitting
+from phalanx.engine.preemption.gate import Gate
 from phalanx.engine.preemption.in_order import Chosen, InOrder
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.preemption.ranking import Key
@@ -73,11 +74,12 @@ class TiedVictims:
         self._asked = 0
         self._budget = stage.problem.budget
         self._minded: frozenset[int] = frozenset()  # see `_looked_at`
+        self._in_vain = False
         self._doubts: Key | None = None  # the cheapest set of which the filters' search could not say
         bound = least.lower_bound if isinstance(least, Plan) else Cost()
         floor = bound.key(self._order)[:-1]
         best = self._reseated(least, counted) or self._put_back()
-        if best is None or best.key[:-1] > floor:
+        if not self._in_vain and (best is None or best.key[:-1] > floor):
             best, floor = self._cheapest(best and self._spared(best), floor)
         return None if best is None else self._tied(best, floor)
 
@@ -198,7 +200,28 @@ class TiedVictims:
         if few:
             yield frozenset(few)
         if len(few) < len(units):
-            yield frozenset(range(len(units)))
+            self._in_vain = off[True] < MOST_OFF and self._shut_out()
+            if not self._in_vain:
+                yield frozenset(range(len(units)))
+
+    def _shut_out(self) -> bool:
+        """Whether nothing will do, whoever goes: with all gone whom they look at, rules that are never worse off with
+        fewer pods leave too little room, even if members did not look at each other."""
+        evaluations = self._stage.built.evaluations
+        if not all(Gate(evaluation, evaluation.filters).monotone for evaluation in evaluations):
+            return False
+        relaxed = self._fitting.problem
+        shapes = []
+        with self._without([self._stage.units[u] for u in sorted(self._minded)]):
+            for row, evaluation in zip(relaxed.placement.shapes, evaluations, strict=True):
+                evaluation.refresh()
+                mask = row.mask.copy()
+                for _, tracker in evaluation.filters:
+                    if not isinstance(tracker, RowFilter):
+                        mask &= tracker.mask[: len(mask)]
+                shapes.append(replace(row, mask=mask))
+        fitting = Fitting(replace(relaxed, placement=replace(relaxed.placement, shapes=shapes)))
+        return fitting.outcome(range(len(self._units))).verdict is SearchVerdict.IMPOSSIBLE
 
     def _looked_at(self) -> frozenset[int]:
         """Units that a rule which reaches beyond a node looks at. The others only matter to the nodes they are on."""
