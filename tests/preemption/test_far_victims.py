@@ -40,11 +40,17 @@ def gang(key: str, app: str) -> list[Any]:
     return made
 
 
-def test_whoever_is_in_the_way_is_found_without_taking_everybody_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tied_victims, "MOST_OFF", 12)
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pods were taken off their nodes at a time."""
     taken: list[int] = []
     unplace_all = Columns.unplace_all
     monkeypatch.setattr(Columns, "unplace_all", lambda self, pods: taken.append(len(pods)) or unplace_all(self, pods))
+    return taken
+
+
+def test_whoever_is_in_the_way_is_found_without_taking_everybody_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tied_victims, "MOST_OFF", 12)
+    taken = trials(monkeypatch)
     run = crowded(Cluster(), rivals=RIVALS)
     run.see(*gang(ZONE, "rival"))
     run.step()
@@ -127,3 +133,26 @@ def test_pods_that_a_filter_does_not_mind_change_nothing_it_says(kind: str, seed
             columns.journal.rewind(mark)
             cluster.evaluation(member)
     assert members and asked
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_who_is_kept_out_by_somebody_who_stays_takes_nobody_away(monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
+    """A rival in every zone, of which one may not be evicted, or may: who is in the way is asked before all go."""
+    monkeypatch.setattr(tied_victims, "MOST_OFF", 12)
+    taken = trials(monkeypatch)
+    run = Cluster().see(*(node(f"n{i}").cpu(8).zone(f"z{i % 3}") for i in range(NODES)))
+    for i in range(NODES):
+        for j in range(3):
+            low = pod(f"low-{i}-{j}").cpu("2").priority(j).node(f"n{i}")
+            rival = j == 1 and i < 3
+            run.see(low.label("app", "rival").priority(1_000 if stays or i else 4) if rival else low)
+    run.step()
+    run.see(*gang(ZONE, "rival"))
+    run.step()
+    hard = sum(name.startswith("hard") for name in run.bound)
+    if stays:
+        assert not run.evicted and hard == 0
+        assert "no set of victims was found" in run.said("hard")[2]
+        assert max(taken) <= 2 * 12, "of 90"
+    else:
+        assert hard == MEMBERS and "low-0-1" in run.evicted and len(run.evicted) == MEMBERS
