@@ -30,6 +30,7 @@ from phalanx.engine.framework.interface import (
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
+from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
 # Up to this many changed rows are looked at one by one; more are done as vectors, of the rows or of all rows.
@@ -174,6 +175,9 @@ class PlainFilter:
         for row in rows:
             self.mask[row] = self.columns.nodes[row] is not None and self.verdict(row)
         return rows
+
+    def minds(self, record: PodRecord) -> bool:
+        return False  # each node is judged by itself, and again only when it or its pods change
 
     def verdict(self, row: int) -> bool:
         if self.columns.nodes[row] is None:
