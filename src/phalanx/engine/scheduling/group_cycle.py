@@ -12,7 +12,6 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import words
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refusal, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
@@ -22,7 +21,7 @@ from phalanx.engine.scheduling.lifecycle import Lifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue import Bucket, Queue
-from phalanx.engine.scheduling.reservations import ask_everybody
+from phalanx.engine.scheduling.reservations import rehearse
 from phalanx.engine.scheduling.room_to_come import RoomToCome
 from phalanx.engine.scheduling.root_lives import RootLives
 from phalanx.engine.scheduling.roots import Root
@@ -131,16 +130,16 @@ class GroupCycle:
     # ---- success
 
     def _commit(self, root: Root, group: Group, placed: Placed) -> None:
-        """Reserve for everybody, Permit for everybody, then bind. One refusal takes everybody back."""
+        """Reserve for everybody, Permit for everybody, then bind. One refusal, and nobody was ever assumed."""
         seats = placed.seats
         self._searches.spent += len(seats) // SEATS
-        self._lives.commit(root, len(seats))
         beginning = self._room.beginning(group) if placed.to_come else frozenset()
-        self._life.assume(root, seats)
-        refused = ask_everybody(self._cluster, seats)
+        refused = rehearse(self._cluster, seats, waiting_is_refusal=True)
         if refused is not None:
-            self._take_back(root, group, seats, *refused)
+            self._turn_down(root, group, *refused)
             return
+        self._lives.commit(root, len(seats))
+        self._life.assume(root, seats)
         root.refusal = None
         self._commits.begin(group.key)
         self._room.keep(placed.to_come, beginning)
@@ -148,13 +147,7 @@ class GroupCycle:
         assert placed.built is not None
         self._rest(root, placed.built, {group.key for group in placed.satisfied})
 
-    def _take_back(self, root: Root, group: Group, seats: Assignment, refused: PodRecord, status: Status) -> None:
-        if self._lives.waiting(root.key) is None:
-            self._lives.appear(root)
-        for record, _ in reversed(seats):
-            self._life.roll_back(record, status.message)
-            root.records[record.key] = record
-            self._members.pending(record)
+    def _turn_down(self, root: Root, group: Group, refused: PodRecord, status: Status) -> None:
         text = words.refused_pod(refused.key, status.message)
         self._lives.tell(root, "taken back", text)
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR

@@ -118,11 +118,13 @@ class Lifecycle:
     # ---- to a node
 
     def assume(self, root: Root, seats: Sequence[tuple[PodRecord, int]]) -> None:
-        """Count pods on rows although the API server does not know yet: all of them, or nobody is."""
+        """Count pods on rows although the API server does not know yet: all of them, or nobody is. Those of a gang are
+        counted there already, since plugins were asked about all of them (`reservations.rehearse`)."""
         columns, nominations, queue = self._columns, self._cluster.nominations, self._queue
         listens = queue.listens(PLACED)
         for record, row in seats:
-            columns.place(record, row)
+            if record.row < 0:
+                columns.place(record, row)
             record.node_name = columns.names[row]
             self._to(record, ASSUMED)
             promised = nominations.clear(record)

@@ -89,14 +89,12 @@ def ask_everybody(state: ClusterState, seats: Assignment, *, waiting_is_refusal:
 
 
 def rehearse(state: ClusterState, seats: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
-    """Places the pods inside the caller's mark and asks Reserve and Permit; a refusal takes all of it back."""
-    for record, row in seats:
-        state.columns.place(record, row)
+    """Counts the pods on their rows and asks Reserve and Permit; a refusal takes all of it back."""
+    state.columns.place_all(seats)
     refused = ask_everybody(state, seats, waiting_is_refusal=waiting_is_refusal)
     if refused is not None:
         release(state, seats)
-        for record, _ in reversed(seats):
-            state.columns.unplace(record)
+        state.columns.unplace_all([record for record, _ in seats])
     return refused
 
 
