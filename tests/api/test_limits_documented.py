@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.controllers.runtime import events
 from phalanx.kube import recorder
-from phalanx.local.api import body, change, event_expiry, patch_json, read, view
+from phalanx.local.api import body, event_expiry, patch_json, read, storing, view
 from phalanx.local.api.limits import Limits
 from phalanx.local.store import space, watchers
 from phalanx.local.store.window import Bounds
@@ -34,7 +34,7 @@ ROWS = {
     "aliases in a YAML body": str(yaml_body.MAX_ALIASES),
     "operations of a JSON patch": f"{patch_json.MAX_OPERATIONS:,}",
     "bytes copied by a JSON patch": mib(patch_json.MAX_COPIED_BYTES),
-    "object after any kind of write": mib(change.OBJECT_BYTES),
+    "object after any kind of write": mib(storing.OBJECT_BYTES),
     "quantity": f"{quantity._MAX_LENGTH:,} characters",
     "requirements of a label selector, terms of a field selector": str(selectors.MAX_TERMS),
     "pattern in a CustomResourceDefinition": f"{mib(pattern.MAX_MEMORY)} compiled",
@@ -81,5 +81,5 @@ def test_what_stands_between_the_tables_is_true_too() -> None:
     text = " ".join(DOCUMENT.read_text().split())
     assert f"YAML bodies above {kib(decode.APART_YAML)}, protobuf bodies above {kib(decode.APART_PROTOBUF)}" in text
     assert f"every {read.CHUNK_CHECKS:,} comparisons and every {kib(read.CHUNK_BYTES)} of answer" in text
-    assert f"{kib(change.MARK_BYTES)} more for one that is being deleted" in text
+    assert f"{kib(storing.MARK_BYTES)} more for one that is being deleted" in text
     assert body.read_apart.__doc__

@@ -14,8 +14,8 @@ from writing import APPLY, CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, W
 
 from local_cluster import LocalCluster
 from phalanx.base.errors import ConfigProblem, RequestEntityTooLarge, ServiceUnavailable
-from phalanx.local.api.change import OBJECT_BYTES
 from phalanx.local.api.event_expiry import EventExpiry
+from phalanx.local.api.storing import OBJECT_BYTES
 from phalanx.local.store.space import Space
 from phalanx.local.store.store import Store
 from phalanx.serve.settings import ServerSettings

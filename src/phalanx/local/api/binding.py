@@ -67,13 +67,13 @@ class Bindings:
             if entry is None:
                 raise not_found(pods, name)
             # Quotas count what a spec says, and need all of it.
-            pod: Json = decode(entry.value) if changes.beyond else _in_parts(entry.value)
+            pod: Json = decode(entry.value) if changes.storing.beyond else _in_parts(entry.value)
             changes.check_preconditions(pods, name, metadata, pod["metadata"])
             self._assign(pods, pod, node, metadata)
             if dry_run:
                 return Answer(201, _DONE)
             try:
-                await changes.put(pods, key, pod, entry.revision)
+                await changes.storing.put(pods, key, pod, entry.revision)
             except RevisionMismatch:
                 continue
             return Answer(201, _DONE)

@@ -1,27 +1,21 @@
-"""Create and update: the pipeline from a decoded object to the store. Patches and subresources end here too."""
+"""Create and update: the pipeline from a decoded object to what is stored. Patches and subresources end here too."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from phalanx.base.clock import rfc3339
-from phalanx.base.errors import ApiProblem, BadRequest, RequestEntityTooLarge, ServiceUnavailable
+from phalanx.base.errors import ApiProblem, BadRequest
 from phalanx.local.api.admission import Admission
 from phalanx.local.api.body import read_object
 from phalanx.local.api.context import Context
-from phalanx.local.api.crd import FINALIZER as CLEANUP
-from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.crd import CustomKinds
 from phalanx.local.api.custom_kind import schema_errors
 from phalanx.local.api.gated_fields import FieldPath, event_of, exists, gated_fields, is_controlled, shown
-from phalanx.local.api.index import index_in
-from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
 from phalanx.local.api.managed_fields import FieldTracker
 from phalanx.local.api.metadata import (
     bump_generation,
-    finalizers_of,
     generated_name,
     keep_system_fields,
     metadata_of,
@@ -29,12 +23,12 @@ from phalanx.local.api.metadata import (
 )
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.problems import already_exists, conflict, invalid, modified, not_found
-from phalanx.local.api.quotas import TABLE as QUOTAS
 from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.storing import Storing, check_size
 from phalanx.local.api.structural import set_defaults
 from phalanx.local.api.view import api_version, decode, encode, object_in
-from phalanx.local.api.webhooks import MUTATING, VALIDATING, Admitted, Webhooks, not_evaluated
+from phalanx.local.api.webhooks import Admitted, Webhooks, not_evaluated
 from phalanx.local.api.writable import released, within
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
@@ -45,16 +39,11 @@ from phalanx.model.kinds import FieldError, Json, Kind, Version
 from phalanx.model.rules import meta
 from phalanx.model.zeros import fill
 
-OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
-LARGE_BODY = 64 << 10  # of a request that is worth a look at its size before everything else
-MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
-BEYOND = frozenset((MUTATING, VALIDATING, LIMIT_RANGES, QUOTAS))
 HOOKED = frozenset(
     ("", "status", "approval", "resize", "ephemeralcontainers")
 )  # subresources that speak the kind of their object
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
-_DURABLE_POLL = 0.001  # seconds, about the time a commit takes
 
 Validate = Callable[[Json, Json], list[FieldError]]
 Mutate = Callable[
@@ -72,9 +61,8 @@ class Changes:
         self.admission = Admission(ctx)
         self.webhooks = Webhooks(ctx)
         self.quotas = Quotas(ctx)
-        # Whether there are or were objects that admission looks up: most clusters have none and pay for none.
-        self.beyond = any(ctx.store.list(table) for table in BEYOND)
         self.custom = CustomKinds(ctx)
+        self.storing = Storing(ctx, self.custom, self.quotas)
 
     # -- create -------------------------------------------------------------------------------------------------
 
@@ -108,7 +96,7 @@ class Changes:
         stamp_new(events, event["metadata"], event["metadata"]["namespace"], rfc3339(now), self.ctx.rng)
         key = (events.storage_key, event["metadata"]["namespace"], event["metadata"]["name"])
         with suppress(RevisionMismatch):
-            await self.put(events, key, event, 0)
+            await self.storing.put(events, key, event, 0)
         return found
 
     async def create_object(
@@ -129,15 +117,15 @@ class Changes:
         if kind.default is not None:
             kind.default(obj)
         metadata = metadata_of(obj)
-        _check_size(request, name, obj)
+        check_size(request, name, obj)
         if not applied:
             self.fields.created(kind, obj, options.manager, now)
         generate = "" if name else str(metadata.get("generateName") or "")
         if generate:
             metadata["name"] = generated_name(generate, self.ctx.rng)
         self.admission.create(kind, obj, namespace, request.user)
-        hooked = self.beyond and self.webhooks.active
-        if self.beyond:
+        hooked = self.storing.beyond and self.webhooks.active
+        if self.storing.beyond:
             self.admission.fill(kind, obj, namespace)
         if hooked:
             obj = await self.webhooks.mutate(Admitted(request, "CREATE", obj, None, options.dry_run))
@@ -147,7 +135,7 @@ class Changes:
         self.fill_zeros(kind, obj)
         if hooked:
             await self.webhooks.validate(Admitted(request, "CREATE", obj, None, options.dry_run))
-        if self.beyond:
+        if self.storing.beyond:
             self.admission.within_limits(kind, obj, namespace)
             self.quotas.check(kind, obj, namespace)
         if generate:
@@ -160,7 +148,7 @@ class Changes:
         if kind.prepare_create is not None:
             kind.prepare_create(obj)
         self.custom.prepare_create(kind, obj)
-        _check_size(request, name, obj)
+        check_size(request, name, obj)
         if kind.validate_create is not None:
             errors = kind.validate_create(obj)
         else:
@@ -177,7 +165,7 @@ class Changes:
         if options.dry_run:
             return obj, None
         try:
-            return obj, await self.put(kind, key, obj, 0)
+            return obj, await self.storing.put(kind, key, obj, 0)
         except RevisionMismatch:
             raise already_exists(kind, name) from None
 
@@ -188,7 +176,7 @@ class Changes:
         for _ in range(_GENERATE_TRIES):
             key = (kind.storage_key, namespace, metadata["name"])
             if self.store.latest(key) is None:
-                return obj, None if options.dry_run else await self.put(kind, key, obj, 0)
+                return obj, None if options.dry_run else await self.storing.put(kind, key, obj, 0)
             metadata["name"] = generated_name(prefix, self.ctx.rng)
         problem = already_exists(kind, metadata["name"])
         problem.message += ", the server was not able to generate a unique name for the object"
@@ -257,7 +245,7 @@ class Changes:
         keep_system_fields(metadata_of(new), old["metadata"])
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         new = within(request, new, old)
-        hooked = self.beyond and request.subresource in HOOKED and self.webhooks.active
+        hooked = self.storing.beyond and request.subresource in HOOKED and self.webhooks.active
         if hooked:
             new = await self.webhooks.mutate(Admitted(request, "UPDATE", new, old, options.dry_run))
         if not applied:
@@ -271,9 +259,9 @@ class Changes:
         self.fill_zeros(kind, new)
         if hooked:
             await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
-        if self.beyond and part is not None:
+        if self.storing.beyond and part is not None:
             self.admission.within_limits(kind, new, request.namespace)
-        if self.beyond and not status:
+        if self.storing.beyond and not status:
             self.quotas.check(kind, new, request.namespace)
         return await self._store_changed(kind, new, old, entry, options)
 
@@ -281,13 +269,13 @@ class Changes:
         self, kind: Kind, new: Json, old: Json, entry: Entry, options: WriteOptions
     ) -> tuple[Json, Entry | None]:
         if new == old:
-            await self.durable(entry)
+            await self.storing.durable(entry)
             return old, entry
         if options.dry_run:
             return new, None
         if released(new, old):
-            return new, await self.remove(kind, entry.key, new, entry.revision)
-        return new, await self.put(kind, entry.key, new, entry.revision)
+            return new, await self.storing.remove(kind, entry.key, new, entry.revision)
+        return new, await self.storing.put(kind, entry.key, new, entry.revision)
 
     def _validate_status(self, kind: Kind, name: str, new: Json, old: Json) -> None:
         if kind.prepare_status is not None:
@@ -316,114 +304,13 @@ class Changes:
             if revision != "0":  # upstream reads 0 as "not given"
                 raise modified(kind, name)
 
-    # -- the store ----------------------------------------------------------------------------------------------
+    # -- what is stored, and in which version ---------------------------------------------------------------------
 
     def key(self, request: Request) -> Key:
         return (request.kind.storage_key, request.namespace, request.name)
 
     def latest(self, request: Request) -> Entry | None:
         return self.store.latest((request.kind.storage_key, request.namespace, request.name))
-
-    async def durable(self, entry: Entry) -> None:
-        """Wait until a state we are about to vouch for is on the disk; RevisionMismatch when it never gets there.
-
-        Only a write that changes nothing right behind one that is still under way comes here and finds it is not.
-        """
-        while self.store.revision < entry.revision:
-            if self.store.latest(entry.key) is not entry:
-                raise RevisionMismatch(entry.key, self.store.latest(entry.key))
-            await asyncio.sleep(_DURABLE_POLL)
-
-    async def put(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
-        before = self.store.latest(key) if expect else None
-        size = len(before.value) if before is not None else 0
-
-        def build(revision: int) -> bytes:
-            value = made(revision)
-            if len(value) > size:
-                self._check_growth(kind, key, obj, len(value))
-            return value
-
-        made = _builder(obj)
-        if key[0] in BEYOND:
-            self.beyond = True
-        if self.beyond:
-            entry = await self._put_counted(key, obj, build, expect)
-        else:
-            entry = await self.store.put(key, build, expect, index_in(obj))
-        self.custom.changed(key, obj)
-        return entry
-
-    async def _put_counted(self, key: Key, obj: Json, build: Callable[[int], bytes], expect: int) -> Entry:
-        """Counts for quotas before it is on the disk, and not when it never gets there."""
-        self.quotas.note(key, obj)
-        try:
-            entry = await self.store.put(key, build, expect)
-        except BaseException:
-            stands = self.store.latest(key)
-            self.quotas.note(key, decode(stands.value) if stands is not None else None)
-            raise
-        self.quotas.note(key, obj)
-        return entry
-
-    def _check_growth(self, kind: Kind, key: Key, obj: Json, size: int) -> None:
-        """What is on its way out may always be marked so; everything else has limits."""
-        terminating = bool(obj["metadata"].get("deletionTimestamp"))
-        if size > OBJECT_BYTES + (MARK_BYTES if terminating else 0):
-            raise _too_large(kind, key[2], size)
-        alarm = "" if terminating or kind.plural == "leases" else self.store.alarm()
-        if alarm:
-            # Without Retry-After: a full disk is not mended by waiting, and kubectl would wait in silence.
-            raise ServiceUnavailable(
-                f'{kind.plural} "{key[2]}" was not stored: {alarm}. Only deletions and what takes no more room than '
-                "before are stored until there is some: free space on that disk, or delete objects"
-            )
-
-    async def remove(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
-        """The last state goes out with the revision of the deletion."""
-        entry = await self.store.delete(key, _builder(obj), expect)
-        self.quotas.note(key, None)
-        self.custom.removed(key, obj)
-        if key[0] == DEFINITIONS:
-            await self._settle_definitions(obj["spec"]["group"])
-        if self.custom.terminating(key[0]) is not None:
-            await self.finish_definition(key[0])
-        return entry
-
-    async def _settle_definitions(self, group: str) -> None:
-        """Names have become free: definitions that waited for them may be served now."""
-        kind = self.ctx.registry.by_storage_key(DEFINITIONS)
-        assert kind is not None
-        for entry in list(self.store.list(DEFINITIONS)):
-            latest = self.store.latest(entry.key)
-            if latest is None:
-                continue
-            obj: Json = decode(latest.value)
-            if obj["spec"]["group"] == group and self.custom.settle(obj):
-                try:
-                    await self.put(kind, latest.key, obj, latest.revision)
-                except RevisionMismatch:
-                    continue  # whoever wrote it settled it
-
-    async def finish_definition(self, name: str) -> None:
-        """A definition that is being deleted goes with the last of its objects."""
-        key = (DEFINITIONS, "", name)
-        kind = self.ctx.registry.by_storage_key(DEFINITIONS)
-        entry = self.store.latest(key)
-        if entry is None or kind is None or self.store.list(name):
-            return
-        obj: Json = decode(entry.value)
-        finalizers = [held for held in finalizers_of(obj) if held != CLEANUP]
-        obj["metadata"]["finalizers"] = finalizers
-        if not obj["metadata"].get("deletionTimestamp"):
-            return
-        try:
-            if finalizers:
-                await self.put(kind, key, obj, entry.revision)
-            else:
-                await self.remove(kind, key, obj, entry.revision)
-        except RevisionMismatch:
-            await self.finish_definition(name)
 
     async def to_storage(self, kind: Kind, version: Version, obj: Json) -> Json:
         if kind.convert is not None:
@@ -487,24 +374,3 @@ class Changes:
                 (value,) = await self.ctx.conversions.values(kind, version.name, [value])
             value = encode(object_in(kind, version, value))
         return Answer(code, value, warnings=warnings)
-
-
-def _check_size(request: Request, name: str, obj: Json) -> None:
-    """What is too large before all of it is there is refused before the loop has spent more time on it."""
-    if len(request.body) > LARGE_BODY and (size := len(encode(obj))) > OBJECT_BYTES:
-        raise _too_large(request.kind, name, size)
-
-
-def _too_large(kind: Kind, name: str, size: int) -> RequestEntityTooLarge:
-    return RequestEntityTooLarge(
-        f'{kind.plural} "{name}" would take {size} bytes, and an object may take {OBJECT_BYTES}: '
-        "keep less in it, or spread it over several"
-    )
-
-
-def _builder(obj: Json) -> Callable[[int], bytes]:
-    def build(revision: int) -> bytes:
-        obj["metadata"]["resourceVersion"] = str(revision)
-        return encode(obj)
-
-    return build

@@ -142,7 +142,7 @@ class Deletes:
             for start in range(0, len(keys), _BATCH):
                 batch = keys[start : start + _BATCH]
                 await asyncio.gather(*(self._delete_quietly(kind, key) for key in batch))
-        await self._changes.finish_definition(name)
+        await self._changes.storing.finish_definition(name)
 
     async def _delete_quietly(self, kind: Kind, key: Key) -> None:
         try:
@@ -163,7 +163,7 @@ class Deletes:
         if not held and grace == 0:
             if options.dry_run:
                 return obj, None, True
-            return obj, await self._changes.remove(kind, entry.key, obj, entry.revision), True
+            return obj, await self._changes.storing.remove(kind, entry.key, obj, entry.revision), True
         if not terminating:
             metadata["deletionTimestamp"] = rfc3339(now + grace)
             metadata["deletionGracePeriodSeconds"] = grace
@@ -174,11 +174,11 @@ class Deletes:
         elif kind.storage_key == "pods" or held:
             _shorten(metadata, grace, options)
         if obj == before:
-            await self._changes.durable(entry)
+            await self._changes.storing.durable(entry)
             return obj, entry, False
         if options.dry_run:
             return obj, None, False
-        return obj, await self._changes.put(kind, entry.key, obj, entry.revision), False
+        return obj, await self._changes.storing.put(kind, entry.key, obj, entry.revision), False
 
     def _grace(self, kind: Kind, obj: Json, options: DeleteOptions) -> int:
         """Seconds the object still has. Only pods have any: their containers must be stopped first."""

@@ -86,7 +86,7 @@ class Evictions:
             kind = self._changes.ctx.registry.by_storage_key(BUDGETS)
             assert kind is not None
             try:
-                await self._changes.put(kind, latest.key, budget, latest.revision)
+                await self._changes.storing.put(kind, latest.key, budget, latest.revision)
             except RevisionMismatch:
                 continue
             return False
@@ -138,7 +138,7 @@ class Evictions:
                     "Eviction API: evicting",
                 )
                 try:
-                    await self._changes.put(kind, entry.key, pod, entry.revision)
+                    await self._changes.storing.put(kind, entry.key, pod, entry.revision)
                 except RevisionMismatch:
                     continue
             try:

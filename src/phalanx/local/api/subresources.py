@@ -149,7 +149,7 @@ class Subresources:
 
     @property
     def _hooked(self) -> bool:
-        return self._changes.beyond and self._changes.webhooks.active
+        return self._changes.storing.beyond and self._changes.webhooks.active
 
     async def _admitted(self, request: Request, operation: str, new: Json, old: Json | None = None) -> Json:
         """The object of a subresource as admission webhooks want it; itself where there are none."""
@@ -198,8 +198,8 @@ class Subresources:
         if options.dry_run:
             return new, None
         if released(new, old):
-            return new, await changes.remove(kind, entry.key, new, entry.revision)
-        return new, await changes.put(kind, entry.key, new, entry.revision)
+            return new, await changes.storing.remove(kind, entry.key, new, entry.revision)
+        return new, await changes.storing.put(kind, entry.key, new, entry.revision)
 
     # -- serviceaccounts/token ----------------------------------------------------------------------------------
 
