@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 from beside import OFF, Beside, beside, group_of, job, jobset, pods, running
 
 from phalanx.base import informer
+from phalanx.base.client import Call, Client, WatchEvent
+from phalanx.base.errors import Forbidden
 from phalanx.controllers.beside.controllers import ClusterControllers
 from phalanx.controllers.beside.linking import Abilities
 from phalanx.controllers.beside.writer import HandsOff
 from phalanx.controllers.workloads.job.grouping import group_job
 from phalanx.kube.group_api import GroupApi
+from phalanx.kube.lease import LeaseSettings
 from phalanx.model.gates import Gates
 
 Json = dict[str, Any]
@@ -301,3 +304,50 @@ def _of(cluster: Beside, pod: Json, jobset: Json) -> bool:
 
 def _owned_by(obj: Json, owner: Json) -> bool:
     return bool(obj["metadata"]["ownerReferences"][0]["uid"] == owner["metadata"]["uid"])
+
+
+class JustBegun(Client):
+    """kube-apiserver in its first seconds: it knows no roles yet, and forbids everything to everybody."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.asked = client, set[tuple[str, str]]()
+
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)
+
+    async def call(self, call: Call) -> bytes:
+        what = (call.verb, call.resource.plural)
+        if what not in self.asked:
+            self.asked.add(what)
+            raise Forbidden(f"{call.resource.plural} is forbidden: cannot {call.verb}")
+        return await self._client.call(call)
+
+
+def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() -> None:
+    """Seen on kube-apiserver 1.37 that was killed: the controllers lost their lease, began anew, and ended of a 403."""
+
+    async def scenario(cluster: Beside) -> None:
+        begun = JustBegun(cluster.as_("phalanx-controllers"))
+        await cluster.start_phalanx(begun)
+        assert {("list", "podgroups"), ("get", "secrets"), ("create", "secrets")} <= begun.asked
+        await cluster.apply(job("train", 2))
+        await cluster.eventually("Pod", running(2))
+        assert len(cluster.all("PodGroup")) == 1
+
+    play(scenario, phalanx=False)
+
+
+def test_controllers_wait_for_their_namespace() -> None:
+    """Of a cluster that was set up anew under them: `kubectl apply -f deploy/` follows."""
+
+    async def scenario(cluster: Beside) -> None:
+        lease = LeaseSettings("phalanx-controllers", "not-yet")
+        starting = asyncio.create_task(cluster.start_phalanx(namespace="not-yet", lease=lease))
+        done, _ = await asyncio.wait({starting}, timeout=0.5)
+        assert not done, starting.exception()
+        await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "not-yet"}})
+        await starting
+        await cluster.apply(job("train", 2))
+        await cluster.eventually("Pod", running(2))
+
+    play(scenario, phalanx=False)

@@ -312,3 +312,25 @@ def test_the_webhook_is_told_whom_to_trust() -> None:
             assert base64.b64decode(hook["clientConfig"]["caBundle"]) == phalanx.authority
 
     asyncio.run(scenario())
+
+
+def test_a_configuration_that_is_applied_later_or_again_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kubectl apply -f deploy/` makes it after the controllers; who applies it again takes our authority out."""
+    monkeypatch.setattr("phalanx.serve.cluster_mode.TRUST_AGAIN", 0.02)
+
+    async def scenario() -> None:
+        async with beside(upstream=False, phalanx=False, nodes=0, schedulers=()) as cluster:
+            phalanx = await cluster.start_phalanx()
+
+            def trusted(found: list[Json]) -> bool:
+                bundles = [body["webhooks"][0]["clientConfig"].get("caBundle") or "" for body in found]
+                return [base64.b64decode(bundle) for bundle in bundles] == [phalanx.authority]
+
+            await serve_webhook_configurations(cluster)
+            (told,) = await cluster.eventually("MutatingWebhookConfiguration", trusted)
+            service = told["webhooks"][0]["clientConfig"]["service"]
+            again = [{**told["webhooks"][0], "clientConfig": {"service": service}}]
+            await cluster.patch("MutatingWebhookConfiguration", "phalanx", {"webhooks": again})
+            await cluster.eventually("MutatingWebhookConfiguration", trusted)
+
+    asyncio.run(scenario())

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
@@ -32,7 +33,7 @@ from phalanx.local.api.tls import Identity
 from phalanx.serve.callers import Callers
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
-from phalanx.serve.remote import connected, wait_for_server
+from phalanx.serve.remote import answered, connected, wait_for_server
 from phalanx.serve.settings import Listen
 from phalanx.serve.watchdog import Watchdog
 from phalanx.serve.webhook import WebhookServer
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
 PODS_OPENAPI = "/openapi/v3/api/v1"
+TRUST_AGAIN = 30.0  # seconds until the configuration of the webhook is looked at again
 POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 
 
@@ -93,6 +95,7 @@ class ClusterMode:
         self._tls: ssl.SSLContext | None = None  # of the webhook
         self._tasks: list[asyncio.Task[None]] = []
         self._elector: Elector | None = None
+        self._trusted = False  # whether the configuration of the webhook names our authority, as far as is known
 
     async def start(self) -> None:
         settings = self._settings
@@ -106,7 +109,7 @@ class ClusterMode:
         settings = self._settings
         api = GroupApi(client)
         controllers = self.controllers = ClusterControllers(api, self._clock)
-        abilities = await probe(api, ask)
+        abilities = await answered("asking for scheduling objects", lambda: probe(api, ask))
         log.info("pods are linked by %s", "spec.schedulingGroup" if abilities.scheduling_group else "label")
         controllers.directory.abilities = abilities
         controllers.directory.scheduler = settings.scheduler_name
@@ -144,16 +147,29 @@ class ClusterMode:
         else:
             now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC)
             hosts = settings.webhook_hosts
-            identity = await from_secret(client, settings.secret, settings.namespace, hosts, now)
+            identity = await answered(
+                f"reading Secret {settings.namespace}/{settings.secret}",
+                lambda: from_secret(client, settings.secret, settings.namespace, hosts, now),
+            )
             self._tls = identity.context()
         self.webhook = WebhookServer(controllers.directory, controllers.ready)
         await self.webhook.start(listen.host, listen.port, self._tls)
         await self._trust(client, identity)
+        self._tasks.append(asyncio.create_task(self._keep_trusted(client), name="trust in the webhook"))
 
     async def _trust(self, client: Client, identity: Identity) -> None:
         self.authority = identity.ca
         if identity.ca and self._settings.configuration:
-            await publish(client, self._settings.configuration, identity.ca)
+            self._trusted = await publish(client, self._settings.configuration, identity.ca)
+
+    async def _keep_trusted(self, client: Client) -> NoReturn:
+        """The configuration may be applied later than we begin, and applied again without our authority."""
+        while True:
+            await asyncio.sleep(TRUST_AGAIN)
+            if self.authority and self._settings.configuration:
+                self._trusted = await publish(
+                    client, self._settings.configuration, self.authority, quiet=not self._trusted
+                )
 
     async def _serve_health(self, controllers: ClusterControllers, listen: Listen, callers: Callers | None) -> None:
         registry = CollectorRegistry()

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized
@@ -15,6 +16,7 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.component import Component
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 TELL_EVERY = 10.0  # seconds between two lines about a server that is away
 
@@ -48,6 +50,23 @@ async def wait_for_server(client: HttpClient) -> None:
                 why = "it does not accept the token of the kubeconfig, which is another cluster's or has run out"
                 log.warning("waiting for the API server at %s: %s", client.server, why if unknown else problem)
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
+
+
+async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks until there is an answer. At a start nothing is final: an API server that has just begun knows no roles yet
+    and forbids everything to everybody, and what it does not know may be installed a moment later."""
+    rng = random.Random()
+    told = -TELL_EVERY
+    loop = asyncio.get_running_loop()
+    for attempt in itertools.count():
+        try:
+            return await ask()
+        except ApiProblem as problem:
+            if loop.time() - told >= TELL_EVERY:
+                told = loop.time()
+                log.warning("%s: %s; asking again", what, problem)
+            await asyncio.sleep(delay(min(attempt, 5), problem, rng))
+    raise AssertionError("unreachable: the loop returns")
 
 
 class Remote:

@@ -29,7 +29,8 @@ _RENEW = datetime.timedelta(days=30)
 async def from_secret(
     client: Client, name: str, namespace: str, hosts: tuple[str, ...], now: datetime.datetime
 ) -> Identity:
-    """The identity all replicas share, made by whoever comes first and renewed before it ends."""
+    """The identity all replicas share, made by whoever comes first and renewed before it ends. Raises NotFound where
+    there is no such namespace."""
     for _ in range(5):
         try:
             stored = msgspec.json.decode(await client.get(SECRETS, name, namespace))
@@ -42,11 +43,14 @@ async def from_secret(
         try:
             if stored is None:
                 await client.create(SECRETS, _secret(name, namespace, made), namespace)
-            else:
-                await client.update(SECRETS, name, {**stored, "data": _data(made)}, namespace)
-            return made
-        except (AlreadyExists, Conflict, NotFound):
+                return made
+        except (AlreadyExists, Conflict):
             continue  # another replica was quicker: take its
+        try:
+            await client.update(SECRETS, name, {**stored, "data": _data(made)}, namespace)
+            return made
+        except (Conflict, NotFound):
+            continue
     raise ConfigProblem("", f"Secret {namespace}/{name} keeps changing; delete it or give --tls-dir")
 
 
@@ -81,8 +85,9 @@ def _read(secret: dict[str, dict[str, str]], now: datetime.datetime, hosts: tupl
     return Identity(authority, Pair(key, certificate))
 
 
-async def publish(client: Client, configuration: str, authority: bytes) -> bool:
-    """Write the authority into a MutatingWebhookConfiguration. False, with a line in the log, where that cannot be."""
+async def publish(client: Client, configuration: str, authority: bytes, *, quiet: bool = False) -> bool:
+    """Write the authority into a MutatingWebhookConfiguration. False, with a line in the log unless `quiet`, where that
+    cannot be."""
     bundle = base64.b64encode(authority).decode()
     try:
         known = msgspec.json.decode(await client.get(CONFIGURATIONS, configuration))
@@ -92,10 +97,12 @@ async def publish(client: Client, configuration: str, authority: bytes) -> bool:
                 patch.append({"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle})
         if patch:
             await client.patch(CONFIGURATIONS, configuration, patch, patch_type="application/json-patch+json")
+            log.info("MutatingWebhookConfiguration %s was told whom to trust", configuration)
         return True
     except ApiProblem as problem:
-        log.warning(
-            "MutatingWebhookConfiguration %s was not told whom to trust (%s); set clientConfig.caBundle to %s",
+        log.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            "MutatingWebhookConfiguration %s was not told whom to trust (%s), trying again; its caBundle is %s",
             configuration,
             problem,
             bundle,
