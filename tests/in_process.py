@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from phalanx.base.client import Resource
+import msgspec
+
+from phalanx.base.client import Call, Resource
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
@@ -19,9 +21,20 @@ from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
+from phalanx.model.groups.keys import COMPLETED_IN, RUN
 
 Json = dict[str, Any]
 TIMEOUT = 90.0  # what is tried again comes within 30 s: WorkQueue
+
+
+def unmarked(call: Call) -> Call:
+    """As kube-controller-manager writes: only our own Job controller says on pods which run they are of."""
+    body = call.body
+    if call.resource.plural != "pods" or not isinstance(body, dict):
+        return call
+    meta = body.get("metadata") or {}
+    annotations = {key: text for key, text in (meta.get("annotations") or {}).items() if key not in (RUN, COMPLETED_IN)}
+    return msgspec.structs.replace(call, body={**body, "metadata": {**meta, "annotations": annotations}})
 
 
 class Inside:

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from in_process import TIMEOUT, Inside
+from in_process import TIMEOUT, Inside, unmarked
 from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.clock import SystemClock
 from phalanx.engine.engine import Engine
@@ -63,7 +63,7 @@ class Admitted(Client):
         if call.verb == "create" and call.resource.plural == "pods" and not call.subresource and self._world.webhook_on:
             body = await self._world.admit(json.loads(call.encoded()), call.namespace)
             call = msgspec.structs.replace(call, body=body)
-        return await self._client.call(call)
+        return await self._client.call(unmarked(call))
 
 
 def review(pod: Any, namespace: str = "default", **request: Any) -> Json:

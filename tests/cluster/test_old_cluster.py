@@ -96,6 +96,50 @@ def test_the_minimum_follows_the_size_of_the_job() -> None:
     play(scenario)
 
 
+async def end(cluster: Beside, pods: list[Json]) -> None:
+    for pod in pods:
+        await cluster.patch("Pod", pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, subresource="status")
+
+
+def test_the_last_wave_of_a_job_may_be_small() -> None:
+    """Parallelism 3, completions 5, all three end together: two are left, and a gang of three would wait for ever."""
+
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(job("train", 3, completions=5))
+        first = await cluster.eventually("Pod", running(3))
+        await end(cluster, first)
+        await cluster.eventually("Pod", running(2))
+        (group,) = cluster.all("PodGroup")
+        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+        (workload,) = cluster.all("Workload")
+        (template,) = workload["spec"]["podGroupTemplates"]
+        assert template["schedulingPolicy"] == {"gang": {"minCount": 3}}
+
+    play(scenario)
+
+
+def test_a_pod_that_is_lost_after_others_of_its_gang_succeeded_is_replaced() -> None:
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(jobset("js", GANG, ("a", 1, 2), ("b", 1, 2)))
+        first = await cluster.eventually("Pod", running(4))
+        lost = first.pop()
+        await end(cluster, first)
+        await cluster.eventually("Pod", lambda all_: running(1)(all_))
+        await cluster.delete("Pod", lost["metadata"]["name"])
+        news = await cluster.eventually(
+            "Pod", lambda all_: running(1)([p for p in all_ if p not in first and _new(p, lost)])
+        )
+        assert all(group_of(pod) for pod in news)
+        (group,) = cluster.all("PodGroup")
+        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 1}}
+
+    play(scenario)
+
+
+def _new(pod: Json, than: Json) -> bool:
+    return bool(pod["metadata"]["uid"] != than["metadata"]["uid"])
+
+
 def test_names_that_do_not_fit_into_a_label_are_shortened() -> None:
     async def scenario(cluster: Beside) -> None:
         await cluster.apply(job("a-job-with-a-rather-long-name-of-fifty-characters", 2))

@@ -16,6 +16,7 @@ import msgspec
 from crashing import Crash
 from operators import Operators
 
+from in_process import unmarked
 from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.tasks import run_all
 from phalanx.controllers.beside.controllers import ClusterControllers
@@ -129,4 +130,4 @@ class Admitted(Client):
             if not view.linked and not view.spec.node_name and view.controller is not None:
                 await links.wait_for_owner(view, call.namespace, PATIENCE)
                 call = msgspec.structs.replace(call, body=json_patch(pod, links.patch(view, call.namespace)))
-        return await self._client.call(call)
+        return await self._client.call(unmarked(call))

@@ -29,6 +29,7 @@ from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.workloads.job.grouping import vacant
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.member import PodView
 from phalanx.controllers.workloads.registry import BY_KIND, FOLLOWED, READ, places
@@ -148,6 +149,7 @@ class ClusterControllers:
             cache.index("under", _by_composite)
         self._groups.workloads.on_change(self._workload_changed)
         self._groups.composites.on_change(self._composite_changed)
+        followed[r.JOBS.kind].on_change(self._job_changed)
         for kind in FOLLOWED:
             if kind.replicated is not None:
                 followed[kind.replicated.made_of.kind].on_change(self._part_changed(kind.resource.kind))
@@ -221,6 +223,15 @@ class ClusterControllers:
         for controller in self.controllers.values() if new is None or old is None else ():
             for child in controller.cache.by_index("under", str(key)):
                 controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
+
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A gang asks for fewer when pods of a Job are done for good, and for all again when the Job is made anew."""
+        reference = controller_of(new or old or {})
+        controller = self.controllers.get(reference["kind"]) if reference is not None else None
+        if reference is None or controller is None:
+            return
+        if (vacant(new) if new is not None else 0) != (vacant(old) if old is not None else 0):
+            controller.queue.add(Key(key.namespace, reference["name"]))
 
     def _part_changed(self, kind: str) -> Handler:
         def changed(key: Key, new: Json | None, old: Json | None) -> None:

@@ -22,6 +22,7 @@ from phalanx.controllers.beside.linking import (
     pod_patch,
     scheduler_for,
 )
+from phalanx.controllers.beside.vacancies import Vacancies, minimum_of
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import LABEL, SUBDOMAIN
@@ -88,6 +89,7 @@ class Directory:
         self._enrolled: set[str] = set()  # uids
         self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (what it was made of, answer)
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
+        self._vacancies = Vacancies(followed)
         for kind, cache in followed.items():
             cache.on_change(self._watcher(kind))
         groups.pod_groups.on_change(self._watcher(POD_GROUPS.kind))
@@ -103,6 +105,7 @@ class Directory:
         related = self._related(owner)
         made_of = (
             owner["metadata"]["resourceVersion"],
+            *self._vacancies.shown(owner),
             *replicas,
             *self._predecessors(owner),
             *(other["metadata"]["resourceVersion"] for other in related),
@@ -141,6 +144,7 @@ class Directory:
                 )
         except Refused as refused:
             return refused
+        found = self._vacancies.without_those(owner, found, kind.jobs(owner, found))
         if not self.abilities.scheduling_group:
             found = fit_labels(found)
         if not kind.scaled:
@@ -286,7 +290,9 @@ class Directory:
         if known is None or deleting(known) or not isinstance(wanted, Grouping):
             return False
         group = next((obj for obj in wanted.groups if obj["metadata"]["name"] == member.link.pod_group), None)
-        return group is not None and is_ours(known) and difference(known, group) is Difference.COUNTS
+        if group is None or not is_ours(known) or difference(known, group) is not Difference.COUNTS:
+            return False
+        return minimum_of(known) < minimum_of(group)
 
     async def _news(self, key: tuple[str, str, str]) -> None:
         """Of one object: (kind, namespace, name)."""

@@ -7,7 +7,7 @@ entry in `registry.py`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -57,6 +57,10 @@ def _nothing(workload: Json) -> bool:
     return False
 
 
+def _no_jobs(workload: Json, found: Grouping) -> dict[str, str]:
+    return {}
+
+
 def _nobody(workload: Json) -> tuple[str, str]:
     return ("", "")
 
@@ -81,6 +85,7 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     refers: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
     workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have made for it
     replicated: Replicated | None = None
+    jobs: Callable[[Json, Grouping], Mapping[str, str]] = _no_jobs  # part -> name of the Job that makes its pods
     adopts: bool = False  # a Workload its author made for it goes with it
     # -- in a local cluster: its reconcilers. Imported when called, since the command line reads descriptors, too.
     run: Callable[[Local], Iterable[Controller]] | None = None

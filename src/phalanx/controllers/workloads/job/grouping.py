@@ -21,6 +21,7 @@ from phalanx.controllers.grouping.core import (
 from phalanx.controllers.grouping.names import by_uid, fitting, of_template
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
 from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.workloads.job.indexes import parse_indexes
 
 BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"
 
@@ -46,6 +47,17 @@ def size_of(job_spec: Json) -> int:
     count = 1 if parallelism is None else int(parallelism)
     completions = job_spec.get("completions")
     return count if completions is None else min(count, int(completions))
+
+
+def vacant(job: Json) -> int:
+    """Places of its gang that nobody takes any more: there are fewer pods to come than run at a time, since the others
+    have succeeded, or failed for good."""
+    spec, status = job["spec"], job.get("status") or {}
+    if spec.get("completions") is None:
+        return 0
+    done = int(status.get("succeeded") or 0) + len(parse_indexes(str(status.get("failedIndexes") or "")))
+    size = size_of(spec)
+    return size - min(size, max(0, int(spec["completions"]) - done))
 
 
 def template_name(job: str) -> str:

@@ -31,5 +31,6 @@ JOB = WorkloadKind(
     place=owned_by(r.JOBS.kind),
     ends=("Complete", "Failed"),
     adopts=True,
+    jobs=lambda job, found: {"": job["metadata"]["name"]},
     run=_run,
 )

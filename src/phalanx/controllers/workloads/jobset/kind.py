@@ -67,5 +67,6 @@ JOB_SET = WorkloadKind(
     ends=("Completed", "Failed"),
     adopts=True,
     workload_name=workload_name,
+    jobs=lambda jobset, found: {job: job for job in found.links},
     run=_run,
 )
