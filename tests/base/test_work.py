@@ -208,6 +208,8 @@ def test_a_worker_hired_at_the_very_end_leaves_nothing_that_nobody_waited_for(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     """News that comes when the queue was told to end, and has not ended yet, hires a worker that never begins."""
+    gc.collect()  # what other tests left behind
+    recwarn.clear()
     begun: list[str] = []
 
     async def work(key: str) -> None:

@@ -44,11 +44,14 @@ _GONE = Change(0, False, Entry(("", "", ""), b"", 0, 0, None), None)  # keeps th
 class Run:
     """The changes of one scope, oldest first. Shared by all who follow it."""
 
-    __slots__ = ("_changes", "_head", "fallen", "followers")
+    __slots__ = ("_changes", "_head", "_piece", "_piece_of", "fallen", "followers")
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
         self._head = 0  # what is before it fell out; removed now and then, not each time
+        # The last piece handed out, and to what question: those who follow at the same pace ask the same.
+        self._piece: Sequence[Change] = ()
+        self._piece_of: tuple[int, int, int, int] | None = None
         self.fallen = 0  # the last revision of this scope that is gone
         self.followers = 0
 
@@ -80,12 +83,16 @@ class Run:
         return bisect_right(known, revision, lo=lowest, key=_revision)
 
     def has_after(self, revision: int) -> bool:
-        return len(self) > 0 and self._changes[-1].revision > revision
+        return bool(self._changes) and self._changes[-1].revision > revision  # what fell out has revision 0
 
     def some_after(self, revision: int, changes: int, size: int) -> Sequence[Change]:
         """The next few: as many as asked for or as fill `size` bytes, and at least one if there is one."""
-        if not self.has_after(revision):
+        known = self._changes
+        if not known or known[-1].revision <= revision:
             return ()
+        asked = (revision, known[-1].revision, changes, size)
+        if asked == self._piece_of:
+            return self._piece
         start = self._first_after(revision)
         found: list[Change] = []
         for change in self._changes[start : start + changes]:
@@ -93,6 +100,7 @@ class Run:
             size -= len(change.entry.value)
             if size <= 0:
                 break
+        self._piece, self._piece_of = found, asked
         return found
 
 
