@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,8 +22,10 @@ from phalanx.local.store import Store
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.model.groups.keys import COMPLETED_IN, RUN
+from phalanx.model.kinds import Kind
 
 Json = dict[str, Any]
+T = TypeVar("T")
 TIMEOUT = 90.0  # what is tried again comes within 30 s: WorkQueue
 
 
@@ -69,9 +71,11 @@ class Inside:
         )
         return await self.run(nodes.run(), nodes.ready)
 
+    def _kind(self, name: str) -> Kind:
+        return next(entry for entry in self.registry.all() if entry.kind == name and not entry.stored_as)
+
     def resource(self, kind: str) -> Resource:
-        found = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        return found.resource()
+        return self._kind(kind).resource()
 
     async def create(self, kind: str, name: str, namespace: str = "default", **rest: Any) -> Json:
         resource = self.resource(kind)
@@ -89,30 +93,69 @@ class Inside:
         namespace = namespace if resource.namespaced else ""
         await self.client.patch(resource, name, body, namespace, subresource=subresource)
 
+    async def apply(self, body: Json, namespace: str = "default") -> Json:
+        resource = self.resource(body["kind"])
+        created: Json = json.loads(await self.client.create(resource, body, namespace if resource.namespaced else ""))
+        return created
+
     def look(self, kind: str, name: str, namespace: str = "default") -> Json | None:
-        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        entry = self.store.get((key.storage_key, namespace if key.namespaced else "", name))
+        found = self._kind(kind)
+        entry = self.store.get((found.storage_key, namespace if found.namespaced else "", name))
         return json.loads(entry.value) if entry is not None else None
+
+    def all(self, kind: str, namespace: str = "default", **labels: str) -> list[Json]:
+        """Every object of a kind, by name, without those of the API server itself."""
+        found = [json.loads(entry.value) for entry in self.store.list(self._kind(kind).storage_key)]
+        return sorted(
+            (
+                obj
+                for obj in found
+                if obj["metadata"].get("namespace", namespace) == namespace
+                and obj["metadata"]["name"] != "kubernetes"
+                and labels.items() <= (obj["metadata"].get("labels") or {}).items()
+            ),
+            key=lambda obj: obj["metadata"]["name"],
+        )
+
+    def names(self, kind: str, namespace: str = "default", **labels: str) -> list[str]:
+        return [obj["metadata"]["name"] for obj in self.all(kind, namespace, **labels)]
 
     async def until(
         self, kind: str, name: str, namespace: str = "default", when: Callable[[Json], Any] | None = None
     ) -> Json:
         """The object as soon as `when` says yes; without `when`: its last state, once it is gone."""
-        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        watcher = self.store.watch(key.storage_key)
         last: Json = {}
+
+        def look() -> Json | None:
+            nonlocal last
+            found = self.look(kind, name, namespace)
+            last = found or last
+            wanted = found is None if when is None else found is not None and when(found)
+            return last if wanted else None
+
+        return await self._found(kind, look, lambda: f"{kind} {name} stays like this: {json.dumps(last, indent=1)}")
+
+    async def eventually(self, kind: str, when: Callable[[list[Json]], Any], namespace: str = "default") -> list[Json]:
+        """All objects of a kind as soon as `when` says yes to them."""
+        last: list[Json] = []
+
+        def look() -> list[Json] | None:
+            nonlocal last
+            last = self.all(kind, namespace)
+            return last if when(last) else None
+
+        return await self._found(kind, look, lambda: f"{kind} stay like this: {json.dumps(last, indent=1)}")
+
+    async def _found(self, kind: str, look: Callable[[], T | None], stays: Callable[[], str]) -> T:
+        """What `look` finds, now or after a change of the kind; `stays`: what is said when nothing changes any more."""
+        watcher = self.store.watch(self._kind(kind).storage_key)
         try:
-            while True:
-                found = self.look(kind, name, namespace)
-                if found is None and when is None:
-                    return last
-                if found is not None and when is not None and when(found):
-                    return found
-                last = found or last
+            while (found := look()) is None:
                 try:
                     await asyncio.wait_for(anext(watcher), TIMEOUT)
                 except TimeoutError:
-                    raise AssertionError(f"{kind} {name} stays like this: {json.dumps(last, indent=1)}") from None
+                    raise AssertionError(stays()) from None
+            return found
         finally:
             watcher.close()
 

@@ -12,7 +12,7 @@ import base64
 import json
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -173,32 +173,6 @@ class Beside(Inside):
         patched: Json = json_patch(pod, json.loads(base64.b64decode(response["patch"])))
         return patched
 
-    def all(self, kind: str, namespace: str = "default") -> list[Json]:
-        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        found = [json.loads(entry.value) for entry in self.store.list(key.storage_key)]
-        found = [obj for obj in found if obj["metadata"].get("namespace", namespace) == namespace]
-        return sorted(found, key=lambda obj: obj["metadata"]["name"])
-
-    async def eventually(self, kind: str, when: Callable[[list[Json]], Any], namespace: str = "default") -> list[Json]:
-        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        watcher = self.store.watch(key.storage_key)
-        try:
-            while True:
-                found = self.all(kind, namespace)
-                if when(found):
-                    return found
-                try:
-                    await asyncio.wait_for(anext(watcher), TIMEOUT)
-                except TimeoutError:
-                    raise AssertionError(f"{kind} stay like this: {json.dumps(found, indent=1)}") from None
-        finally:
-            watcher.close()
-
-    async def apply(self, body: Json, namespace: str = "default") -> Json:
-        resource = self.resource(body["kind"])
-        created: Json = json.loads(await self.client.create(resource, body, namespace if resource.namespaced else ""))
-        return created
-
     async def told(self, reason: str) -> str:
         events = await self.eventually("Event", lambda events: any(e["reason"] == reason for e in events))
         return str(next(e.get("note") or e.get("message") for e in events if e["reason"] == reason))
@@ -274,3 +248,11 @@ LABEL = "scheduling.phalanx.dev/pod-group"
 
 def group_of(pod: Json) -> str:
     return str((pod["metadata"].get("labels") or {}).get(LABEL) or "")
+
+
+def play(scenario: Callable[[Beside], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def run() -> None:
+        async with beside(**options) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(run())

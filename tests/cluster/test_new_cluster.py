@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from beside import OFF, Beside, beside, group_of, job, jobset, pods, running
+from beside import OFF, Beside, group_of, job, jobset, play, pods, running
 
 from phalanx.base import informer
 from phalanx.base.client import Call, Client, WatchEvent
@@ -23,14 +22,6 @@ from phalanx.model.gates import Gates
 
 Json = dict[str, Any]
 NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job controller makes none
-
-
-def play(scenario: Callable[[Beside], Coroutine[Any, Any, None]], **options: Any) -> None:
-    async def run() -> None:
-        async with beside(**options) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 def test_pods_are_linked_by_the_field_where_the_server_keeps_it() -> None:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from beside import GANG, Beside, beside, group_of, job, jobset, pods, running
+from beside import GANG, Beside, group_of, job, jobset, play, pods, running
 
 from phalanx.cli import owners
 from phalanx.cli.output import Answer
 
 Json = dict[str, Any]
-
-
-def play(scenario: Callable[[Beside], Coroutine[Any, Any, None]], **options: Any) -> None:
-    async def run() -> None:
-        async with beside(**options) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 def test_the_pods_of_a_job_that_asks_are_a_gang_of_the_second_scheduler() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -12,17 +10,9 @@ from lws_objects import group_of, lws
 from test_statefulset import done as set_done
 from test_statefulset import stateful_set
 from workload_objects import job, jobset, part
-from world import Json, World, condition, world
+from world import Json, World, condition, play
 
 GANG = "scheduling.phalanx.dev/gang"
-
-
-def play(scenario: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
-    async def run() -> None:
-        async with world(**options) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 async def by_hand(cluster: World, kind: str, group: str, name: str, *templates: Json) -> Json:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from workload_objects import EXIT, RUN, finished, gang, job
-from world import DyingClient, World, condition, world
+from world import DyingClient, World, condition, play, world
 
 from phalanx.base.errors import Invalid, NotFound
 from phalanx.controllers.workloads.job import controller as job_module
@@ -23,14 +23,6 @@ Scenario = Callable[[World], Coroutine[Any, Any, None]]
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are replaced at once; the delay itself has a test of its own."""
     monkeypatch.setattr(job_module, "FIRST_BACKOFF", 0.0)
-
-
-def play(scenario: Scenario, **options: Any) -> None:
-    async def run() -> None:
-        async with world(**options) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 async def done(cluster: World, name: str) -> Json:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from test_job import done, running_pods
 from workload_objects import gang, job
-from world import World, world
+from world import World, play
 
 Json = dict[str, Any]
 PARENT = "scheduling.k8s.io/group-template-name"
-
-
-def play(scenario: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
-    async def run() -> None:
-        async with world(**options) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 async def told(cluster: World, reason: str) -> str:

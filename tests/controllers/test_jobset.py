@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from workload_objects import EXIT, RUN, finished, jobset, part
-from world import World, condition, world
+from world import World, condition, play
 
 from phalanx.controllers.workloads.job import controller as job_module
 
@@ -20,14 +19,6 @@ P = "jobset.sigs.k8s.io/"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "FIRST_BACKOFF", 0.0)
-
-
-def play(scenario: Scenario, **options: Any) -> None:
-    async def run() -> None:
-        async with world(**options) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 async def done(cluster: World, name: str) -> Json:

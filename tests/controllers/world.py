@@ -6,13 +6,12 @@ Controllers may be killed and started again at any moment; waiting is by watchin
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from in_process import TIMEOUT, Inside
+from in_process import Inside
 from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import NotFound
@@ -82,46 +81,6 @@ class World(Inside):
         await self.run(service.run(), ready)
         await telling
 
-    def all(self, kind: str, namespace: str = "default", **labels: str) -> list[Json]:
-        """Every object of a kind, by name, without those of the API server itself."""
-        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        found = [json.loads(entry.value) for entry in self.store.list(key.storage_key)]
-        return sorted(
-            (
-                obj
-                for obj in found
-                if obj["metadata"].get("namespace", namespace) == namespace
-                and obj["metadata"]["name"] != "kubernetes"
-                and labels.items() <= (obj["metadata"].get("labels") or {}).items()
-            ),
-            key=lambda obj: obj["metadata"]["name"],
-        )
-
-    def names(self, kind: str, namespace: str = "default", **labels: str) -> list[str]:
-        return [obj["metadata"]["name"] for obj in self.all(kind, namespace, **labels)]
-
-    async def eventually(self, kind: str, when: Callable[[list[Json]], Any], namespace: str = "default") -> list[Json]:
-        """All objects of a kind as soon as `when` says yes to them."""
-        key = next(entry for entry in self.registry.all() if entry.kind == kind and not entry.stored_as)
-        watcher = self.store.watch(key.storage_key)
-        try:
-            while True:
-                found = self.all(kind, namespace)
-                if when(found):
-                    return found
-                try:
-                    await asyncio.wait_for(anext(watcher), TIMEOUT)
-                except TimeoutError:
-                    raise AssertionError(f"{kind} stay like this: {json.dumps(found, indent=1)}") from None
-        finally:
-            watcher.close()
-
-    async def apply(self, body: Json, namespace: str = "default") -> Json:
-        resource = self.resource(body["kind"])
-        answer = await self.client.create(resource, body, namespace if resource.namespaced else "")
-        created: Json = json.loads(answer)
-        return created
-
 
 @asynccontextmanager
 async def world(
@@ -148,6 +107,14 @@ async def world(
         yield cluster
     finally:
         await cluster.stop()
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def run() -> None:
+        async with world(**options) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(run())
 
 
 async def let_groups_go(cluster: World) -> None:

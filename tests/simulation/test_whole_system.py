@@ -46,11 +46,12 @@ def test_no_promise_is_broken(seed: int, steps: int) -> None:
 def test_a_seed_replays_exactly() -> None:
     command = [sys.executable, "-m", "phalanx.testing.simulation", "--seed", "900006", "--steps", "60000", "--story"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    runs = [subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240) for _ in range(2)]
-    first, second = (run.stdout.split("story ")[1].split(" ")[0] for run in runs)
-    assert runs[0].returncode == 0, runs[0].stdout + runs[0].stderr
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [run.communicate(timeout=240)[0] for run in both]
+    assert both[0].returncode == 0, told[0]
+    first, second = (text.split("story ")[1].split(" ")[0] for text in told)
     assert first == second
-    assert "fault " in runs[0].stdout
+    assert "fault " in told[0]
 
 
 # -- bugs put in on purpose, one for each promise
