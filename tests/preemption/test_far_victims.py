@@ -121,7 +121,7 @@ def test_pods_that_a_filter_does_not_mind_change_nothing_it_says(kind: str, seed
     members = [record for record in run.engine.pods.records.values() if record.row < 0]
     asked = 0
     for member in members:
-        rules = [each for _, each in cluster.evaluation(member).filters if not isinstance(each, RowFilter)]
+        rules: list[Any] = [each for _, each in cluster.evaluation(member).filters if not isinstance(each, RowFilter)]
         for rule in rules:
             before = rule.mask.copy()
             off = [pod for pods in columns.pods for pod in pods.values() if not rule.minds(pod)]
