@@ -43,6 +43,7 @@ test-clients: venv
 .PHONY: lives
 lives: venv
 	$(BIN)/python tests/lives/for_a_while.py --seed $(or $(SEED),1000) --processes $(or $(PROCESSES),2) \
+	  $(if $(STORY),--story "$(STORY)") $(if $(BRANCH),--branch $(BRANCH)) \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEQUENCES)$(SECONDS),,--sequences 200) $(if $(SEQUENCES),--sequences $(SEQUENCES))
 
 lint: venv

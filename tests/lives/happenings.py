@@ -49,7 +49,7 @@ class Happenings(Life):
     async def scale(self) -> Uids | None:
         assert self.variant.scale is not None
         (key,) = self.sizes
-        before, now = self.sizes[key], self.rng.randint(1, 5)
+        before, now = self.sizes[key], self.rng.choice([1, 2, 2, 3, 3, 4])
         self.sizes[key] = now
         await self.cluster.patch(self.kind, self.name, self.variant.scale(self, now))
         return set() if now >= before else None
@@ -158,6 +158,8 @@ class Happenings(Life):
 
     async def _make_again(self) -> None:
         self.suspended = self.ended = False
+        if not self._made_by_hand() and self.rng.random() < 0.5:  # with other sizes
+            self.sizes, self.cpu = self.variant.sizes(self.rng), self.rng.choice([1, 2, 3, 3])
         self.completions, self.succeeded = self.sizes.get("parallelism", 0), 0
         for _ in range(30):  # kubectl apply of a name that is still going is told so, and its user tries again
             try:
@@ -173,13 +175,16 @@ class Happenings(Life):
     async def leave(self) -> None:
         """The workload is gone; its user takes along what he made beside it."""
         await self.relieve()
-        for kind in MADE_BY_HAND:
-            for name in BY_HAND:
-                if self.cluster.served(kind) and self.cluster.get(kind, name) is not None:
-                    await self.cluster.delete(kind, name)
+        for kind, name in self._made_by_hand():
+            await self.cluster.delete(kind, name)
         await self.cluster.delete("PriorityClass", CLASS)
         await self.cluster.settle(QUIET)
         self.nothing_left(stays=False)
+
+    def _made_by_hand(self) -> list[tuple[str, str]]:
+        """What its user made beside it, for the sizes it had then."""
+        served = filter(self.cluster.served, MADE_BY_HAND)
+        return [(kind, name) for kind in served for name in BY_HAND if self.cluster.get(kind, name) is not None]
 
     async def group_deleted(self) -> Uids | None:
         groups = self.cluster.all("PodGroup") if self.grouped else []

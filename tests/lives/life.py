@@ -18,7 +18,7 @@ from phalanx.testing.simulated_cluster import SimulatedCluster
 
 Json = dict[str, Any]
 Uids = set[str]
-NODES, NODE_CPU = 3, 4  # often not enough
+NODES, NODE_CPU = 2, 4  # often not enough
 RUN_SECONDS = 300  # of the pods of a CronJob; others run until they are told to end
 QUIET = 90.0  # seconds without a write after which nothing more is to come; longer than the backoff of a few failures
 MADE_FOR_OTHERS = ("PodGroup", "CompositePodGroup", "Workload")
