@@ -15,8 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))  # as pytest has it: what several folders of tests use
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy comes: a process with one thread is copied
 
 from life import Broken

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,9 @@ def test_what_breaks_in_a_branch_is_found_and_made_short(monkeypatch: pytest.Mon
     broken = tell_all([Tree("Job", seed) for seed in range(8)]).broken
     assert any(" branch " in how for how in broken)
     assert all("pods and has" in how for how in broken), broken
+
+
+def test_a_story_is_told_from_the_command_line_as_make_lives_does() -> None:
+    command = [sys.executable, str(Path(__file__).parent / "for_a_while.py"), "--story", "Job beside its controller"]
+    told = subprocess.run([*command, "--seed", "1", "--branch", "0"], capture_output=True, text=True, check=False)
+    assert (told.stdout, told.returncode) == ("nothing broke\n", 0), told.stderr
