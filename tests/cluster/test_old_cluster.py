@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from beside import GANG, Beside, group_of, job, jobset, play, pods, running
 
+from phalanx.base.errors import NotFound
 from phalanx.cli import owners
+from phalanx.cli.conditions import from_conditions
 from phalanx.cli.output import Answer
 
 Json = dict[str, Any]
@@ -274,3 +276,24 @@ def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monk
         assert asked == [("PodGroup", group["metadata"]["name"])]
 
     play(scenario)
+
+
+def test_conditions_are_found_where_groups_are_custom_resources() -> None:
+    """`phalanx why` without a scheduler that answers: what the API server knows."""
+
+    async def scenario(cluster: Beside) -> None:
+        await cluster.apply(job("train", 3))
+        await cluster.eventually("Pod", running(3))
+        (group,) = await cluster.eventually("PodGroup", _scheduled)
+        name = group["metadata"]["name"]
+        answer = await from_conditions(cluster.client, "PodGroup", "default", name, "nobody answers")
+        assert answer.code == 0 and f"podgroup/{name} in default: scheduled" in answer.text
+        with pytest.raises(NotFound, match='"nobody" not found in default'):
+            await from_conditions(cluster.client, "PodGroup", "default", "nobody", "nobody answers")
+
+    play(scenario)
+
+
+def _scheduled(groups: list[Json]) -> bool:
+    conditions = (groups[0].get("status") or {}).get("conditions") or ()
+    return any(condition["status"] == "True" for condition in conditions)

@@ -54,3 +54,23 @@ def test_a_deployment_is_asked_for_in_its_rack():
     (group,) = question.pod_groups
     assert group.spec.scheduling_constraints.topology[0].key == "topology.phalanx.dev/rack"
     assert all(pod.spec.scheduling_group.pod_group_name == group.metadata.name for pod in question.pods)
+
+
+def test_beside_the_scheduler_of_a_real_cluster_grouped_pods_are_asked_about_as_ours():
+    """They are sent to us by the webhook when they are made: a manifest says nothing of a scheduler."""
+
+    def names(document, schedulers=("phalanx",)):
+        manifests = Manifests(Gates(), [], schedulers)
+        manifests.read([document], "default")
+        return {pod.spec.scheduler_name for pod in manifests.question.pods}, manifests.notes
+
+    gang = yaml.safe_load((EXAMPLES / "statefulset-gang.yaml").read_text())
+    found, notes = names(gang)
+    assert found == {"phalanx"} and any("grouped pods are asked about as pods of phalanx" in note for note in notes)
+    assert names(gang, ("default-scheduler",)) == ({"default-scheduler"}, [])
+    gang["metadata"]["annotations"]["scheduling.phalanx.dev/scheduler-name"] = "other"
+    assert names(gang)[0] == {"other"}
+    gang["spec"]["template"]["spec"]["schedulerName"] = "own"
+    assert names(gang)[0] == {"own"}
+    del gang["metadata"]["annotations"], gang["spec"]["template"]["spec"]["schedulerName"]
+    assert names(gang)[0] == {"default-scheduler"}

@@ -8,18 +8,21 @@ from typing import Any
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.cli.output import Answer
+from phalanx.kube.group_api import CUSTOM, NATIVE
+
+_GROUPS = (NATIVE, CUSTOM)  # those of a cluster that serves them itself, and custom resources
+
+
+def _served(kind: str, *versions: str) -> tuple[Resource, ...]:
+    plural = f"{kind.lower()}s"
+    return tuple(Resource(group, version, plural, kind) for group in _GROUPS for version in versions)
+
 
 RESOURCES = {
     "Pod": (Resource("", "v1", "pods", "Pod"),),
-    "PodGroup": (
-        Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
-        Resource("scheduling.k8s.io", "v1alpha3", "podgroups", "PodGroup"),
-    ),
-    "CompositePodGroup": (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),),
-    "Workload": (
-        Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"),
-        Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload"),
-    ),
+    "PodGroup": _served("PodGroup", "v1beta1", "v1alpha3"),
+    "CompositePodGroup": _served("CompositePodGroup", "v1alpha3"),
+    "Workload": _served("Workload", "v1beta1", "v1alpha1"),
 }
 _EVENTS = Resource("", "v1", "events", "Event")
 _SCHEDULED = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled")
@@ -36,7 +39,8 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
             found = json.loads(await client.get(resource, name, namespace))
             break
         except ApiProblem as failed:
-            last = failed
+            if last is None or failed.name:  # of the object, not of a kind that is not served so
+                last = failed
     if not found:
         assert last is not None
         if isinstance(last, NotFound):

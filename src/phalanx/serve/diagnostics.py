@@ -101,7 +101,7 @@ class Diagnostics:
             except msgspec.DecodeError as problem:
                 shape = '{"items": [...], "namespace": "...", "cluster": {...}}'
                 raise BadRequest(f"the body must be {shape}: {problem}") from None
-            manifests = Manifests(self._gates, classes)
+            manifests = Manifests(self._gates, classes, tuple(self._engine.profiles))
             manifests.read(asked.items, asked.namespace)
             manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
             outlook = whatif(self._engine, manifests.question, relax=query.get("relax", "true") != "false")

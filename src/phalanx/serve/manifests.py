@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import BadRequest
+from phalanx.controllers.beside.linking import DEFAULT_SCHEDULER, asks, scheduler_for
 from phalanx.controllers.grouping import Grouping, Link, Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
@@ -30,8 +31,10 @@ _READ = frozenset(resource.kind for resource in READ)  # of no account by themse
 
 
 class Manifests:
-    def __init__(self, gates: Gates, priority_classes: Iterable[Json]) -> None:
-        self._gates = gates
+    def __init__(self, gates: Gates, priority_classes: Iterable[Json], schedulers: Sequence[str] = ()) -> None:
+        """schedulers: names by which pods are for who is asked; grouped pods of another cluster's own one go to the
+        first of them, where our controllers send them."""
+        self._gates, self._schedulers = gates, schedulers
         self._registry = builtin.registry(gates)
         self._classes: dict[str, Json] = {}
         self._default: Json | None = None
@@ -145,14 +148,29 @@ class Manifests:
             if made_kind is not None:
                 self._take(made_kind, made)
         before = len(self.question.pods)
+        ours = self._taken_over(doc)
+        sent = False
         for name, template, link in kind.pods(doc, everything, found):
             if len(self.question.pods) >= MOST_PODS:
                 raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
-            self._pod(doc, template, name, link)
+            theirs = ours and link is not None and _scheduler_of(template) == DEFAULT_SCHEDULER
+            sent = sent or bool(theirs)
+            self._pod(doc, template, name, link, ours if theirs else "")
+        if sent:
+            note = (
+                f"grouped pods are asked about as pods of {ours}, where `phalanx controllers --mode cluster` sends them"
+            )
+            self.notes.append(f"{_title(doc)}: {note}")
         if len(self.question.pods) == before:
             self.notes.append(f"{_title(doc)}: has no pods; left out")
 
-    def _pod(self, doc: Json, template: Json, name: str, link: Link | None) -> None:
+    def _taken_over(self, doc: Json) -> str:
+        """The scheduler that grouped pods go to which name no other; "": they stay, or nobody asks for groups."""
+        if not self._schedulers or DEFAULT_SCHEDULER in self._schedulers or not asks(doc):
+            return ""
+        return scheduler_for(doc, self._schedulers[0])
+
+    def _pod(self, doc: Json, template: Json, name: str, link: Link | None, scheduler: str) -> None:
         meta = template.get("metadata") or {}
         body: Json = {
             "apiVersion": "v1",
@@ -167,8 +185,14 @@ class Manifests:
         }
         if link is not None:
             link.put_on(body["spec"])
+        if scheduler:
+            body["spec"]["schedulerName"] = scheduler
         _, made = self._complete(body, doc["metadata"]["namespace"])
         self.question.pods.append(msgspec.convert(made, objects.Pod))
+
+
+def _scheduler_of(template: Json) -> str:
+    return str((template.get("spec") or {}).get("schedulerName") or DEFAULT_SCHEDULER)
 
 
 def _flat(documents: Sequence[Json]) -> list[Json]:
