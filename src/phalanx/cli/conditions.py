@@ -39,7 +39,7 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
             found = json.loads(await client.get(resource, name, namespace))
             break
         except ApiProblem as failed:
-            if last is None or failed.name:  # of the object, not of a kind that is not served so
+            if last is None or name in failed.message:  # the object is not there, not its kind
                 last = failed
     if not found:
         assert last is not None
