@@ -17,10 +17,7 @@ from phalanx.model.groups.group import (
     PREEMPT_LOWER,
     Group,
     GroupSpec,
-    Templates,
-    read_templates,
     spec_of_object,
-    spec_of_template,
 )
 from phalanx.model.groups.keys import (
     COMPOSITE,
@@ -33,6 +30,7 @@ from phalanx.model.groups.keys import (
 )
 from phalanx.model.groups.roster import Roster
 from phalanx.model.groups.to_come import expected
+from phalanx.model.groups.workloads import Name, Workloads
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 
@@ -54,8 +52,7 @@ class GroupForest:
         self._topology = topology  # gate TopologyAwareWorkloadScheduling; off: keys are as if not written
         self._composites = composites  # gate CompositePodGroup; off: parents are as if not written
         self._groups: dict[GroupKey, Group] = {}
-        self._workloads: dict[tuple[str, str], tuple[Workload, Templates]] = {}
-        self._of_workload: dict[tuple[str, str], dict[GroupKey, None]] = {}  # groups that refer to a Workload
+        self._workloads = Workloads()
         self._expected: dict[GroupKey, int] = {}  # groups that say how many pods they will have
         self._begun: dict[GroupKey, None] = {}  # those of them of which some are placed, and not all
         self._roster = Roster(ours)
@@ -76,13 +73,10 @@ class GroupForest:
         return self.drop(GroupKey(COMPOSITE, namespace, name))
 
     def put_workload(self, workload: Workload) -> Heads:
-        name = (workload.metadata.namespace, workload.metadata.name)
-        self._workloads[name] = (workload, read_templates(workload))
-        return self._refresh_workload(name)
+        return self._refresh_workload(self._workloads.put(workload))
 
     def drop_workload(self, namespace: str, name: str) -> Heads:
-        self._workloads.pop((namespace, name), None)
-        return self._refresh_workload((namespace, name))
+        return self._refresh_workload(self._workloads.drop(namespace, name))
 
     def put_pod(self, pod: Pod) -> Heads:
         return self.put_member(pod_key(pod), group_of(pod), pod)
@@ -173,12 +167,11 @@ class GroupForest:
 
     def leaf_templates(self, namespace: str, name: str) -> list[str]:
         """Names of the templates of a Workload that pods are in groups of."""
-        found = self._workloads.get((namespace, name))
-        return list(found[1].leaves) if found is not None else []
+        return self._workloads.leaf_templates(namespace, name)
 
     def of_workload(self, namespace: str, name: str) -> list[GroupKey]:
         """Groups made from a Workload, its implicit ones included."""
-        return list(self._of_workload.get((namespace, name), ()))
+        return self._workloads.groups((namespace, name))
 
     def leaf_of(self, pod: PodKey) -> GroupKey | None:
         return self._leaf_of.get(pod)
@@ -188,8 +181,7 @@ class GroupForest:
         return self._leaf_of.get((namespace, name))  # type: ignore[call-overload,no-any-return]
 
     def workload(self, namespace: str, name: str) -> Workload | None:
-        found = self._workloads.get((namespace, name))
-        return found[0] if found is not None else None
+        return self._workloads.get(namespace, name)
 
     def resolve(self, key: GroupKey) -> Resolution:
         """Climbs to the root."""
@@ -332,7 +324,7 @@ class GroupForest:
         if key.kind == WORKLOAD and spec is not None and (old is None or old.uid != spec.uid):
             self._roster.recount(group)
             self._expect(group)
-        self._index_workload(key, old, spec)
+        self._workloads.follow(key, old, spec)
         if parent_before != parent_after:
             if parent_before is not None:
                 self._unlink(group, parent_before, was_ready, was_bad)
@@ -415,14 +407,8 @@ class GroupForest:
         below = list(self.tree(group.key)) if deep else [group, *group.children.values()]
         for member in below:
             was = (member.ready, member.bad)
-            member.problem = hierarchy.check(self._groups, member, self._templates(member))
+            member.problem = hierarchy.check(self._groups, member, self._workloads.templates_of(member))
             self._climb(member, *was)
-
-    def _templates(self, group: Group) -> Templates | None:
-        if group.spec is None or group.spec.workload is None or group.key.kind == WORKLOAD:
-            return None
-        found = self._workloads.get((group.key.namespace, group.spec.workload))
-        return found[1] if found is not None else None
 
     def _prune(self, group: Group) -> None:
         if group.empty:
@@ -444,53 +430,24 @@ class GroupForest:
 
     # ---- workloads -------------------------------------------------------------------------------------------
 
-    def _index_workload(self, key: GroupKey, old: GroupSpec | None, new: GroupSpec | None) -> None:
-        if key.kind == WORKLOAD:
-            return  # indexed by its pods
-        before = old.workload if old is not None else None
-        after = new.workload if new is not None else None
-        if before != after:
-            self._index(key, before, add=False)
-            self._index(key, after, add=True)
-
-    def _index(self, key: GroupKey, workload: str | None, *, add: bool) -> None:
-        if workload is None:
-            return
-        name = (key.namespace, workload)
-        if add:
-            self._of_workload.setdefault(name, {})[key] = None
-            return
-        entry = self._of_workload.get(name, {})
-        entry.pop(key, None)
-        if not entry:
-            self._of_workload.pop(name, None)
-
-    def _refresh_workload(self, name: tuple[str, str]) -> Heads:
+    def _refresh_workload(self, name: Name) -> Heads:
         heads: Heads = ()
-        for key in list(self._of_workload.get(name, ())):
+        for key in self._workloads.groups(name):
             group = self._groups[key]
             if key.kind == WORKLOAD:
-                heads = _union(heads, self._set(key, *self._implicit(key)))
+                heads = _union(heads, self._set(key, *self._workloads.implicit(key)))
             else:
                 self._recheck(group, deep=False)
                 heads = _union(heads, self._heads(group))
         return heads
-
-    def _implicit(self, key: GroupKey) -> tuple[GroupSpec | None, Workload | None]:
-        workload, name, _ = key.name.split("/")
-        found = self._workloads.get((key.namespace, workload))
-        template = found[1].leaves.get(name) if found is not None else None
-        if found is None or template is None:
-            return None, None
-        return spec_of_template(found[0], template), found[0]
 
     # ---- pods ------------------------------------------------------------------------------------------------
 
     def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Heads:
         group = self._groups.get(leaf) or self._node(leaf)
         if leaf.kind == WORKLOAD and not group.members:
-            self._index(leaf, leaf.name.split("/")[0], add=True)
-            self._set(leaf, *self._implicit(leaf))
+            self._workloads.enter(leaf, leaf.name.split("/")[0])
+            self._set(leaf, *self._workloads.implicit(leaf))
             group = self._node(leaf)
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
@@ -513,7 +470,7 @@ class GroupForest:
         self._climb(group, *was)
         heads = self._heads(group)
         if leaf.kind == WORKLOAD and not group.members:
-            self._index(leaf, leaf.name.split("/")[0], add=False)
+            self._workloads.leave(leaf, leaf.name.split("/")[0])
             self._set(leaf, None, None)
         self._prune(group)
         return heads
