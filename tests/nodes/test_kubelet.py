@@ -488,6 +488,27 @@ def test_an_image_that_nobody_can_pull_holds_a_pod_until_it_names_another() -> N
     asyncio.run(scenario())
 
 
+def test_a_node_tells_events_of_pods_that_ask_for_it_and_of_missing_images() -> None:
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            watcher = cluster.store.watch("events")
+            await bound(cluster, "silent")
+            await cluster.until("Pod", "silent", when=phase("Running"))
+            await bound(cluster, "loud", annotations={"simulation.phalanx.dev/events": "true"})
+            await bound(cluster, "stuck", annotations={"simulation.phalanx.dev/missing-image": "i"})
+            wanted = {("loud", reason, "kubelet") for reason in ("Pulled", "Created", "Started")}
+            wanted.add(("stuck", "Failed", "kubelet"))
+            told: set[tuple[str, str, str]] = set()
+            async for batch in watcher:
+                for event in (json.loads(change.entry.value) for change in batch):
+                    told.add((event["involvedObject"]["name"], event["reason"], event["source"]["component"]))
+                if told >= wanted:
+                    break
+            assert told == wanted
+
+    asyncio.run(scenario())
+
+
 def test_containers_are_not_ready_while_they_are_told_so() -> None:
     ready = "simulation.phalanx.dev/ready-seconds"
 

@@ -26,6 +26,7 @@ from phalanx.local.nodes.fit import Ledger, amounts, host_ports, pod_requests
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
 from phalanx.local.nodes.refusals import no_room, unsuitable
 from phalanx.local.nodes.stopping import stopping
+from phalanx.local.nodes.tell import Teller
 from phalanx.local.nodes.views import (
     FINISHED,
     READY_SECONDS,
@@ -107,6 +108,7 @@ class SimulatedKubelet:
         self.synced = asyncio.Event()
         self._client = client
         self._clock = clock
+        self._teller = Teller(client, clock)
         self._options = options or KubeletOptions()
         self._pods: dict[Place, Held] = {}
         self._runs: dict[Place, Run] = {}
@@ -327,12 +329,14 @@ class SimulatedKubelet:
                 status = pod_status.not_pulled(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now))
                 await self._write(place, pod, status)
                 run.waits = (pod.metadata.generation, missing)
+                await self._teller.not_pulled(pod, run.node.name, missing)
         elif not run.up:
             run.started = now
             held, begun = now < self._ready_at(pod, run), rfc3339(run.pod_started)
             status = pod_status.running(pod, run.node.view.ip, begun, rfc3339(now), run.restarts, held=held)
             await self._write(place, pod, status)
             run.up, run.held = True, held
+            await self._teller.started(pod, run.node.name)
         elif run.held != (held := now < self._ready_at(pod, run)) and run.back_at is None:
             status = pod_status.held_or_free(pod, rfc3339(run.started), rfc3339(now), run.restarts, held)
             await self._write(place, pod, status)

@@ -18,6 +18,7 @@ STOP_SECONDS = "simulation.phalanx.dev/stop-seconds"
 EXIT_CODE = "simulation.phalanx.dev/exit-code"
 READY_SECONDS = "simulation.phalanx.dev/ready-seconds"
 MISSING_IMAGE = "simulation.phalanx.dev/missing-image"
+EVENTS = "simulation.phalanx.dev/events"
 FAIL = "simulation.phalanx.dev/fail"
 NODE_NOT_READY = "NodeNotReady"  # reason
 FINISHED = ("Succeeded", "Failed")
