@@ -18,7 +18,7 @@ ZONES = ("Multi-AZ",)  # in the names of tests that want nodes in several
 TOLD = (  # of those whose pods end by themselves, are ready late, lack an image or write a log
     "[sig-apps] Job", "[sig-apps] CronJob", "TTLAfterFinished", "UnhealthyPodEvictionPolicy", "PersistentVolumes NFS",
     "should rollback without unnecessary restarts", "support proportional scaling", "set in pod conditions",
-    "report success for a pending container",
+    "report success for a pending container", "[sig-node] Events should be sent", "running a failing command",
 )  # fmt: skip
 
 
