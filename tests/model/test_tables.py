@@ -223,3 +223,22 @@ def test_the_registry_is_ready_quickly() -> None:
     )
     runs = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
     assert min(runs) < 1  # about 0.1 s of computing; the bound only catches an accident
+
+
+def test_tables_are_complete_for_several_threads_that_ask_first() -> None:
+    """Several clusters may start at once, each in its thread."""
+    script = """
+import sys, threading
+from phalanx.model import tables
+sys.setswitchinterval(1e-6)
+names = ["apps/v1.Deployment", "core/v1.Pod", "events/v1.Event", "batch/v1.Job", "core/v1.Event"]
+start, found = threading.Barrier(8), []
+def ask(turn):
+    start.wait()
+    found.extend(len(tables.record(name).fields) for name in names[turn % 5:] + names[:turn % 5])
+threads = [threading.Thread(target=ask, args=(turn,)) for turn in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(found) == 40 and len(set(found)) <= 5, found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -14,6 +14,7 @@ merge or merge=key, retain (strategic merge).
 from __future__ import annotations
 
 from importlib import resources
+from threading import RLock
 from typing import cast, get_args
 
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, ScalarName, Type, Wire
@@ -22,7 +23,9 @@ _SCALARS: dict[str, Type] = {name: Scalar(name) for name in get_args(ScalarName)
 # Unions of the CRD schema language: any JSON to everybody but the protobuf decoder.
 _WIRES: dict[str, Wire] = {"schemaorbool": "orbool", "schemaorarray": "orarray", "schemaorstrings": "orstrings"}
 _records: dict[str, Object] = {}
-_loaded: set[str] = set()
+_loaded: set[str] = set()  # or being loaded: tables may refer to each other in circles
+_complete: set[str] = set()  # and so is all that they refer to
+_loading = RLock()  # clusters may start in several threads of a process
 
 _API_VERSION = Field(
     "apiVersion",
@@ -36,15 +39,15 @@ _KIND = Field("kind", _SCALARS["string"], doc="The kind of object this is, in Ca
 def record(name: str) -> Object:
     """A record by its full name, "core/v1.PodSpec"; KeyError when no table declares it."""
     group_version = name.rpartition(".")[0]
-    if group_version not in _loaded:
-        _load(group_version)
+    if group_version not in _complete:
+        _ensure(group_version)
     return _records[name]
 
 
 def records(group_version: str) -> list[Object]:
     """Every record that the table of "core/v1" declares."""
-    if group_version not in _loaded:
-        _load(group_version)
+    if group_version not in _complete:
+        _ensure(group_version)
     prefix = group_version + "."
     return [found for name, found in _records.items() if name.startswith(prefix)]
 
@@ -55,8 +58,17 @@ def tables() -> list[str]:
     return sorted(name.removesuffix(".table").replace("_", "/") for name in names)
 
 
+def _ensure(group_version: str) -> None:
+    with _loading:
+        outermost = _loaded == _complete
+        if group_version not in _loaded:
+            _load(group_version)
+        if outermost:
+            _complete.update(_loaded)
+
+
 def _load(group_version: str) -> None:
-    _loaded.add(group_version)  # first: tables may refer to each other in circles
+    _loaded.add(group_version)
     text = resources.files(__package__).joinpath(group_version.replace("/", "_") + ".table").read_text("utf-8")
     lines = [line for line in text.split("\n") if line and line[0] != "#"]
     prefix = group_version + "."
