@@ -26,6 +26,13 @@ MADE_BY_HAND = ("PodGroup", "Workload", "ClusterTrainingRuntime")
 LEFT_BEHIND = (*MADE_FOR_OTHERS, "Pod", "Job", "JobSet", "ReplicaSet", "StatefulSet", "ControllerRevision", "Service")
 BY_HAND = frozenset({"by-hand"})
 DOES_NOT_FIT = frozenset({"WorkloadDoesNotFit", "FailedWorkloadCompilation"})  # the second is what Kubernetes calls it
+NO_PODS = DOES_NOT_FIT | {  # why there are fewer than wanted (docs/workloads.md)
+    "InvalidSchedulingConfiguration",
+    "TooManyGroups",
+    "NameConflict",
+    "GroupCreationFailed",
+    "FailedCreate",
+}
 GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
 ADOPTED = "scheduling.phalanx.dev/adopted"
 
@@ -235,18 +242,29 @@ class Life:
                 if name in BY_HAND:  # deleted, and gone with its last pod, or adopted and gone with its owner
                     return  # whoever made it has to do so again
                 raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which nobody makes")
-            if any("deletionTimestamp" in group["metadata"] for group in groups.values()):
-                return  # deleted by hand: who is made next waits until the others are gone
+            going = {name for name, group in groups.items() if "deletionTimestamp" in group["metadata"]}
+            if going:  # deleted by hand: who is made next waits until the others are gone
+                self.waits_for(going)
+                return
         if self.variant.own_group and any(not self.group_of(pod) for pod in self.live()):
-            return  # made while the API had no groups: the gang waits for one more than there are
-        if self.kind in ("JobSet", "TrainJob") and any(
-            pod["status"].get("phase") == "Succeeded" and not self.group_of(pod) for pod in self.pods()
-        ):
-            return  # succeeded outside of the gang, which does not know it (docs/gaps.md)
+            return  # made while the API had no groups: a gang only its author may change waits for as many as before
         running, wanted = len(self.running()), self.wanted()
         if running >= wanted or wanted > self.room() or self.refused():
             return
         raise Broken(f"{self.kind} wants {wanted} pods, there is room, and {running} run")
+
+    def waits_for(self, going: set[str]) -> None:
+        """Groups that are being deleted have somebody in them, and nobody else waits because of them."""
+        empty = going - {self.group_of(pod) for pod in self.pods()}
+        if empty:
+            raise Broken(f"PodGroup {', '.join(sorted(empty))} is deleted, nobody is in it, and it stays")
+        waiting = [
+            pod["metadata"]["name"]
+            for pod in self.live()
+            if not pod["spec"].get("nodeName") and self.group_of(pod) not in going
+        ]
+        if waiting and len(self.running()) < self.wanted() <= self.room() and not self.refused():
+            raise Broken(f"{', '.join(waiting)} waits, there is room, and only {', '.join(sorted(going))} is going")
 
     def room(self) -> int:
         """For how many of its pods, beside those of others."""
@@ -278,7 +296,7 @@ class Life:
         said = [f"{c['type']} {c.get('message', '')}" for c in conditions if c["status"] != "True" and c.get("message")]
         for event in self.events():
             about = event.get("regarding") or event.get("involvedObject") or {}
-            if event["type"] == "Warning" and str(about.get("name", "")).startswith(self.name):
+            if event["reason"] in NO_PODS and str(about.get("name", "")).startswith(self.name):
                 said.append(event.get("note") or event.get("message") or "")
         return said
 
