@@ -267,7 +267,8 @@ def crowded(nodes: int, preemptors: int, gang: bool) -> Callable[[], Figures]:
 
 
 def in_the_way(nodes: int, size: int, rule: str) -> Callable[[], Figures]:
-    """A gang that finds on every node a port taken, or somebody whom its members, or who them, keep away from."""
+    """A gang that finds on every node a port taken, or somebody whom its members keep away from; or in every zone,
+    many who may go, or some who stay."""
 
     def run() -> Figures:
         bench, rng = Bench(), random.Random(17)
@@ -281,6 +282,8 @@ def in_the_way(nodes: int, size: int, rule: str) -> Callable[[], Figures]:
                     low.port(80).label("app", "old")
                 if j == 3 and rule == "zone" and i < nodes // 3:
                     low.label("app", "rival")
+                if j == 3 and rule == "stays" and i < 9:
+                    low.label("app", "rival").priority(1000)
                 bench.see(low)
         bench.settle()
         bench.see(pod_group("hard").gang(size).priority(100))
@@ -318,6 +321,8 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "in the way, a port, gang of 20, 1,000 nodes of 10 pods": in_the_way(1000, 20, "port"),
     "in the way, somebody on the host, likewise": in_the_way(1000, 20, "host"),
     "in the way, somebody in the zone, gang of 20, 200 nodes": in_the_way(200, 20, "zone"),
+    "in the way, hundreds in the zone, gang of 20, 1,000 nodes": in_the_way(1000, 20, "zone"),
+    "in the way, somebody in the zone who stays, likewise": in_the_way(1000, 20, "stays"),
     "in the way, nobody, but tied: spread over zones, likewise": in_the_way(1000, 20, "spread"),
 }
 

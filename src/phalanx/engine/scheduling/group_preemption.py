@@ -185,9 +185,9 @@ class GroupPreemption:
         for _ in range(AFRESH):
             stage = stager.stage(tree, origin, self.order, self._budget(stager))
             answer = plan(stage.problem)
-            placement = answer.placement if isinstance(answer, Plan) else None
+            placement = answer.placement if isinstance(answer, Plan) and not stage.exact else None
             if placement is None or not stager.overtaken(seats_of(stage.built, placement, origin=stage.origin)):
-                break
+                break  # where counting is the last word other seats are found in the end (`stands`)
         if not stage.exact:
             return self._tied(stager, stage, answer)
         if not isinstance(answer, Plan):
