@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.state.records import PodState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
@@ -332,3 +334,37 @@ def test_a_member_whose_prebind_fails_comes_back_and_the_gang_completes():
     plugin.broken = False
     run.step(1.5)
     assert len(run.placed) == 3 and run.said("g")[0] == "True"
+
+
+def test_a_gang_that_a_plugin_turns_down_was_never_on_a_node_and_keeps_its_promise() -> None:
+    """Room was made for it; Permit says no once. Nobody takes the nodes meanwhile, and nobody was assumed on them."""
+
+    class Once:
+        name = "Once"
+        asked = 0
+
+        def __init__(self, args: Any, handle: Any) -> None: ...
+
+        def permit(self, record: Any, row: int) -> Status | None:
+            Once.asked += 1
+            assert record.row == row, "counted there while plugins are asked"
+            return Status(Code.UNSCHEDULABLE, ("not yet",)) if Once.asked == 2 else None
+
+    config = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins: {permit: {enabled: [{name: Once}]}}
+"""
+    run = Cluster(config=config, plugins={"Once": Once}).see(node("a").cpu("1"), node("b").cpu("1"))
+    run.see(*(pod(f"low-{name}").cpu("1").node(name) for name in "ab"))
+    run.see(pod_group("g").gang(2).priority(9), *(pod(f"g-{i}").cpu("1").group("g").priority(9) for i in range(2)))
+    run.step()
+    assert Once.asked == 2 and sorted(run.evicted) == ["low-a", "low-b"] and not run.bound
+    records = [run.engine.pods.records[f"default/g-{i}"] for i in range(2)]
+    assert all(record.row < 0 and record.state is PodState.PENDING for record in records)
+    run.see(pod("late").cpu("1")).step()
+    assert not run.bound, "the nodes are promised"
+    run.step(20)
+    assert sorted(run.bound) == ["g-0", "g-1"]
