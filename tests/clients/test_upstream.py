@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -37,6 +38,7 @@ def test_every_test_is_in_one_list_and_what_cannot_pass_has_a_reason() -> None:
 def test_those_that_passed_before_pass(start_cluster: Callable[..., LocalCluster]) -> None:
     """UPSTREAM_TESTS=words chooses those whose names have these words."""
     binary = program("e2e.test")
+    faulthandler.cancel_dump_traceback_later()  # a quarter of an hour is usual here
     names = [name for name in passing() if os.environ.get("UPSTREAM_TESTS", "") in name]
     told, zones = among(names, TOLD), among(names, ZONES)
     plain = [name for name in names if name not in told and name not in zones]
