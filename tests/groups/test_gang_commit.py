@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
@@ -16,6 +17,9 @@ from phalanx.engine.state.records import PodState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
+from phalanx.testing.cluster import ENDED
+
+STARTED = parse_rfc3339(ENDED)  # when a pod has started that `Cluster.update` lets start
 
 
 def gang(size: int, name: str = "g"):
@@ -75,14 +79,36 @@ def test_a_gang_that_cannot_be_completed_any_more_is_released_and_tried_again_wh
     assert run.said("g") == ("True", "Scheduled", "")
 
 
-def test_members_that_started_are_never_released():
-    run = Cluster().see(*three_nodes(), *gang(3))
+def half_bound(created: float) -> Cluster:
+    """Two of three are bound, one of these has started; the third, made at that time, has lost its node to another."""
+    run = Cluster().see(*three_nodes(), *gang(3)[:1])
+    run.see(*(pod(f"g-{i}").group("g").cpu("1").created(created if i == 1 else STARTED - 60) for i in range(3)))
     run.refuse = {"g-1": PERMANENT}
     run.step()
     run.update("g-0", phase="Running", started=True)
     run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.placed.values())).pop()))
+    run.refuse = {}
+    return run
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_members_that_started_without_the_others_are_released_with_their_gang(restart: bool) -> None:
+    """Seed 1794816864: a scheduler died between two binds, and when the next one came the bound ones ran: half a gang
+    stayed for good."""
+    run = half_bound(STARTED - 60)
+    if restart:
+        run.restart()
     run.step(60)
-    assert run.evicted == []
+    assert sorted(run.evicted) == ["g-0", "g-2"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_members_that_run_are_not_released_while_their_gang_waits_for_somebody_who_came_later(restart: bool) -> None:
+    run = half_bound(STARTED + 60)
+    if restart:
+        run.restart()
+    run.step(60)
+    assert run.evicted == [], "it may have been whole: the third is made in the place of one that is gone"
 
 
 def test_a_gang_that_was_complete_once_is_repaired_not_released():

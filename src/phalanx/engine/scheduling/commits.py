@@ -1,15 +1,16 @@
 """Gangs between the decision and the last confirmed bind, and what happens when a bind fails for good.
 
 A group is called scheduled when the binds that make its minimum are confirmed, all the way up to its root. A gang that
-can no longer be completed is released: members we bound that have not started are evicted, so that nothing half-placed
-stays behind. The mark on our binds (an annotation written with the Binding) lets a new scheduler process tell such
-members from pods that somebody else placed.
+can no longer be completed is released: members we bound are evicted, also those that have started without the others,
+so that nothing half-placed stays behind. The mark on our binds (an annotation written with the Binding) lets a new
+scheduler process tell such members from pods that somebody else placed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -85,37 +86,40 @@ class Commits:
 
     def release(self, group: Group, root_key: str) -> bool:
         """Give back what a commit that cannot be completed left on nodes; True if members were asked to go."""
-        found = False
-        for part in self._broken(group):
-            for leaf in self._forest.leaves(part.key):
-                for member in self._releasable(leaf):
-                    found = True
-                    self._evict(part, leaf, member, root_key)
-        return found
+        found = list(self._half_bound(group))
+        for part, leaf, member in found:
+            self._evict(part, leaf, member, root_key)
+        return bool(found)
 
     def incomplete(self, group: Group) -> bool:
         """Whether `release` would find members to give back."""
-        leaves = (leaf for part in self._broken(group) for leaf in self._forest.leaves(part.key))
-        return any(self._releasable(leaf) for leaf in leaves)
+        return any(True for _ in self._half_bound(group))
+
+    def _half_bound(self, group: Group) -> Iterator[tuple[Group, Group, Member]]:
+        for part in self._broken(group):
+            started = self._never_whole(part)
+            for leaf in self._forest.leaves(part.key):
+                for member in self._releasable(leaf, started):
+                    yield part, leaf, member
 
     def released(self, uid: str) -> None:
         """Gone, or the eviction was refused: it may be asked again."""
         self._released.discard(uid)
 
     def _broken(self, group: Group) -> Iterator[Group]:
-        """The highest groups below their minimum of which everything placed is ours and has not started: commits that
-        did not end well. A gang that lost a member later was scheduled before, or has members that run: it is
-        repaired, never released."""
+        """The highest groups below their minimum of which everything placed is ours: commits that did not end well. A
+        gang that lost a member later was scheduled before, or has members that run and waits for somebody who came
+        after them: it is repaired, never released."""
         if group.spec is None:
             return
         if not group.satisfied and not self._conditions.is_true(group.key):
-            placed = 0
+            placed, started = 0, self._never_whole(group)
             for leaf in self._forest.leaves(group.key):
                 counts = leaf.counts
                 if leaf.binding or counts[MemberState.CONFIRMED] or leaf.completed:
                     break
                 running = counts[MemberState.RUNNING]
-                if running and (self._scheduled_before(leaf) or len(self._releasable(leaf)) < running):
+                if running and (self._scheduled_before(leaf) or len(self._releasable(leaf, started)) < running):
                     break
                 placed += running
             else:
@@ -125,10 +129,30 @@ class Commits:
         for child in group.sorted_children():
             yield from self._broken(child)
 
-    def _releasable(self, leaf: Group) -> list[Member]:
-        """Members of a broken gang that may be taken back: bound by us for this very group object, not started, not
-        leaving already. What ran under an earlier object of the same name is not touched by its successor, and what
-        another scheduler is placing just now is that scheduler's to complete."""
+    def _never_whole(self, group: Group) -> bool:
+        """Nobody is gone: whoever waits was there already when the first member started, and all of them together are
+        enough. Only a part was ever bound, by a process that did not live to bind the rest."""
+        members = [member for leaf in self._forest.leaves(group.key) for member in leaf.members.values()]
+        starts = [start for member in members if (start := member.pod.status.start_time) is not None]
+        if not starts:
+            return True
+        first = min(parse_rfc3339(start) for start in starts)
+        return self._enough_since(group, first)
+
+    def _enough_since(self, group: Group, when: float) -> bool:
+        if group.spec is None:
+            return False
+        if group.composite:
+            return sum(self._enough_since(child, when) for child in group.children.values()) >= group.spec.minimum
+        waiting = [member.pod for member in group.members.values() if member.state is MemberState.PENDING]
+        made = [pod.metadata.creation_timestamp for pod in waiting]
+        since = all(each is not None and parse_rfc3339(each) <= when for each in made)
+        return since and group.placed + len(waiting) >= group.spec.minimum
+
+    def _releasable(self, leaf: Group, started: bool) -> list[Member]:
+        """Members of a broken gang that may be taken back: bound by us for this very group object, not leaving
+        already, and not `started`, unless these may go, too. What ran under an earlier object of the same name is not
+        touched by its successor, and what another scheduler is placing just now is that scheduler's to complete."""
         if leaf.spec is None:
             return []
         uid, ours = leaf.spec.uid, self._cluster.profiles
@@ -136,8 +160,7 @@ class Commits:
             member
             for member in leaf.members.values()
             if member.state is MemberState.RUNNING
-            and member.pod.status.phase in ("", "Pending")
-            and member.pod.status.start_time is None
+            and (started or (member.pod.status.phase in ("", "Pending") and member.pod.status.start_time is None))
             and member.pod.metadata.annotations.get(BOUND_IN_GROUP) == uid
             and member.pod.spec.scheduler_name in ours
         ]
