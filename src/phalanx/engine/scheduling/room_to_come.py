@@ -195,11 +195,11 @@ class RoomToCome:
 
     def _doubt(self, key: GroupKey) -> None:
         group = self._members.forest.group(key)
-        if key not in self.kept or group is None or group.placed:
-            del self._by_promise[key]
-        elif not self._begun(group):
+        if key in self.kept and group is not None and not group.placed:
+            if self._begun(group):
+                return
             self._release(key)
-            del self._by_promise[key]
+        del self._by_promise[key]
 
     # ---- letting go
 
