@@ -297,7 +297,7 @@ REFUSED = {
             part("x", 1, 1),
             annotations={"scheduling.phalanx.dev/gang": "true", "scheduling.phalanx.dev/min-count": "-1"},
         ),
-        "not a number",
+        "not a whole number",
     ),
 }
 

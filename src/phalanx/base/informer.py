@@ -325,7 +325,7 @@ class Informer(Generic[T]):
                 self._gone(namespace, name)
         try:
             typed = self._decode(body)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, RecursionError) as error:
             log.error("%s %s/%s cannot be read and is left out: %s", self.resource.kind, namespace, name, error)
             return
         self._known.setdefault(namespace, {})[name] = state

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from phalanx.model.annotation_values import BadValue, json_value
+
 Json = dict[str, Any]
 
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
@@ -125,7 +127,7 @@ def _older(metric: Json, which: str) -> Json:
 def _newer(metric: Json, which: str) -> Json:
     """The way back."""
     kind = _kind(metric)
-    words, found = _WORDS.get(kind), dict(metric.get(kind) or {})
+    words, found = _WORDS.get(kind), _mapping(metric.get(kind))
     if words is None:
         return metric
     about, name, selector, value, average = words
@@ -160,9 +162,13 @@ def _amount(word: str, which: str) -> str:
 
 def _read(text: Any) -> Any:
     try:
-        return json.loads(text) if isinstance(text, str) else None
-    except ValueError:
+        return json_value(text) if isinstance(text, str) else None
+    except BadValue:
         return None
+
+
+def _mapping(value: Any) -> Json:
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def _listed(value: Any) -> list[Json]:

@@ -27,7 +27,6 @@ PARENT_COMPOSITE = f"{GROUP}/parent-compositepodgroup"
 ADOPTED = "scheduling.phalanx.dev/adopted"  # on a Workload its author made, which goes with its owner
 
 MAX_TEMPLATES = 8  # per list of a Workload
-MAX_INT32 = 2**31 - 1
 
 
 class Refused(Exception):

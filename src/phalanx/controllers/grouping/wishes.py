@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.controllers.grouping.core import MAX_INT32, Json, Refused
+from phalanx.controllers.grouping.core import Json, Refused
+from phalanx.model.annotation_values import MAX_INT32, BadValue, shortened, whole_number
 
 DOMAIN = "scheduling.phalanx.dev"
 GANG = f"{DOMAIN}/gang"
@@ -48,16 +49,17 @@ def wishes(annotations: Json | None, prefix: str = "") -> Wishes:
     def choice(wish: str, *allowed: str) -> str:
         text = value(wish)
         if text and text not in allowed:
-            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {text!r} is not one of {', '.join(allowed)}")
+            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {shortened(text)!r} is not one of {', '.join(allowed)}")
         return text
 
     def count(wish: str) -> int | None:
         text = value(wish)
         if not text:
             return None
-        if not text.isdecimal() or not 1 <= int(text) <= MAX_INT32:
-            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {text!r} is not a number of 1 or more")
-        return int(text)
+        try:
+            return whole_number(text, 1, MAX_INT32)
+        except BadValue as problem:
+            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {problem}") from None
 
     asked = choice("gang", "true", "false")
     return Wishes(

@@ -9,7 +9,10 @@ from typing import Any
 from phalanx.base.client import Resource
 from phalanx.base.clock import parse_rfc3339
 from phalanx.controllers.runtime.ownership import controller_reference
+from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 from phalanx.model.groups.keys import AFTER_GROUP
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 Json = dict[str, Any]
 # May change a pod before it is created, or raise to have it tried again later: (pod, the set that makes it).
@@ -99,8 +102,8 @@ def removal_rank(pod: Json, crowd: int = 0) -> tuple[Any, ...]:
     meta = pod["metadata"]
     cost = 0
     try:
-        cost = int((meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost", "0"))
-    except ValueError:
+        cost = whole_number((meta.get("annotations") or {}).get(DELETION_COST, "0"), -MAX_INT32, MAX_INT32)
+    except BadValue:
         cost = 0  # upstream ignores a cost that is no number
     restarts = max((int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ()), default=0)
     ready_since = (condition(pod, "Ready") or {}).get("lastTransitionTime") or ""

@@ -7,37 +7,24 @@ started still lack. Sums are compared, not placements: fragments of nodes may st
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from functools import lru_cache
 
 import numpy as np
 
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.words import UNSCHEDULABLE
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.requests import amount, pod_request
-from phalanx.model.groups import MIN_RESOURCES, Group
+from phalanx.engine.state.requests import asked, pod_request
+from phalanx.model.groups import Group
 from phalanx.model.groups.group import PLACED
+from phalanx.model.groups.to_come import min_resources
 
 Amounts = dict[str, float]  # by resource: milli cpu, else whole units
 
 
 def wanted(group: Group) -> Amounts:
-    """What the whole group will need; nothing where nobody said, or said something that makes no sense."""
-    if group.source is None:
-        return {}
-    text = group.source.metadata.annotations.get(MIN_RESOURCES)
-    return dict(_parsed(text)) if text else {}
-
-
-@lru_cache(maxsize=1024)  # replicas repeat each other's words
-def _parsed(text: str) -> tuple[tuple[str, float], ...]:
-    try:
-        found = json.loads(text)
-        return tuple((str(name), amount(str(name), quantity)) for name, quantity in found.items())
-    except (ValueError, TypeError, AttributeError, ArithmeticError):
-        return ()
+    """What the whole group will need; nothing without a usable annotation."""
+    return {name: asked(name, quantity) for name, quantity in min_resources(group.source)}
 
 
 def outstanding(group: Group) -> Amounts:

@@ -78,6 +78,20 @@ class GroupConditions:
             " CompositePodGroup is off",
         )
 
+    def annotation_ignored(self, key: GroupKey, uid: str, problem: str) -> None:
+        """Report a value that cannot be used; the group is scheduled without it."""
+        self._emit(
+            d.RecordEvent,
+            namespace=key.namespace,
+            name=key.name,
+            uid=uid,
+            kind=key.kind,
+            type="Warning",
+            reason="AnnotationIgnored",
+            action="Scheduling",
+            message=problem[: d.MAX_EVENT_MESSAGE],
+        )
+
     def forget(self, key: GroupKey) -> None:
         self.targets.pop(key, None)
         self._said.pop(key, None)

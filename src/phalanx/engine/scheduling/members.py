@@ -40,6 +40,7 @@ from phalanx.model.groups import (
     successor,
 )
 from phalanx.model.groups.group import OURS
+from phalanx.model.groups.to_come import unusable
 from phalanx.model.objects import Pod
 
 PENDING, ASSUMED, RUNNING = MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING
@@ -260,6 +261,8 @@ class Members:
                 self.conditions.parent_ignored(key, new.metadata.uid, parent)
             if _same(old, new):
                 return ()  # its status was written, probably by us
+            for problem in unusable(new):
+                self.conditions.annotation_ignored(key, new.metadata.uid, problem)
         if _another(old, new):
             self._sort_out(key)
         below |= {leaf.key: None for leaf in forest.leaves(key)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.local.nodes.views import EXIT_CODE, KubeletContainer, KubeletPod
+from phalanx.model.annotation_values import BadValue, number
 
 LAST_CODE = 255
 
@@ -16,10 +17,9 @@ def exit_code(pod: KubeletPod, restarts: int) -> int:
 def _code(text: str) -> int:
     """A typo ends a pod like any other: with 0."""
     try:
-        value = int(float(text))
-    except (ValueError, OverflowError):
+        return int(number(text, 0, LAST_CODE))
+    except BadValue:
         return 0
-    return value if 0 <= value <= LAST_CODE else 0
 
 
 def starts_again(pod: KubeletPod, code: int) -> bool:

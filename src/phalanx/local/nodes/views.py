@@ -9,6 +9,7 @@ import sys
 
 import msgspec
 
+from phalanx.model import annotation_values
 from phalanx.model.alike import Alike
 from phalanx.model.objects.meta import Struct
 from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
@@ -252,10 +253,12 @@ def new_offers(before: NodeStatus, after: NodeStatus) -> dict[str, str | None]:
     return found | {name: None for name in before.capacity if name not in after.capacity and name in after.allocatable}
 
 
+MOST_SECONDS = 315_359_999  # 10 years
+
+
 def number(annotations: dict[str, str], key: str) -> float | None:
     """A number a user wrote; None when absent or not a number from 0 to 10 years, so that a typo stops nothing."""
     try:
-        value = float(annotations[key])
-    except (KeyError, ValueError):
+        return annotation_values.number(annotations[key], 0, MOST_SECONDS)
+    except (KeyError, annotation_values.BadValue):
         return None
-    return value if 0 <= value < 315_360_000 else None

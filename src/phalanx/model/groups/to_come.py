@@ -1,44 +1,83 @@
-"""What a group's object says of pods that nobody has made yet (LeaderWorkerSet with LeaderReady, KEP-407)."""
+"""Pods that a group's object announces and that do not exist yet (LeaderWorkerSet with LeaderReady, KEP-407)."""
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 
 import msgspec
 
+from phalanx.model.annotation_values import BadValue, json_object, whole_number
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
+from phalanx.model.quantity import BadQuantity, parse
 
 TO_COME = "scheduling.phalanx.dev/pods-to-come"
 MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
 MOST = 10_000  # pods of one group
+MOST_RESOURCES = 32  # names in `min-resources`
 
 Source = PodGroup | CompositePodGroup | Workload | None
+Amount = str | int | float
 
 
-@lru_cache(maxsize=1024)  # replicas repeat each other's words
-def _parsed(text: str) -> tuple[int, Pod] | None:
-    """Nothing where the words make no sense: the group is then placed as it is."""
+@lru_cache(maxsize=1024)  # replicas repeat each other's text
+def _announced(text: str) -> tuple[int, Pod] | BadValue:
     try:
-        found = json.loads(text)
-        size, template = int(found["size"]), msgspec.convert(found["template"], Pod)
-    except (ValueError, TypeError, KeyError, msgspec.ValidationError):
-        return None
-    return (size, template) if 0 < size <= MOST else None
+        found = json_object(text)
+        size = whole_number(found.get("size"), 1, MOST)
+        return size, msgspec.convert(found.get("template"), Pod)
+    except BadValue as problem:
+        return problem
+    except (msgspec.ValidationError, RecursionError) as problem:
+        return BadValue(f"its template is not a pod template: {problem}")
+
+
+@lru_cache(maxsize=1024)  # replicas repeat each other's text
+def _resources(text: str) -> tuple[tuple[str, Amount], ...] | BadValue:
+    try:
+        found = json_object(text)
+        if len(found) > MOST_RESOURCES:
+            raise BadValue(f"it names {len(found)} resources; at most {MOST_RESOURCES} are read")
+        for name, quantity in found.items():
+            if parse(quantity).nanos < 0:
+                raise BadValue(f"{name}: the quantity is negative")
+        return tuple(found.items())
+    except BadValue as problem:
+        return problem
+    except BadQuantity as problem:
+        return BadValue(str(problem))
 
 
 def announced(source: Source) -> tuple[int, Pod] | None:
-    """How many pods the group will have, and what those look like that come later."""
+    """How many pods the group will have, and what those look like that come later. None: no usable announcement."""
     text = source.metadata.annotations.get(TO_COME) if source is not None else None
-    return _parsed(text) if text else None
+    found = _announced(text) if text else None
+    return None if isinstance(found, BadValue) else found
+
+
+def min_resources(source: Source) -> tuple[tuple[str, Amount], ...]:
+    """Resource names and quantities that the whole group needs; empty without a usable annotation."""
+    text = source.metadata.annotations.get(MIN_RESOURCES) if source is not None else None
+    found = _resources(text) if text else ()
+    return () if isinstance(found, BadValue) else found
+
+
+def unusable(source: Source) -> list[str]:
+    """One sentence for each annotation of the group that is ignored because its value cannot be used."""
+    found = []
+    for key, read in ((TO_COME, _announced), (MIN_RESOURCES, _resources)):
+        text = source.metadata.annotations.get(key) if source is not None else None
+        problem = read(text) if text else None
+        if isinstance(problem, BadValue):
+            found.append(f"annotation {key} is ignored: {problem}")
+    return found
 
 
 def expected(source: Source) -> int:
-    """How many pods the group will have; 0: nobody said that more come than there are."""
+    """How many pods the group will have; 0: its object announces no more than there are."""
     if source is None or not source.metadata.annotations:
         return 0
     said = announced(source)
     if said is not None:
         return said[0]
-    return MOST if MIN_RESOURCES in source.metadata.annotations else 0
+    return MOST if min_resources(source) else 0

@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 from phalanx.model import names
+from phalanx.model.annotation_values import BadValue, json_object
 from phalanx.model.fieldpath import all_invalid, duplicate, immutable, invalid, required, too_many
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.contract import Viewed
@@ -85,12 +86,15 @@ def from_storage(obj: Json) -> Json:
     return view
 
 
+MAX_HIDDEN = 256 << 10  # characters: all that the annotations of an object may have
+
+
 def _read_hidden(text: Any) -> Json | None:
-    try:
-        hidden = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
+    if not isinstance(text, str):
         return None
-    if not isinstance(hidden, dict):
+    try:
+        hidden = json_object(text, MAX_HIDDEN)
+    except BadValue:
         return None
     extras, composites = hidden.get("extras", {}), hidden.get(_COMPOSITES)
     if not isinstance(extras, dict) or not all(isinstance(fields, dict) for fields in extras.values()):

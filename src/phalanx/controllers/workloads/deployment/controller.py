@@ -17,6 +17,7 @@ from phalanx.controllers.runtime.ownership import controlled_by, controller_of, 
 from phalanx.controllers.runtime.rollout import Share, allowance, grown, shared_out, shrunk
 from phalanx.controllers.runtime.status import write_status
 from phalanx.controllers.workloads.deployment.status import Progress, status_of
+from phalanx.model.annotation_values import MAX_INT64, BadValue, whole_number
 from phalanx.model.selectors import from_selector
 
 HASH_LABEL = "pod-template-hash"
@@ -287,8 +288,8 @@ def _available(replica_set: Json) -> int:
 
 def _revision(replica_set: Json) -> int:
     try:
-        return int((replica_set["metadata"].get("annotations") or {}).get(REVISION, 0))
-    except ValueError:
+        return whole_number((replica_set["metadata"].get("annotations") or {}).get(REVISION, "0"), 0, MAX_INT64 - 1)
+    except BadValue:
         return 0
 
 

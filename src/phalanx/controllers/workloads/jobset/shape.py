@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.controllers.grouping.core import MAX_INT32, Json, Refused, namespace_of
+from phalanx.controllers.grouping.core import Json, Refused, namespace_of
 from phalanx.controllers.workloads.job.grouping import size_of
+from phalanx.model.annotation_values import MAX_INT32
 
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 

@@ -20,6 +20,7 @@ from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_grouped, is_leader, is_ours
 from phalanx.controllers.workloads.leaderworkerset.rules import outdated
 from phalanx.controllers.workloads.leaderworkerset.sets import at_revision
+from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 
 NATIVE = "native"
 
@@ -50,11 +51,11 @@ class PodAdmission:
             complete_pod(pod, namespace, grouped=grouped)
             if grouped and lws is not None:
                 self._link(pod, namespace, lws)
-        except Refused as refusal:
-            raise Conflict(f"no group for this pod: {refusal.message}") from refusal
+        except (Refused, BadValue) as refusal:
+            raise Conflict(f"no group for this pod: {refusal}") from refusal
 
     def _link(self, pod: Json, namespace: str, lws: Json) -> None:
-        revision, index = n.label(pod, n.REVISION), int(n.label(pod, n.GROUP_INDEX))
+        revision, index = n.label(pod, n.REVISION), whole_number(n.label(pod, n.GROUP_INDEX), 0, MAX_INT32)
         found = next((rev for rev in self._revisions.of(lws) if n.label(rev, n.REVISION) == revision), None)
         then = at_revision(lws, found) if found is not None else lws
         provider = provider_of(lws)

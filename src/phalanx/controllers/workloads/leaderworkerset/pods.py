@@ -28,6 +28,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     subgroup_index,
     subgroup_key,
 )
+from phalanx.model.annotation_values import MAX_INT32, whole_number
 
 Json = dict[str, Any]
 
@@ -78,7 +79,9 @@ def _complete_worker(pod: Json) -> None:
     labels[WORKER_INDEX] = str(index)
     subgroup_size = annotation(pod, SUBGROUP_SIZE)
     if subgroup_size:
-        subgroup = subgroup_index(int(annotation(pod, SIZE) or 1), int(subgroup_size), index)
+        subgroup = subgroup_index(
+            whole_number(annotation(pod, SIZE) or 1, 1, MAX_INT32), whole_number(subgroup_size, 1, MAX_INT32), index
+        )
         labels[SUBGROUP_INDEX] = str(subgroup)
         labels[SUBGROUP_KEY] = subgroup_key(annotation(pod, LEADER_NAME), subgroup)
         _exclusive(pod, annotation(pod, SUBGROUP_EXCLUSIVE), SUBGROUP_KEY)
