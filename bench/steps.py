@@ -237,7 +237,7 @@ def evicting(size: int, nodes: int, kinds: int) -> Callable[[], Figures]:
     return run
 
 
-def crowded(nodes: int, preemptors: int, gang: bool) -> Callable[[], Figures]:
+def crowded_cluster(nodes: int, preemptors: int, gang: bool) -> Callable[[], Figures]:
     """Ten pods of ten priorities and many sizes on every node, half of them under budgets; preemptors no two alike."""
 
     def run() -> Figures:
@@ -316,8 +316,8 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "singles, 500 pods no two alike, 5,000 nodes": singles(500, 5000),
     "evicting, gang of 50 in 3 shapes, 500 nodes": evicting(50, 500, 3),
     "evicting, gang of 200 in 5 shapes, 1,000 nodes": evicting(200, 1000, 5),
-    "crowded, 4 single pods, 5,000 nodes of 10 pods": crowded(5000, 4, False),
-    "crowded, gang of 4, 5,000 nodes of 10 pods": crowded(5000, 4, True),
+    "crowded, 4 single pods, 5,000 nodes of 10 pods": crowded_cluster(5000, 4, False),
+    "crowded, gang of 4, 5,000 nodes of 10 pods": crowded_cluster(5000, 4, True),
     "in the way, a port, gang of 20, 1,000 nodes of 10 pods": in_the_way(1000, 20, "port"),
     "in the way, somebody on the host, likewise": in_the_way(1000, 20, "host"),
     "in the way, somebody in the zone, gang of 20, 200 nodes": in_the_way(200, 20, "zone"),

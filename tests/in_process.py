@@ -16,9 +16,9 @@ from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.duties import Duties, bootstrap
 from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
+from phalanx.local.system_controllers import SystemControllers, bootstrap
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.model.groups.keys import COMPLETED_IN, RUN
@@ -59,7 +59,7 @@ class Inside:
         return task
 
     async def start_duties(self) -> None:
-        duties = Duties(self.client, self.registry)
+        duties = SystemControllers(self.client, self.registry)
         await self.run(duties.run(), duties.ready)
 
     async def start_nodes(self, count: int = 1, topology: str = "", options: KubeletOptions | None = None) -> Any:

@@ -13,9 +13,9 @@ from beside import OFF, Beside, group_of, job, jobset, play, pods, running
 from phalanx.base import informer
 from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.errors import Forbidden
-from phalanx.controllers.beside.controllers import ClusterControllers
-from phalanx.controllers.beside.linking import Abilities
-from phalanx.controllers.beside.writer import HandsOff
+from phalanx.controllers.cluster_mode.controllers import ClusterControllers
+from phalanx.controllers.cluster_mode.linking import Abilities
+from phalanx.controllers.cluster_mode.writer import HandsOff
 from phalanx.controllers.workloads.job.grouping import group_job
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import LeaseSettings

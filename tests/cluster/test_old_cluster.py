@@ -270,7 +270,7 @@ def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monk
             asked.append((kind, name))
             return Answer(0)
 
-        monkeypatch.setattr(owners, "Asker", Asked)
+        monkeypatch.setattr(owners, "SchedulerClient", Asked)
         monkeypatch.setattr(owners.Where, "connection", lambda _: SimpleNamespace(namespace="default"))
         assert [answer.code for answer in await owners.each_root(ask, "job/train", owners.Where())] == [0]
         assert asked == [("PodGroup", group["metadata"]["name"])]

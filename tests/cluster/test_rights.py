@@ -14,7 +14,7 @@ from rights import Recording, Use, documents, grants
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import SystemClock
-from phalanx.controllers.beside.controllers import ClusterControllers
+from phalanx.controllers.cluster_mode.controllers import ClusterControllers
 from phalanx.controllers.workloads.registry import FOLLOWED, READ
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
@@ -25,7 +25,7 @@ from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.local.api.rights import Rights
 from phalanx.model.gates import Gates
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.web.questions import Questions
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from beside import GANG, LABEL, Beside, beside, job, jobset, review
 
-from phalanx.controllers.beside.linking import Abilities
+from phalanx.controllers.cluster_mode.linking import Abilities
 
 Json = dict[str, Any]
 

@@ -225,7 +225,7 @@ def test_in_order_startup_brings_up_one_part_after_the_other() -> None:
     async def scenario(cluster: World) -> None:
         seen: list[str] = []
         await cluster.apply(
-            jobset("js", part("a", 1, 2), part("b", 1, 2), startupPolicy={"startupPolicyOrder": "InOrder"})
+            jobset("js", part("a", 1, 2), part("b", 1, 2), startupPolicy={"startupPolicyOrder": "BestFirstSets"})
         )
 
         def watch(jobs: list[Json]) -> bool:
@@ -250,7 +250,7 @@ def test_suspend_stops_everything_and_resume_brings_it_back(in_order: bool) -> N
     async def scenario(cluster: World) -> None:
         spec: Json = {"scheduling": {"schedulingPolicy": {"gang": {}}}, "suspend": True}
         if in_order:
-            spec["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
+            spec["startupPolicy"] = {"startupPolicyOrder": "BestFirstSets"}
         await cluster.apply(jobset("js", part("a", 2, 2), part("b", 1, 1), **spec))
         await cluster.eventually("Job", lambda jobs: len(jobs) == 3 and all(j["spec"]["suspend"] for j in jobs))
         assert cluster.names("PodGroup") and cluster.names("Pod") == []

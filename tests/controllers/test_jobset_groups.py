@@ -353,8 +353,8 @@ def test_a_tree_that_is_disrupted_as_one_may_have_parts_that_start_on_their_own(
         last: Json = {"dependsOn": [{"name": "a", "status": "Ready"}]} if odd == "dependsOn" else {}
         if odd == "basic part":
             last = {"annotations": {"scheduling.phalanx.dev/gang": "false"}}
-        wishes = {TREE: "Job", "scheduling.phalanx.dev/disruption": "all"}
-        await cluster.apply(jobset("js", part("a", 1, 2), part("b", 1, 2, **last), annotations=wishes))
+        workload_annotations = {TREE: "Job", "scheduling.phalanx.dev/disruption": "all"}
+        await cluster.apply(jobset("js", part("a", 1, 2), part("b", 1, 2, **last), annotations=workload_annotations))
         await running(cluster, 4)
         modes = [
             obj["spec"]["disruptionMode"] for kind in ("PodGroup", "CompositePodGroup") for obj in cluster.all(kind)

@@ -50,7 +50,7 @@ def test_names_of_the_command_line_mean_one_kind_each() -> None:
 
 @pytest.mark.parametrize("kind", registry.KINDS, ids=lambda kind: kind.resource.kind)
 def test_a_kind_that_is_followed_says_how_its_pods_are_known(kind: WorkloadKind) -> None:
-    if kind.followed:
+    if kind.grouped_in_cluster_mode:
         assert {resource for _, resource in kind.rights} == {kind.resource, *kind.reads}
     else:
-        assert (kind.run is not None or kind.makes is not None) and not kind.rights
+        assert (kind.run is not None or kind.creates is not None) and not kind.rights

@@ -11,8 +11,8 @@ from msgspec.json import decode
 from world import Json, World, condition, container, template, world
 
 from phalanx.base.clock import rfc3339_micro
-from phalanx.controllers.nodes.leaving import stays
 from phalanx.controllers.nodes.lifecycle import wanted_taints
+from phalanx.controllers.nodes.taint_eviction import stays
 from phalanx.local.store.watchers import StoreWatcher
 from phalanx.model.objects.node import Taint
 from phalanx.testing.simulated_cluster import simulated_cluster
@@ -357,7 +357,7 @@ def test_pods_of_a_node_declared_out_of_service_are_removed() -> None:
 
 
 def test_pods_of_a_deleted_node_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.controllers.nodes.leaving.QUARANTINE", 0.2)
+    monkeypatch.setattr("phalanx.controllers.nodes.taint_eviction.QUARANTINE", 0.2)
 
     async def scenario() -> None:
         async with world(2) as cluster:

@@ -11,10 +11,10 @@ import pytest
 from lws_objects import P, lws
 from world import Json, condition, world
 
+from phalanx.controllers.group_apis import provider_of
+from phalanx.controllers.group_apis.registry import PROVIDERS
 from phalanx.controllers.grouping import Refused
 from phalanx.controllers.grouping.demand import total
-from phalanx.controllers.providers import provider_of
-from phalanx.controllers.providers.registry import PROVIDERS
 from phalanx.controllers.workloads.leaderworkerset import grouping as lws_grouping
 from phalanx.controllers.workloads.mpijob import grouping as mpijob
 from phalanx.controllers.workloads.registry import group

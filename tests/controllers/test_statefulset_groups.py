@@ -12,9 +12,9 @@ GANG = "scheduling.phalanx.dev/gang"
 TOPOLOGY = "scheduling.phalanx.dev/topology"
 
 
-def asking(obj: Json, **wishes: str) -> Json:
+def asking(obj: Json, **workload_annotations: str) -> Json:
     obj["metadata"]["annotations"] = {
-        f"scheduling.phalanx.dev/{wish.replace('_', '-')}": v for wish, v in wishes.items()
+        f"scheduling.phalanx.dev/{wish.replace('_', '-')}": v for wish, v in workload_annotations.items()
     }
     return obj
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from in_process import Inside, inside
 from local_cluster import LocalCluster
-from phalanx.local.duties import Duties
+from phalanx.local.system_controllers import SystemControllers
 
 
 async def complete(cluster: Inside, namespace: str) -> None:
@@ -20,7 +20,7 @@ async def complete(cluster: Inside, namespace: str) -> None:
 def test_a_namespace_is_furnished_and_what_is_deleted_comes_back() -> None:
     async def scenario() -> None:
         async with inside(duties=False) as cluster:
-            duties = Duties(cluster.client, cluster.registry, ca=b"CA")
+            duties = SystemControllers(cluster.client, cluster.registry, ca=b"CA")
             await cluster.run(duties.run(), duties.ready)
             await complete(cluster, "kube-system")
             await cluster.create("Namespace", "mine")

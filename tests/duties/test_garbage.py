@@ -8,7 +8,7 @@ import pytest
 
 from in_process import TIMEOUT, Inside, Json, inside, owner
 from phalanx.base.tasks import EndedEarly
-from phalanx.local.duties import Duties
+from phalanx.local.system_controllers import SystemControllers
 
 HOLD = "example.com/hold"
 
@@ -286,7 +286,7 @@ def test_duties_do_not_go_on_without_one_of_their_readers(synced: bool) -> None:
 
     async def scenario() -> None:
         async with inside(duties=False) as cluster:
-            duties = Duties(cluster.client, cluster.registry)
+            duties = SystemControllers(cluster.client, cluster.registry)
             running = asyncio.create_task(duties.run())
             reader = None
             while reader is None or (synced and not duties.ready.is_set()):

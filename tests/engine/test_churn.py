@@ -16,9 +16,9 @@ from phalanx.engine.decisions import Bind
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import evaluations
 from phalanx.engine.plugins import balanced_allocation, pod_index, resources_fit
-from phalanx.engine.preemption import catalogue
-from phalanx.engine.scheduling import group_preemption, queue, stories, waiting
-from phalanx.engine.state import columns, interest, labels, shapes
+from phalanx.engine.preemption import victim_index
+from phalanx.engine.scheduling import group_preemption, history, queue, waiting
+from phalanx.engine.state import columns, label_interest, labels, shapes
 from phalanx.testing import Cluster
 from phalanx.testing.builders import (
     composite,
@@ -35,16 +35,16 @@ from phalanx.testing.builders import (
 WAVES = int(os.environ.get("CHURN_WAVES", "160"))
 LIMITS = {
     balanced_allocation: ("MANY_SHAPES",),
-    catalogue: ("MOST_STARTS",),
+    victim_index: ("MOST_STARTS",),
     group_preemption: ("MOST_FUTILE",),
     columns: ("FEW",),
-    interest: ("_FEW", "_MANY_HIDDEN", "_MANY_VALUES"),
+    label_interest: ("_FEW", "_MANY_HIDDEN", "_MANY_VALUES"),
     labels: ("FEW",),
     pod_index: ("_MANY",),
     queue: ("_FEW",),
     resources_fit: ("MANY_SHAPES",),
     shapes: ("FEW_SHAPES", "MOST_QUICK"),
-    stories: ("MOST_OBJECTS",),
+    history: ("MOST_OBJECTS",),
     waiting: ("FEW_PATIENT",),
 }
 
@@ -149,7 +149,11 @@ def forget_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_gone_leaves_nothing_behind(small):
     run = start()
-    for log in (run.engine.columns.log, run.engine.nominations.changes, run.engine.preemption.catalogue.changed_rows):
+    for log in (
+        run.engine.columns.log,
+        run.engine.nominations.changes,
+        run.engine.preemption.victim_index.changed_rows,
+    ):
         log.keep = 100
     early = largest(run, 0, WAVES // 2)
     assert {"urgent", "selects", "member0", "leafy"} <= {name.partition("-")[0] for name in ever_bound(run)}

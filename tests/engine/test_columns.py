@@ -16,7 +16,7 @@ from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
 from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.state.columns import MAX_DEVICES, Columns
-from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable

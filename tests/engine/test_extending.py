@@ -178,7 +178,7 @@ def test_a_broken_plugin_fails_the_attempt_with_its_name_and_the_pod_is_tried_ag
     assert run.bound == {} and run.engine.columns.used[3, 0] == 0
     assert run.engine.next_wake() == run.now + 1.0
     run.step(1.0)
-    assert run.engine.queue.roots["pod/default/a"].attempts == 2
+    assert run.engine.queue.units["pod/default/a"].attempts == 2
 
 
 class Turnstile:

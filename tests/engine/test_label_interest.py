@@ -13,7 +13,7 @@ from test_differential import b_rename, change, place
 from verdicts import binds
 
 from phalanx.engine.explain import Question, whatif
-from phalanx.engine.state.interest import OTHER, LabelInterest
+from phalanx.engine.state.label_interest import OTHER, LabelInterest
 from phalanx.testing import Cluster
 from phalanx.testing import builders as b
 

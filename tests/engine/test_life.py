@@ -13,9 +13,9 @@ from asked_engine import Asked
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PERMANENT, Gone, NodeChanged, Outcome, PodChanged
+from phalanx.engine.scheduling.history import MOST_NOTES, MOST_OBJECTS
 from phalanx.engine.scheduling.lifecycle import TRANSITIONS
-from phalanx.engine.scheduling.roots import RootState
-from phalanx.engine.scheduling.stories import MOST_NOTES, MOST_OBJECTS
+from phalanx.engine.scheduling.units import UnitState
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import GroupKey, MemberState
 from phalanx.testing.builders import node, pod, pod_group
@@ -47,9 +47,9 @@ def test_a_failed_bind_takes_everything_back() -> None:
     (bind,) = binds(engine.step(1.0))
     engine.apply(Outcome(bind.id, PERMANENT, "forbidden"))
     record = engine.pods.records["default/p"]
-    assert record.state is PodState.PENDING and record.row < 0 and not engine.life.root_of
+    assert record.state is PodState.PENDING and record.row < 0 and not engine.pod_lifecycle.root_of
     engine.validate()
-    assert [note.what for note in engine.stories.of("default/p")] == [
+    assert [note.what for note in engine.history.of("default/p")] == [
         "taken back",
         "SchedulerError",
     ]
@@ -61,7 +61,7 @@ def test_a_transition_that_is_not_in_the_table_is_found_by_validate() -> None:
     engine.apply(PodChanged(pod("p").cpu("1").node("n").build()))
     record = engine.pods.records["default/p"]
     assert PodState.ASSUMED not in TRANSITIONS[record.state]
-    engine.life._to(record, PodState.ASSUMED)
+    engine.pod_lifecycle._to(record, PodState.ASSUMED)
     with pytest.raises(AssertionError, match="BOUND to ASSUMED"):
         engine.validate()
 
@@ -79,32 +79,32 @@ def test_validate_looks_at_every_table(table: str) -> None:
     elif table == "binds":
         engine.cluster.forest.leaves(GroupKey("PodGroup", "default", "g"))[0].counts[MemberState.ASSUMED] += 1
     elif table == "evictions":
-        engine.queue.roots["podgroup/default/g"].plan.victims["default/nobody"] = "x"
+        engine.queue.units["podgroup/default/g"].plan.victims["default/nobody"] = "x"
     elif table == "homeless":
-        engine.life.homeless["n"] = {"default/low": engine.pods.records["default/low"]}
+        engine.pod_lifecycle.pods_on_unknown_nodes["n"] = {"default/low": engine.pods.records["default/low"]}
     elif table == "waiting":
         engine.groups.waiting_pods.clear()
     elif table == "state":
         member.state = PodState.CONFIRMED
     else:
-        engine.preemption.catalogue.units.clear()
+        engine.preemption.victim_index.units.clear()
     with pytest.raises(AssertionError):
         engine.validate()
 
 
 def test_a_group_goes_through_its_states_and_why_tells_the_story() -> None:
     run = Asked().see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
-    lives = run.engine.lives
+    lives = run.engine.unit_lifecycle
     group, first, second = (
         pod_group("g").gang(2).priority(9),
         *(pod(f"g-{i}").cpu("1").priority(9).group("g") for i in range(2)),
     )
     run.see(group, first).step()
-    assert lives.of("podgroup/default/g") is RootState.HELD
+    assert lives.of("podgroup/default/g") is UnitState.HELD
     run.see(second).step()
-    assert lives.of("podgroup/default/g") is RootState.EVICTING
+    assert lives.of("podgroup/default/g") is UnitState.EVICTING
     run.gone("Pod", "low").step(1.0)
-    assert lives.of("podgroup/default/g") is RootState.SCHEDULED
+    assert lives.of("podgroup/default/g") is UnitState.SCHEDULED
     story = [(line.what, line.detail) for line in run.why("PodGroup", "g").story]
     assert [what for what, _ in story] == ["held", "queued", "evicting", "refused", "queued", "committing", "scheduled"]
     assert ("evicting", "1 pod has to go") in story and ("committing", "2 pods") in story
@@ -117,14 +117,14 @@ def test_a_group_goes_through_its_states_and_why_tells_the_story() -> None:
 def test_stories_are_bounded() -> None:
     engine = Engine()
     for i in range(MOST_OBJECTS + 5):
-        engine.stories.note(f"default/p{i}", "seen")
-    assert len(engine.stories) <= MOST_OBJECTS
+        engine.history.note(f"default/p{i}", "seen")
+    assert len(engine.history) <= MOST_OBJECTS
     for i in range(100):
-        engine.stories.note("default/x", "tried", str(i))
-    notes = engine.stories.of("default/x")
+        engine.history.note("default/x", "tried", str(i))
+    notes = engine.history.of("default/x")
     assert len(notes) == MOST_NOTES and notes[0].detail == "0" and notes[-1].detail == "99"
-    engine.stories.note("default/x", "tried", "99")
-    assert engine.stories.of("default/x")[-1].times == 2
+    engine.history.note("default/x", "tried", "99")
+    assert engine.history.of("default/x")[-1].times == 2
 
 
 def test_a_changed_pod_does_not_get_back_a_nomination_that_was_given_up() -> None:
@@ -149,13 +149,13 @@ def test_a_pod_whose_bind_failed_is_promised_the_room_that_is_still_being_made_f
     engine.apply(PodChanged(pod("low").cpu("1").priority(1).node("a").deleting().build()))
     engine.apply(NodeChanged(node("b").cpu("1").build()))
     (bind,) = binds(engine.step(2.0))
-    assert bind.node == "b" and engine.lives.of("pod/default/high") is RootState.NONE
+    assert bind.node == "b" and engine.unit_lifecycle.of("pod/default/high") is UnitState.NONE
     engine.apply(Outcome(bind.id, PERMANENT, "forbidden"))
     engine.apply(Gone("Node", "b"))
     made = engine.step(60.0)
     assert [each.node for each in made if isinstance(each, d.Nominate)] == ["a"]
     assert not any(isinstance(each, d.Evict) for each in made), "one eviction is enough"
-    assert engine.lives.of("pod/default/high") is RootState.EVICTING
+    assert engine.unit_lifecycle.of("pod/default/high") is UnitState.EVICTING
     engine.validate()
     engine.apply(Gone("Pod", "low", "default"))
     (bind,) = binds(engine.step(61.0))
@@ -167,10 +167,10 @@ def test_a_held_root_makes_no_room_and_a_root_in_two_states_is_found_by_validate
     run = Asked().see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
     run.see(pod_group("g").gang(2).priority(9), *(pod(f"g-{i}").cpu("1").priority(9).group("g") for i in range(2)))
     run.step()
-    root = run.engine.queue.roots["podgroup/default/g"]
-    assert root.state is RootState.EVICTING and root.plan is not None and list(root.plan.victims) == ["default/low"]
+    root = run.engine.queue.units["podgroup/default/g"]
+    assert root.state is UnitState.EVICTING and root.plan is not None and list(root.plan.victims) == ["default/low"]
     run.gone("Pod", "g-1").step(1.0)
-    assert root.state is RootState.HELD and root.plan is None and not run.engine.lives.is_victim("default/low")
+    assert root.state is UnitState.HELD and root.plan is None and not run.engine.unit_lifecycle.is_victim("default/low")
     run.engine.queue.activate(root)  # past the life: what validate is for
     with pytest.raises(AssertionError, match="held"):
         run.engine.validate()

@@ -19,7 +19,7 @@ def asleep(priority=lambda i: 0) -> Cluster:
 
 
 def attempts(run: Cluster) -> int:
-    return sum(root.attempts for root in run.engine.queue.roots.values())
+    return sum(root.attempts for root in run.engine.queue.units.values())
 
 
 def test_the_first_gets_the_room_and_the_others_sleep_on():

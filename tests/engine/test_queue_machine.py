@@ -14,7 +14,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, TRANSIENT, Gone, NodeChanged, Outcome, PodChanged
 from phalanx.engine.framework.evaluation import Evaluation
-from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.scheduling.units import QueueName
 from phalanx.testing.builders import node, pod
 
 NODE_NAMES = st.integers(0, 4).map("n{}".format)
@@ -183,7 +183,7 @@ class Cluster(RuleBasedStateMachine):
         equal or higher priority holds the place."""
         engine = self.engine
         for root, place in engine.queue.places():
-            if place is not Place.WAITING or not root.bucket.asleep:
+            if place is not QueueName.WAITING or not root.equivalence_class.asleep:
                 continue
             record = root.record
             fresh = Evaluation(record.shape, engine.profiles["default-scheduler"], engine.columns, engine.objects)
@@ -207,7 +207,7 @@ class Cluster(RuleBasedStateMachine):
             self.unanswered = []
             self.engine.validate()
         places = {root.key: place for root, place in self.engine.queue.places()}
-        assert all(place in (Place.WAITING, Place.GATED) for place in places.values()), places
+        assert all(place in (QueueName.WAITING, QueueName.GATED) for place in places.values()), places
         self.whoever_sleeps_could_not_be_placed_now()
 
 

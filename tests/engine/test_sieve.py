@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.engine.framework import Wake
-from phalanx.engine.scheduling.queue import Bucket
+from phalanx.engine.scheduling.queue import EquivalenceClass
+from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.sieve import Sieve
 from phalanx.testing.builders import node
 
 RESOURCES = ["cpu", "memory", "pods", "a.io/x", "b.io/y"]
@@ -25,11 +25,11 @@ def test_the_sieve_agrees_with_asking_each_sleeper(steps, offer):
         built.resource(name, f"{offer.get(name, 0)}m" if name == "cpu" else offer.get(name, 0))
     rids = {name: columns.resource(name) for name in RESOURCES}
     row = columns.set_node(built.build())
-    sieve = Sieve(columns)
-    sleepers: dict[int, tuple[Bucket, tuple[tuple[int, float], ...]]] = {}
+    sieve = CapacityIndex(columns)
+    sleepers: dict[int, tuple[EquivalenceClass, tuple[tuple[int, float], ...]]] = {}
     for number, (wanted, leaves, who) in enumerate(steps):
         needs = tuple(sorted((rids[name], float(amount)) for name, amount in wanted.items()))
-        bucket = Bucket(number, Wake.NOTHING, None, "", None)
+        bucket = EquivalenceClass(number, Wake.NOTHING, None, "", None)
         sleepers[number] = (bucket, needs)
         sieve.add(bucket, needs)
         if leaves:

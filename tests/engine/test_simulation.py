@@ -180,7 +180,7 @@ def check(world: World) -> None:
     for node_name, waiting in engine.nominations.all():  # room is kept only for pods that wait for it
         assert engine.pods.records.get(waiting.key) is waiting and waiting.row < 0, f"{node_name} is promised to nobody"
     for root, _ in engine.queue.places():
-        if root.bucket is None:
+        if root.equivalence_class is None:
             continue
         evaluation = engine.cluster.evaluation(root.record)
         fits = choose(engine.cluster, root.record, evaluation, []) >= 0  # beside what is promised to others

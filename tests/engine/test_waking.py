@@ -113,7 +113,7 @@ def test_a_gated_pod_is_not_tried_and_keeps_its_turn(evaluations):
         node("n").cpu("1"), pod("gated").cpu("1").created(1).gate("g"), pod("later").cpu("2").created(2)
     )
     run.step()
-    root = run.engine.queue.roots["pod/default/gated"]
+    root = run.engine.queue.units["pod/default/gated"]
     assert root.gate == ("SchedulingGates", "waiting for scheduling gates: [g]")
     assert len(evaluations) == 1
     run.see(pod("gated").cpu("1").created(1))

@@ -26,8 +26,8 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.engine.placement import place
-from phalanx.engine.scheduling.group_roots import Groups
-from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.scheduling.group_units import Groups
+from phalanx.engine.scheduling.units import QueueName
 from phalanx.model.groups import GROUP_LABEL, GroupKey, PodKey
 from phalanx.model.groups.group import ON_NODE
 from phalanx.model.objects import CompositePodGroup, Node, Pod, PodGroup
@@ -395,9 +395,9 @@ class GroupWorld:
         groups = self.engine.groups
         assert isinstance(groups, Groups)
         for root, place_ in self.engine.queue.places():
-            if root.kind == "Pod" or place_ is not Place.WAITING or groups.busy:
+            if root.kind == "Pod" or place_ is not QueueName.WAITING or groups.busy:
                 continue
-            if root.bucket is None or not root.bucket.asleep:
+            if root.equivalence_class is None or not root.equivalence_class.asleep:
                 continue  # one of its twins is being tried
             if self.engine.evictions.stands(root.plan):
                 continue  # it waits for the last of those who make room

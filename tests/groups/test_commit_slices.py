@@ -14,7 +14,7 @@ from phalanx.engine.events import PERMANENT
 from phalanx.engine.explain import why
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
-from phalanx.engine.scheduling.roots import RootState
+from phalanx.engine.scheduling.units import UnitState
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import Group
 from phalanx.testing.builders import node, pod, pod_group
@@ -72,7 +72,7 @@ def test_nodes_are_taken_at_once_and_binds_follow_step_by_step() -> None:
 def test_between_two_slices_the_gang_is_committing_and_its_nodes_are_nobody_elses() -> None:
     run = cluster().see(*gang())
     one_step(run)
-    assert run.engine.lives.of("podgroup/default/g") is RootState.COMMITTING
+    assert run.engine.unit_lifecycle.of("podgroup/default/g") is UnitState.COMMITTING
     states = [run.engine.pods.records[f"default/g-{i}"].state for i in range(SIZE)]
     assert states.count(PodState.ASSUMED) == SIZE - SLICE and states.count(PodState.BOUND) == SLICE
     assert run.said("g")[0] != "True", "four of ten are not a gang"
@@ -243,7 +243,7 @@ def test_a_pod_whose_node_goes_while_a_plugin_says_wait_is_bound_elsewhere(plugi
     made = Engine(EngineSettings(profiles=(profile,)), plugins={"Slow": lambda args, handle: plugin})
     run = Cluster(made).see(node("a").cpu("1"), pod("p").cpu("1"))
     run.step()
-    assert run.placed == {} and run.engine.life.holding
+    assert run.placed == {} and run.engine.pod_lifecycle.holding
     run.gone("Node", "a")
     plugin.ready = True
     run.see(node("b").cpu("1")).step()

@@ -334,7 +334,7 @@ def test_permit_is_for_the_group_as_a_whole():
     run.step()
     assert run.placed == {}
     assert "is not ready: quota is being counted" in run.said("g")[2]
-    assert not run.engine.life.holding, "nobody keeps room while others are not ready"
+    assert not run.engine.pod_lifecycle.holding, "nobody keeps room while others are not ready"
     plugin.ready = True
     run.step(1.5)
     assert len(run.placed) == 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from replicas import blocks, leader, replica, workers
 
-from phalanx.engine.scheduling.room_to_come import KEPT_FOR
+from phalanx.engine.scheduling.group_reservations import KEPT_FOR
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
@@ -110,7 +110,7 @@ def promised() -> Cluster:
     run = Cluster(grace=True).see(*(node(f"n{i}").cpu("4") for i in range(3)))
     run.see(*(pod(f"low-{i}").cpu("4").node(f"n{i}").priority(-10) for i in range(3)))
     run.see(replica("a", 2, "4", priority=10), leader("a", "4", priority=10)).step()
-    assert len(run.evicted) == 3 and len(run.engine.groups.room.promises) == 2
+    assert len(run.evicted) == 3 and len(run.engine.groups.room.reservations) == 2
     return run
 
 
@@ -120,7 +120,7 @@ def test_when_the_leaders_promise_is_taken_by_somebody_more_important_nothing_is
     node_of_leader = run.engine.pods.records["default/a-0"].nominated
     run.see(pod("vip").cpu("4").priority(20).select("kubernetes.io/hostname", node_of_leader)).step()
     run.engine.validate()
-    assert not run.engine.groups.room.promises
+    assert not run.engine.groups.room.reservations
     run.see(pod("modest").cpu("4").priority(5)).finish().step(60)
     assert "vip" in run.placed and "modest" in run.placed, "there is no room for the whole, so others may have it"
 
@@ -130,15 +130,17 @@ def test_when_somebody_else_takes_the_leaders_promise_back_nothing_is_kept() -> 
     given = run.engine.pods.records["default/a-0"].nominated
     run.see(leader("a", "4", priority=10).nominated(given)).see(leader("a", "4", priority=10))
     run.engine.step(run.now)
-    assert not run.engine.groups.room.promises
+    assert not run.engine.groups.room.reservations
     run.finish().step(60)
-    assert "a-0" in run.placed and len(run.engine.groups.room.promises) == 2, "tried again when its victims are gone"
+    assert "a-0" in run.placed and len(run.engine.groups.room.reservations) == 2, (
+        "tried again when its victims are gone"
+    )
 
 
 def test_when_the_group_is_held_nothing_is_kept() -> None:
     run = promised()
     run.see(replica("a", 2, "4", priority=10).gang(2)).step()
-    assert not run.engine.groups.room.promises
+    assert not run.engine.groups.room.reservations
     run.see(*(pod(f"modest-{i}").cpu("4") for i in range(3))).finish().step(60)
     assert len(run.placed) == 3
 

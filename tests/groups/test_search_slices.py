@@ -13,8 +13,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.engine.framework.settings import EngineSettings
-from phalanx.engine.scheduling import searches
-from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.scheduling import sliced_attempts
+from phalanx.engine.scheduling.units import QueueName
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 
@@ -55,15 +55,15 @@ def one_step(run: Cluster) -> list[d.Decision]:
     return out
 
 
-def place_of(run: Cluster, key: str = "podgroup/default/hard") -> Place:
-    root = run.engine.queue.roots.get(key)
-    return root.place if root is not None else Place.NOWHERE
+def place_of(run: Cluster, key: str = "podgroup/default/hard") -> QueueName:
+    root = run.engine.queue.units.get(key)
+    return root.place if root is not None else QueueName.NOWHERE
 
 
 def begun(run: Cluster) -> None:
     """The hard root is under way, and not decided."""
     one_step(run)
-    assert place_of(run) is Place.SEARCH
+    assert place_of(run) is QueueName.SEARCH
 
 
 def rest(run: Cluster, most: int = 3_000) -> int:
@@ -87,9 +87,9 @@ def test_easy_pods_are_placed_while_a_hard_gang_is_searched_for() -> None:
         run.see(pod(f"easy-{i}").cpu("100m"))
         one_step(run)
         assert f"easy-{i}" in run.bound, "each in the very next step"
-        assert place_of(run) is Place.SEARCH
+        assert place_of(run) is QueueName.SEARCH
     rest(run)
-    assert place_of(run) is Place.WAITING
+    assert place_of(run) is QueueName.WAITING
     assert not any(name.startswith("hard") for name in run.bound)
 
 
@@ -100,7 +100,7 @@ def test_gangs_are_placed_in_between_too() -> None:
     run.see(pod_group("easy").gang(3), *(pod(f"easy-{i}").cpu("100m").group("easy") for i in range(3)))
     one_step(run)
     assert {f"easy-{i}" for i in range(3)} <= run.bound.keys()
-    assert place_of(run) is Place.SEARCH
+    assert place_of(run) is QueueName.SEARCH
 
 
 def test_two_hard_roots_take_turns() -> None:
@@ -112,11 +112,11 @@ def test_two_hard_roots_take_turns() -> None:
     slices = [run.engine.searches.slices(f"podgroup/default/{name}") for name in ("hard", "heavy")]
     assert min(slices) >= 4, "neither holds up the other"
     rest(run)
-    assert {place_of(run, f"podgroup/default/{name}") for name in ("hard", "heavy")} == {Place.WAITING}
+    assert {place_of(run, f"podgroup/default/{name}") for name in ("hard", "heavy")} == {QueueName.WAITING}
 
 
 def test_too_many_unfinished_searches_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searches, "MOST", 2)
+    monkeypatch.setattr(sliced_attempts, "MOST", 2)
     run = cluster(sliced(budget=400))
     for number in range(5):
         run.see(*hard(f"hard{number}", 14 + number % 3, fits=False, priority=number))
@@ -125,7 +125,7 @@ def test_too_many_unfinished_searches_wait_for_a_place(monkeypatch: pytest.Monke
         assert len(run.engine.searches.unfinished) <= 2
     rest(run)
     assert not run.engine.searches.unfinished
-    assert {place_of(run, f"podgroup/default/hard{i}") for i in range(5)} == {Place.WAITING}
+    assert {place_of(run, f"podgroup/default/hard{i}") for i in range(5)} == {QueueName.WAITING}
 
 
 def test_gangs_that_are_alike_wait_for_the_one_that_is_being_searched_for() -> None:
@@ -137,7 +137,7 @@ def test_gangs_that_are_alike_wait_for_the_one_that_is_being_searched_for() -> N
     one_step(run)
     assert len(run.engine.searches.unfinished) == 1, "one search for all of them"
     rest(run)
-    told = {name for name in ("a", "b", "c") if place_of(run, f"podgroup/default/{name}") is Place.WAITING}
+    told = {name for name in ("a", "b", "c") if place_of(run, f"podgroup/default/{name}") is QueueName.WAITING}
     placed = {name for name in ("a", "b", "c") if f"{name}-0" in run.bound}
     assert len(placed) == 1 and told == {"a", "b", "c"} - placed
     for name in told:
@@ -186,12 +186,12 @@ def test_room_that_others_took_is_not_promised_twice() -> None:
         run.see(*hard())
         for _ in range(stop):
             one_step(run)
-        if place_of(run) is not Place.SEARCH:
+        if place_of(run) is not QueueName.SEARCH:
             break
         run.see(*(pod(f"full-{i}").cpu(2 + i % 3).node(f"n{i}") for i in range(12)))
         rest(run)  # validates itself after every step
         assert not any(name.startswith("hard") for name in run.bound)
-        assert place_of(run) is Place.WAITING
+        assert place_of(run) is QueueName.WAITING
         for i in range(12):
             run.gone("Pod", f"full-{i}")
         rest(run)
@@ -207,7 +207,7 @@ def test_room_that_comes_back_meanwhile_wakes_a_gang_that_is_refused_in_the_end(
     run.see(*hard(size=14, fits=True))
     one_step(run)
     steps = 0
-    while place_of(run) is Place.SEARCH and steps < 3:
+    while place_of(run) is QueueName.SEARCH and steps < 3:
         one_step(run)
         steps += 1
     for i in range(3):
@@ -223,7 +223,7 @@ def test_a_member_that_goes_meanwhile_ends_the_search() -> None:
     run.gone("Pod", "hard-3")
     one_step(run)
     assert not run.engine.searches.unfinished
-    assert place_of(run) is Place.GATED
+    assert place_of(run) is QueueName.GATED
     rest(run)
     assert not run.bound
 
@@ -253,7 +253,7 @@ def test_a_node_that_goes_meanwhile_is_not_used() -> None:
     gone = set()
     for number in range(4):
         one_step(run)
-        if place_of(run) is Place.SEARCH:
+        if place_of(run) is QueueName.SEARCH:
             run.gone("Node", f"n{number}")
             gone.add(f"n{number}")
     rest(run)
@@ -265,10 +265,10 @@ def test_who_was_disturbed_too_often_waits_for_nobody_of_its_rank_any_more() -> 
     run.see(*hard(fits=False, priority=5))
     begun(run)
     (search,) = run.engine.searches.unfinished.values()
-    search.again = searches.AGAIN  # as if its answers had not stood
+    search.again = sliced_attempts.AGAIN  # as if its answers had not stood
     run.see(pod("low").cpu("100m"), pod("same").cpu("100m").priority(5), pod("high").cpu("100m").priority(6))
     one_step(run)
-    assert place_of(run) is Place.SEARCH
+    assert place_of(run) is QueueName.SEARCH
     assert "high" in run.bound and not {"low", "same"} & run.bound.keys()
     rest(run)
     assert {"low", "same", "high"} <= run.bound.keys(), "after it was decided"
@@ -280,7 +280,7 @@ def test_a_plan_whose_seats_were_nibbled_at_is_carried_out_with_others() -> None
     run = evicting(Engine(EngineSettings(search_slice=15)))
     for number in range(60):
         one_step(run)
-        if place_of(run, "podgroup/default/high") is not Place.SEARCH:
+        if place_of(run, "podgroup/default/high") is not QueueName.SEARCH:
             break
         run.see(pod(f"small-{number}").cpu("200m"))
     assert number > 2
@@ -294,13 +294,13 @@ def test_a_search_that_is_disturbed_for_ever_is_decided_in_a_hurry() -> None:
     run.see(*hard(fits=False))
     begun(run)
     for number in range(400):
-        if place_of(run) is not Place.SEARCH:
+        if place_of(run) is not QueueName.SEARCH:
             break
         run.see(pod(f"busy-{number}").cpu("100m").node(f"n{number % 12}"))
         if number >= 6:
             run.gone("Pod", f"busy-{number - 6}")
         one_step(run)
-    assert place_of(run) is not Place.SEARCH
+    assert place_of(run) is not QueueName.SEARCH
     rest(run)
     assert not any(name.startswith("hard") for name in run.bound)
 
@@ -310,7 +310,7 @@ def test_victims_that_went_meanwhile_are_not_evicted() -> None:
         run = evicting(Engine(EngineSettings(search_slice=10)))
         for _ in range(stop):
             one_step(run)
-        if place_of(run, "podgroup/default/high") is not Place.SEARCH:
+        if place_of(run, "podgroup/default/high") is not QueueName.SEARCH:
             break
         for i in range(10):
             run.gone("Pod", f"low-{i}-0")
@@ -334,7 +334,7 @@ def test_why_says_that_the_search_goes_on() -> None:
         assert item.queue.place == "search"
         assert "the search for a place goes on" in item.summary
         assert any(line.what == "searching" for line in item.story)
-    assert place_of(run) is Place.SEARCH, "asking changes nothing"
+    assert place_of(run) is QueueName.SEARCH, "asking changes nothing"
     rest(run)
     assert "the search for a place" not in why(run.engine, "Pod", "default", "hard-0").items[0].summary
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.engine.placement.worth import Worth, split_resources
+from phalanx.engine.placement.residual_capacity import ResidualCapacity, split_resources
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
@@ -31,7 +31,7 @@ def test_resources_are_plain_or_devices_or_no_matter():
 @given(st.lists(st.tuples(st.integers(0, 94_000), st.integers(0, 960), st.integers(0, 8)), min_size=1, max_size=8))
 def test_taking_something_never_makes_a_node_worth_more(taken):
     free = vectors(BIG, PLAIN)
-    worth = Worth(free, *KINDS)
+    worth = ResidualCapacity(free, *KINDS)
     node = np.array(BIG)
     before = float(worth(node[:, None])[0])
     for cpu, memory, gpus in taken:
@@ -50,21 +50,21 @@ def test_taking_something_never_makes_a_node_worth_more(taken):
     ],
 )
 def test_room_that_more_pods_could_use_is_worth_more(better, worse):
-    worth = Worth(vectors(BIG, PLAIN), *KINDS)
+    worth = ResidualCapacity(vectors(BIG, PLAIN), *KINDS)
     first, second = worth(vectors(better, worse))
     assert first > second
 
 
 def test_two_halves_of_devices_are_worth_less_than_a_whole_node_and_nothing():
-    worth = Worth(vectors(BIG, BIG), *KINDS)
+    worth = ResidualCapacity(vectors(BIG, BIG), *KINDS)
     halves = worth(vectors((47_000, 480, 110, 4), (47_000, 480, 110, 4))).sum()
     whole = worth(vectors(BIG, (0, 0, 110, 0))).sum()
     assert whole > halves
 
 
 def test_an_area_without_anything_is_worth_nothing_and_raises_nothing():
-    assert Worth(np.zeros((4, 3)), *KINDS)(np.zeros((4, 3))).tolist() == [0.0, 0.0, 0.0]
-    assert Worth(np.ones((1, 2)), *split_resources(("pods",)))(np.ones((1, 2))).shape == (2,)
+    assert ResidualCapacity(np.zeros((4, 3)), *KINDS)(np.zeros((4, 3))).tolist() == [0.0, 0.0, 0.0]
+    assert ResidualCapacity(np.ones((1, 2)), *split_resources(("pods",)))(np.ones((1, 2))).shape == (2,)
 
 
 @pytest.mark.parametrize("alike", [True, False])

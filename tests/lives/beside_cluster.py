@@ -19,8 +19,8 @@ from operators import Operators
 from in_process import unmarked
 from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.tasks import run_all
-from phalanx.controllers.beside.controllers import ClusterControllers
-from phalanx.controllers.beside.linking import Abilities
+from phalanx.controllers.cluster_mode.controllers import ClusterControllers
+from phalanx.controllers.cluster_mode.linking import Abilities
 from phalanx.controllers.workloads.member import PodView
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import default_config

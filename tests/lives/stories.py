@@ -25,7 +25,7 @@ from life import NODE_CPU, NODES, QUIET, Broken, Json, Variant
 from variants import VARIANTS
 
 from phalanx.base import informer
-from phalanx.controllers.nodes import attention
+from phalanx.controllers.nodes import responsiveness
 from phalanx.local.nodes import KubeletOptions
 from phalanx.testing.simulated_cluster import SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -207,12 +207,12 @@ def _unhurried() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     gc.disable()
-    before = informer.ABSENT_SECONDS, attention.TICK
-    informer.ABSENT_SECONDS = attention.TICK = 3600.0
+    before = informer.ABSENT_SECONDS, responsiveness.TICK
+    informer.ABSENT_SECONDS = responsiveness.TICK = 3600.0
     try:
         yield
     finally:
-        informer.ABSENT_SECONDS, attention.TICK = before
+        informer.ABSENT_SECONDS, responsiveness.TICK = before
         gc.enable()
         gc.unfreeze()
 

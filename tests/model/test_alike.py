@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 from phalanx.local.api.managed_fields import FieldTracker
-from phalanx.model import alike, builtin
-from phalanx.model.alike import Alike
+from phalanx.model import builtin, memo
 from phalanx.model.gates import Gates
+from phalanx.model.memo import Memo
 from phalanx.model.rules import podspec
 
 SPEC: dict[str, Any] = {
@@ -33,18 +33,18 @@ def test_alike_values_are_asked_about_once_and_others_each() -> None:
         asked.append(value)
         return len(asked)
 
-    known = Alike(ask)
+    known = Memo(ask)
     assert [known({"a": 1}), known({"a": 1}), known({"a": 2}), known({"a": 1})] == [1, 1, 2, 1]
     assert asked == [{"a": 1}, {"a": 2}]
 
 
 def test_little_is_kept() -> None:
-    known: Alike[int] = Alike(lambda value: 0)
-    for number in range(3 * alike.MOST):
+    known: Memo[int] = Memo(lambda value: 0)
+    for number in range(3 * memo.MOST):
         known(number)
-    assert len(known) == alike.MOST
-    known("x" * alike.LARGEST)
-    assert len(known) == alike.MOST
+    assert len(known) == memo.MOST
+    known("x" * memo.LARGEST)
+    assert len(known) == memo.MOST
 
 
 def test_a_spec_that_was_right_and_one_that_differs_in_one_place() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.local.nodes.fit import Ledger, amounts, pod_requests
+from phalanx.local.nodes.node_capacity import Ledger, amounts, pod_requests
 from phalanx.local.nodes.views import KubeletPod, number
 
 NANO = 10**9

@@ -7,9 +7,9 @@ import json
 from typing import Any, cast
 
 from in_process import inside
-from phalanx.local.nodes.fit import Ledger
 from phalanx.local.nodes.heartbeats import Heartbeats, interval
 from phalanx.local.nodes.kubelet import Node, SimulatedKubelet
+from phalanx.local.nodes.node_capacity import Ledger
 from phalanx.local.nodes.views import KubeletNode, Meta
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
 

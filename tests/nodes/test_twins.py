@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster import LocalCluster
-from phalanx.local.nodes.twins import twin
+from phalanx.local.nodes.copied_nodes import twin
 
 REAL = {
     "apiVersion": "v1",

@@ -11,8 +11,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.settings import EngineSettings
-from phalanx.engine.scheduling import tied_victims
-from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.scheduling import constrained_preemption
+from phalanx.engine.scheduling.units import QueueName
 from phalanx.engine.state.columns import Columns
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
@@ -21,7 +21,7 @@ ZONE = "topology.kubernetes.io/zone"
 NODES, RIVALS, MEMBERS = 30, 4, 5
 
 
-def crowded(run: Cluster, *, rivals: int) -> Cluster:
+def crowded_cluster(run: Cluster, *, rivals: int) -> Cluster:
     """Nodes of 8 cpu in three zones, 6 of them taken by three pods; so many rivals in every zone, the first on the
     first nodes, of a higher priority than the rest."""
     run.see(*(node(f"n{i}").cpu(8).zone(f"z{i % 3}") for i in range(NODES)))
@@ -49,9 +49,9 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_whoever_is_in_the_way_is_found_without_taking_everybody_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tied_victims, "MOST_OFF", 12)
+    monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
     taken = trials(monkeypatch)
-    run = crowded(Cluster(), rivals=RIVALS)
+    run = crowded_cluster(Cluster(), rivals=RIVALS)
     run.see(*gang(ZONE, "rival"))
     run.step()
     zones = {int(name.split("-")[1]) % 3 for name in run.evicted if name.split("-")[2] == "1"}
@@ -65,7 +65,7 @@ def test_whoever_is_in_the_way_is_found_without_taking_everybody_away(monkeypatc
 
 def test_where_a_few_will_not_do_all_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room is only in one zone, where everybody has the highest priority: none of those who hurt least is there."""
-    monkeypatch.setattr(tied_victims, "MOST_OFF", 12)
+    monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
     run = Cluster().see(
         *(node(f"n{i}").cpu(8).zone(f"z{i % 3}").label("big", "yes" if i % 3 == 2 else "no") for i in range(12))
     )
@@ -106,7 +106,7 @@ def test_small_pods_that_come_between_the_slices_do_not_make_the_plan_dearer(wor
     run.step()
     assert len(run.evicted) == MEMBERS, run.evicted
     assert sum(name.startswith("hard") for name in run.bound) == MEMBERS
-    assert all(root.place is not Place.SEARCH for root in run.engine.queue.roots.values())
+    assert all(root.place is not QueueName.SEARCH for root in run.engine.queue.units.values())
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -124,7 +124,7 @@ def test_pods_that_a_filter_does_not_mind_change_nothing_it_says(kind: str, seed
         rules: list[Any] = [each for _, each in cluster.evaluation(member).filters if not isinstance(each, RowFilter)]
         for rule in rules:
             before = rule.mask.copy()
-            off = [pod for pods in columns.pods for pod in pods.values() if not rule.minds(pod)]
+            off = [pod for pods in columns.pods for pod in pods.values() if not rule.affects_other_nodes(pod)]
             asked += len(off)
             mark = columns.journal.mark()
             columns.unplace_all(off)
@@ -138,7 +138,7 @@ def test_pods_that_a_filter_does_not_mind_change_nothing_it_says(kind: str, seed
 @pytest.mark.parametrize("stays", [True, False])
 def test_who_is_kept_out_by_somebody_who_stays_takes_nobody_away(monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     """A rival in every zone, of which one may not be evicted, or may: who is in the way is asked before all go."""
-    monkeypatch.setattr(tied_victims, "MOST_OFF", 12)
+    monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
     taken = trials(monkeypatch)
     run = Cluster().see(*(node(f"n{i}").cpu(8).zone(f"z{i % 3}") for i in range(NODES)))
     for i in range(NODES):

@@ -7,15 +7,15 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.preemption.least import RowSearch
-from phalanx.engine.scheduling.answers import PlacedAfter
+from phalanx.engine.preemption.row_search import RowSearch
+from phalanx.engine.scheduling.answers import NominatedAfterPreemption
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
 
 PROVABLE = ORDER[:-1]
 
 
-def crowded(seed: int) -> Cluster:
+def crowded_cluster(seed: int) -> Cluster:
     """Up to three nodes with up to nine pods of many sizes, priorities, budgets and gangs."""
     rng = random.Random(seed)
     run = Cluster()
@@ -46,7 +46,7 @@ def crowded(seed: int) -> Cluster:
 def cheapest(run: Cluster, record) -> tuple[float, ...] | None:
     """By trying every set."""
     chooser = run.engine.preemption.chooser
-    catalogue = chooser.catalogue
+    catalogue = chooser.victim_index
     best = None
     for row in range(run.engine.columns.n):
         lacking, freed = chooser._freed(record.shape, record.priority, row)
@@ -60,11 +60,11 @@ def cheapest(run: Cluster, record) -> tuple[float, ...] | None:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_no_set_of_victims_costs_less(seed):
-    run = crowded(seed)
+    run = crowded_cluster(seed)
     run.see(pod("high").cpu(4 + seed % 7).mem(f"{1 + seed % 3}Gi").priority(10))
     record = run.engine.pods.records["default/high"]
     answer = run.engine.attempts.pod(record)
-    if not isinstance(answer, PlacedAfter):
+    if not isinstance(answer, NominatedAfterPreemption):
         assert record.row < 0 and cheapest(run, record) is None
         return
     assert answer.plan.key[:-1] == cheapest(run, record)
@@ -80,11 +80,11 @@ def test_a_search_that_ends_early_says_so():
     run.see(pod("high").cpu("40").priority(10))
     record = run.engine.pods.records["default/high"]
     chooser = run.engine.preemption.chooser
-    chooser.catalogue.refresh()
+    chooser.victim_index.refresh()
     table = chooser.table(record.shape, record.priority)
     lacking, freed = chooser._freed(record.shape, record.priority, 0)
     known = (table.cost.key(0), table.units[0])
-    search = RowSearch(chooser.catalogue, ORDER, freed, lacking, known, 5)
+    search = RowSearch(chooser.victim_index, ORDER, freed, lacking, known, 5)
     assert not search.proved and search.key <= known[0]
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from phalanx.engine import decisions as d
-from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
@@ -21,7 +21,7 @@ class Town(Cluster):
         self.random = random.Random(seed)
         self.priority: dict[str, int] = {}
         self.made = 0
-        self.lives: dict[str, int] = {}
+        self.revivals: dict[str, int] = {}
 
     def add(self, *builders):
         for builder in builders:
@@ -38,8 +38,8 @@ class Town(Cluster):
             old = self.pods[name]
             self.gone("Pod", name)
             stem = name.split("~")[0]
-            self.lives[stem] = self.lives.get(stem, 0) + 1
-            fresh = f"{stem}~{self.lives[stem]}"
+            self.revivals[stem] = self.revivals.get(stem, 0) + 1
+            fresh = f"{stem}~{self.revivals[stem]}"
             meta = msgspec.structs.replace(old.metadata, name=fresh, uid=f"pod:{fresh}", deletion_timestamp=None)
             spec = msgspec.structs.replace(old.spec, node_name="")
             status = msgspec.structs.replace(old.status, nominated_node_name="")
@@ -97,9 +97,9 @@ def test_evictions_serve_somebody_more_important_and_come_to_an_end(seed):
 def _as_built_anew(world):
     """What is known about units, kept up change by change, is what a look at everything says."""
     engine = world.engine
-    kept = engine.preemption.catalogue
+    kept = engine.preemption.victim_index
     kept.refresh()
-    anew = Catalogue(engine.cluster)
+    anew = VictimIndex(engine.cluster)
     anew.refresh()
     assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
         k: (u.priority, set(u.pods)) for k, u in anew.units.items()

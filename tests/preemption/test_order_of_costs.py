@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
 
@@ -79,12 +79,12 @@ def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
     world = Cluster().see(node("n").cpu("4"), pod("p").cpu("1").priority(1).node("n"))
     engine = world.engine
     engine.step(1000.0, 10)
-    kept = engine.preemption.catalogue
+    kept = engine.preemption.victim_index
     kept.refresh()
     world.see(started("p", "n", 1200.0))
     engine.step(3000.0, 10)
     kept.refresh()
-    anew = Catalogue(engine.cluster)
+    anew = VictimIndex(engine.cluster)
     anew.refresh()
     assert [kept.lost(u) for u in kept.units.values()] == [anew.lost(u) for u in anew.units.values()] == [1800.0]
 

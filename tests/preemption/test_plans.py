@@ -23,7 +23,7 @@ from phalanx.engine.preemption import (
     cost_of,
     plan,
 )
-from phalanx.engine.preemption.fitting import Fitting
+from phalanx.engine.preemption.feasibility import Feasibility
 from phalanx.engine.preemption.result import proof
 
 PODS_FIRST = ("pods", "priority", "budgets", "gangs", "workloads", "work")
@@ -109,7 +109,7 @@ def problems(draw):
 
 def cheapest(problem):
     """Every subset of units, by the placement itself."""
-    fitting = Fitting(problem)
+    fitting = Feasibility(problem)
     best = None
     for size in range(len(problem.units) + 1):
         for chosen in combinations(range(len(problem.units)), size):
@@ -138,7 +138,7 @@ def test_put_any_victim_back_and_the_group_no_longer_fits(problem):
     found = plan(problem)
     if not isinstance(found, Plan):
         return
-    fitting = Fitting(problem)
+    fitting = Feasibility(problem)
     victims = {victim.unit for victim in found.victims}
     assert fitting.fits(victims)
     assert found.placement.placed

@@ -19,7 +19,7 @@ from phalanx.engine.framework.config import read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from phalanx.kube.lease import LEASES
-from phalanx.serve.aside import Aside
+from phalanx.serve.forked_query import Aside
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 
 PODS = Resource("", "v1", "pods", "Pod")

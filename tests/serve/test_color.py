@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from phalanx.cli.asking import Paint
 from phalanx.cli.main import COMMANDS, cli
+from phalanx.cli.scheduler_client import Paint
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.cli.live import picture
 from phalanx.cli.local import _guide
-from phalanx.serve.board import Board, Row
+from phalanx.serve.demo_table import Board, Row
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 

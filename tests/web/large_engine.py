@@ -18,7 +18,7 @@ from phalanx.engine.engine import Engine
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.web.feed import Feed
 from phalanx.web.history import History

@@ -12,7 +12,7 @@ from dashboard_run import RACK, Watched, create, gang
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PodChanged
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES

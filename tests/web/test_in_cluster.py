@@ -13,7 +13,7 @@ from dashboard_run import Browser
 
 from local_cluster import LocalCluster, local_cluster
 from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, Unauthorized
-from phalanx.serve.guarded import Guarded
+from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from phalanx.web.in_cluster import DashboardAtHealth
 from phalanx.web.tokens import Tokens

@@ -13,9 +13,9 @@ from phalanx.engine.engine import Engine
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.model.gates import Gates
+from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.callers import REMEMBERED, Callers
 from phalanx.serve.diagnostics import PATHS, Diagnostics
-from phalanx.serve.guarded import Guarded
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

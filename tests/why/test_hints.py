@@ -9,7 +9,7 @@ import json
 
 from asked_engine import Asked, racks
 
-from phalanx.cli.asking import Paint
+from phalanx.cli.scheduler_client import Paint
 from phalanx.cli.why import render
 from phalanx.testing.builders import node, pod, pod_group
 

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from local_cluster import LocalCluster
-from phalanx.cli.asking import Paint
 from phalanx.cli.main import main
+from phalanx.cli.scheduler_client import Paint
 
 Json = dict[str, Any]
 RACK = "topology.phalanx.dev/rack"

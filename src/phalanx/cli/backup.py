@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.messages import size
 from phalanx.cli.output import output_option, tell
 from phalanx.cli.progress import progress
-from phalanx.cli.words import size
 
 PATH = "/phalanx/v1/backup"
 

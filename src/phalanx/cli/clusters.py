@@ -14,8 +14,8 @@ import click
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.completion import complete_cluster
+from phalanx.cli.messages import age
 from phalanx.cli.output import encoded, for_programs, output_option, table, tell
-from phalanx.cli.words import age
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home, Record

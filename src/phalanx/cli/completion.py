@@ -93,8 +93,8 @@ def _kinds() -> list[str]:
 async def _names(kind: str, said: dict[str, Any]) -> list[str]:
     import msgspec
 
-    from phalanx.cli.asking import connection_of
     from phalanx.cli.conditions import RESOURCES
+    from phalanx.cli.scheduler_client import connection_of
     from phalanx.controllers.workloads.registry import BY_NAME
     from phalanx.kube.client import HttpClient
     from phalanx.serve.diagnostics import kind_of

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
-from phalanx.cli.asking import connection_of, run
 from phalanx.cli.output import output_option, tell
+from phalanx.cli.scheduler_client import connection_of, run
 from phalanx.kube.client import HttpClient
 from phalanx.web.dashboard import LINK
 

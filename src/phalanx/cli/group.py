@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from phalanx.cli.documents import Unreadable, read_documents
-from phalanx.cli.output import Wrong, output_option, table
-from phalanx.cli.words import short
+from phalanx.cli.messages import short
+from phalanx.cli.output import CommandError, output_option, table
 from phalanx.model.annotations import unknown
 
 Json = dict[str, Any]
@@ -54,7 +54,7 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
 
         kinds = ", ".join(sorted({kind.resource.kind for kind in KINDS}))
         found = ", ".join(sorted({document["kind"] for document in documents})) or "nothing"
-        raise Wrong(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
+        raise CommandError(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
     if output == "json":
         _print_json(results)
     elif output == "yaml":
@@ -72,11 +72,11 @@ def _read(name: str) -> list[Json]:
     try:
         found = read_documents(name)
     except Unreadable as problem:
-        raise Wrong(str(problem)) from None
+        raise CommandError(str(problem)) from None
     every: list[Json] = []
     for document in found:
         if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
-            raise Wrong(f"{name}: every document needs apiVersion and kind")
+            raise CommandError(f"{name}: every document needs apiVersion and kind")
         every += document["items"] if document["kind"].endswith("List") and "items" in document else [document]
     return every
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from phalanx.cli.words import short_names
-from phalanx.serve.board import Row
+from phalanx.cli.messages import short_names
+from phalanx.serve.demo_table import Row
 
 STYLE = {"Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}
 TITLES = ("GROUP", "PLACED", "POLICY", "STATUS", "WHERE")

@@ -71,8 +71,8 @@ def start_cluster(
 
     async def show_demo() -> None:
         from phalanx.cli.live import LiveTable
-        from phalanx.serve.board import Board
         from phalanx.serve.demo import apply_demo, begin_anew
+        from phalanx.serve.demo_table import Board
 
         table = LiveTable()
         board = Board(cluster.server.client("phalanx-board"), table.show)

@@ -42,7 +42,7 @@ class Answer:
     next: str = ""  # a command that makes sense now, for people at a terminal
 
 
-class Wrong(click.ClickException):
+class CommandError(click.ClickException):
     """What was asked about is not there, or cannot be read: the command itself was right, so no usage is shown."""
 
     exit_code = 2
@@ -81,7 +81,7 @@ def shown(answers: list[Answer], output: str) -> str:
 
 async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bool) -> int:
     """Print what `ask` finds; the worst answer is the exit code. With `watch` again and again, when it changed."""
-    from phalanx.cli.asking import NobodyAnswers
+    from phalanx.cli.scheduler_client import SchedulerUnavailable
 
     before: tuple[str, list[str]] | None = None
     while True:
@@ -90,7 +90,7 @@ async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bo
             text = shown(answers, output)
             people = [answer for answer in answers if answer.data is None or not for_programs(output)]
             notes = [note for answer in people for note in answer.notes]  # programs find them in the data
-        except (ApiProblem, NobodyAnswers) as problem:
+        except (ApiProblem, SchedulerUnavailable) as problem:
             if not watch or before is None:
                 raise
             answers, text, notes = [], "", [f"error: {problem}; trying again"]

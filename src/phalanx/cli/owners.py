@@ -9,8 +9,8 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
-from phalanx.cli.asking import Asker, Where, target
-from phalanx.cli.output import Answer, Wrong
+from phalanx.cli.output import Answer, CommandError
+from phalanx.cli.scheduler_client import SchedulerClient, Where, target
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
@@ -33,7 +33,7 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[Answer]:
         return [await ask_one(*target(what))]
     connection = where.connection()
     answers: list[Answer] = []
-    async with Asker(connection, where.scheduler) as asker:
+    async with SchedulerClient(connection, where.scheduler) as asker:
         namespace = where.namespace or connection.namespace
         client = GroupApi(asker.client)
         body = await _existing(client, found.resource, namespace, owned)
@@ -54,14 +54,14 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
     try:
         await client.get(_NAMESPACES, namespace)
     except NotFound:
-        raise Wrong(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
+        raise CommandError(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
     elsewhere = [
         item["metadata"]["namespace"] for item in await _items(client, resource, "") if item["metadata"]["name"] == name
     ]
     hint = f"there is one in {elsewhere[0]}: add -n {elsewhere[0]}" if elsewhere else (
         f"see kubectl get {resource.plural} -n {namespace}"
     )  # fmt: skip
-    raise Wrong(f"there is no {resource.kind} {name} in {namespace}; {hint}")
+    raise CommandError(f"there is no {resource.kind} {name} in {namespace}; {hint}")
 
 
 async def not_waiting(client: Client, namespace: str, name: str) -> str:
@@ -128,10 +128,10 @@ def _belongs(pod: Json, owner: Json) -> bool:
 async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: str) -> list[tuple[str, str]]:
     """(kind, name) of the root groups of a workload; none where its pods are placed one by one."""
     owners = {(kind.resource.kind, name)}
-    if kind.makes is not None:  # a CronJob has no groups, its Jobs have
-        for item in await _items(client, kind.makes, namespace):
+    if kind.creates is not None:  # a CronJob has no groups, its Jobs have
+        for item in await _items(client, kind.creates, namespace):
             if owners & _owners(item):
-                owners.add((kind.makes.kind, item["metadata"]["name"]))
+                owners.add((kind.creates.kind, item["metadata"]["name"]))
     workloads = await _items(client, r.WORKLOADS, namespace)
     mine = {
         item["metadata"]["name"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, Where, asking_options, joined, run
 from phalanx.cli.completion import complete_target
 from phalanx.cli.output import Answer, say, watch_option
 from phalanx.cli.owners import each_root
+from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, joined, run
 from phalanx.engine.explain.values import PlanAnswer, Price
 from phalanx.engine.preemption.cost import NOBODY, Cost
 from phalanx.engine.preemption.result import describe, proof
@@ -47,7 +47,7 @@ def plan(
 
 async def _plan(kind: str, name: str, where: Where) -> Answer:
     connection = where.connection()
-    async with Asker(connection, where.scheduler) as asker:
+    async with SchedulerClient(connection, where.scheduler) as asker:
         query = {"kind": kind, "namespace": where.namespace or connection.namespace, "name": name}
         body = await asker.ask("GET", "plan", query)
     answer = msgspec.json.decode(body, type=PlanAnswer)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.options import connection_options, deciding_options, log_level_option
-from phalanx.cli.output import Wrong, encoded, for_programs, output_option
+from phalanx.cli.output import CommandError, encoded, for_programs, output_option
 from phalanx.cli.progress import progress
 
 
@@ -152,7 +152,7 @@ def replay(file: Path, output: str) -> int:
     try:
         head = read_head(file)
     except ReplayProblem as problem:
-        raise Wrong(f"{problem}; make a recording with: phalanx up --record FILE") from None
+        raise CommandError(f"{problem}; make a recording with: phalanx up --record FILE") from None
     try:
         config = read_config(head["config"], installed_plugins())
         # Recordings of 0.1.0 name no slice: searches ran to their end in one step.

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.text import Text
 
+from phalanx.cli.messages import age, amount, gist, plural, short, short_names
 from phalanx.cli.output import table
-from phalanx.cli.words import age, amount, gist, plural, short, short_names
-from phalanx.serve.reading import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
+from phalanx.serve.engine_view import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
 Json = dict[str, Any]
 VIEWS = ("Queue", "Groups", "Racks")

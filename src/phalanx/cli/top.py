@@ -14,8 +14,8 @@ import msgspec
 from rich.console import Console
 
 from phalanx.base.errors import ApiProblem
-from phalanx.cli.asking import Asker, NobodyAnswers, Paint, connection_of, place_options, run
 from phalanx.cli.output import encoded, for_programs, output_option
+from phalanx.cli.scheduler_client import Paint, SchedulerClient, SchedulerUnavailable, connection_of, place_options, run
 from phalanx.cli.screen import Screen, nodes_text
 from phalanx.engine.explain.values import PlanAnswer, Report
 
@@ -53,7 +53,7 @@ def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool,
 async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool, output: str) -> int:
     connection = connection_of(kubeconfig, context)
     screen = Screen(scheduler or connection.server)
-    async with Asker(connection, scheduler) as asker:
+    async with SchedulerClient(connection, scheduler) as asker:
         screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
         if for_programs(output):
             click.echo(encoded(screen.state, output))
@@ -68,7 +68,7 @@ async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once
         return await _live(asker, screen, every)
 
 
-async def _live(asker: Asker, screen: Screen, every: float) -> int:
+async def _live(asker: SchedulerClient, screen: Screen, every: float) -> int:
     from phalanx.cli.keys import Keys
 
     loop, here = asyncio.get_running_loop(), asyncio.current_task()
@@ -94,30 +94,30 @@ async def _live(asker: Asker, screen: Screen, every: float) -> int:
             looking.cancel()
 
 
-async def _look(asker: Asker, screen: Screen, every: float) -> None:
+async def _look(asker: SchedulerClient, screen: Screen, every: float) -> None:
     while True:
         await asyncio.sleep(every)
         try:
             screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
             screen.trouble = ""
-        except (ApiProblem, NobodyAnswers) as problem:
+        except (ApiProblem, SchedulerUnavailable) as problem:
             screen.trouble = f"no answer, trying again: {problem}"
         _draw(screen)
 
 
-async def _open(asker: Asker, screen: Screen, what: str, key: str) -> None:
+async def _open(asker: SchedulerClient, screen: Screen, what: str, key: str) -> None:
     """The answer of why or plan, or the nodes of a domain, to be read and scrolled through."""
     if what == "nodes":
         try:
             text = nodes_text(msgspec.json.decode(await asker.ask("GET", "state", {"domain": key})))
-        except (ApiProblem, NobodyAnswers) as problem:
+        except (ApiProblem, SchedulerUnavailable) as problem:
             text = str(problem)
         screen.open(f" nodes of {key} ", text)
         return
     kind, namespace, name = key.split("/", 2)
     try:
         body = await asker.ask("GET", what, {"kind": kind, "namespace": namespace, "name": name})
-    except (ApiProblem, NobodyAnswers) as problem:
+    except (ApiProblem, SchedulerUnavailable) as problem:
         text = str(problem)
     else:
         from phalanx.cli import plan, why

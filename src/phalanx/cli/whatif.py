@@ -8,11 +8,11 @@ from typing import Any
 import click
 import msgspec
 
-from phalanx.cli.asking import Asker, Paint, Where, asking_options, run
 from phalanx.cli.documents import Unreadable, read_documents
-from phalanx.cli.output import Answer, Wrong, say
+from phalanx.cli.messages import plural
+from phalanx.cli.output import Answer, CommandError, say
 from phalanx.cli.plan import cost_lines
-from phalanx.cli.words import plural
+from phalanx.cli.scheduler_client import Paint, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 from phalanx.serve.variant import MOST_NODES as MOST_ADDED
 
@@ -85,12 +85,12 @@ def read(name: str) -> list[Any]:
     try:
         found = read_documents(name)
     except Unreadable as problem:
-        raise Wrong(str(problem)) from None
+        raise CommandError(str(problem)) from None
     if not found:
-        raise Wrong(f"{name} has no documents: give manifests of pods, groups or workloads")
+        raise CommandError(f"{name} has no documents: give manifests of pods, groups or workloads")
     for document in found:
         if not isinstance(document, dict):
-            raise Wrong(f"{name}: every document needs apiVersion and kind")
+            raise CommandError(f"{name}: every document needs apiVersion and kind")
     return found
 
 
@@ -109,7 +109,7 @@ async def _whatif(documents: list[Any], cluster: dict[str, Any], where: Where, w
     connection = where.connection()
     asked = {"items": documents, "namespace": where.namespace or connection.namespace, "cluster": cluster}
     question = msgspec.json.encode(asked)
-    async with Asker(connection, where.scheduler) as asker:
+    async with SchedulerClient(connection, where.scheduler) as asker:
         body = await asker.ask("POST", "whatif", {}, question)
     outlook = msgspec.json.decode(body, type=Outlook)
     text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"

@@ -6,11 +6,19 @@ import click
 import msgspec
 
 from phalanx.base.errors import NotFound
-from phalanx.cli.asking import Asker, NobodyAnswers, Paint, Where, asking_options, joined, run
 from phalanx.cli.completion import complete_target
-from phalanx.cli.output import Answer, Wrong, say, watch_option
+from phalanx.cli.messages import plural
+from phalanx.cli.output import Answer, CommandError, say, watch_option
 from phalanx.cli.owners import each_root, not_waiting
-from phalanx.cli.words import plural
+from phalanx.cli.scheduler_client import (
+    Paint,
+    SchedulerClient,
+    SchedulerUnavailable,
+    Where,
+    asking_options,
+    joined,
+    run,
+)
 from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
@@ -60,15 +68,15 @@ def why(
 async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> Answer:
     connection = where.connection()
     namespace = where.namespace or connection.namespace
-    async with Asker(connection, where.scheduler) as asker:
+    async with SchedulerClient(connection, where.scheduler) as asker:
         try:
             query = {"kind": kind, "namespace": namespace, "name": name}
             body = await asker.ask("GET", "why", query)
         except NotFound:
             if kind == "Pod" and (instead := await not_waiting(asker.client, namespace, name)):
-                raise Wrong(instead) from None
+                raise CommandError(instead) from None
             raise
-        except NobodyAnswers as nobody:
+        except SchedulerUnavailable as nobody:
             from phalanx.cli.conditions import from_conditions
 
             return await from_conditions(asker.client, kind, namespace, name, str(nobody))

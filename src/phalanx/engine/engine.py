@@ -18,8 +18,8 @@ from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.pod_cycle import LOOK
-from phalanx.engine.scheduling.roots import Place, Root
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
+from phalanx.engine.scheduling.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord
@@ -90,7 +90,7 @@ class Engine(Scheduler):
         row = self.columns.row_of.get(name, -1)
         if row < 0:
             row = self.columns.set_node(node)
-            self.life.node_appeared(name, row)
+            self.pod_lifecycle.node_appeared(name, row)
             self.queue.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
             return
         old = self.columns.nodes[row]
@@ -104,7 +104,7 @@ class Engine(Scheduler):
             self.columns.nodes[row] = node  # a heartbeat
             return
         self.columns.set_node(node)
-        self.life.crowded.add(row)
+        self.pod_lifecycle.externally_filled_rows.add(row)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
 
     def _node_gone(self, name: str, uid: str) -> None:
@@ -114,8 +114,8 @@ class Engine(Scheduler):
         node = self.columns.nodes[row]
         if uid and node is not None and node.metadata.uid and node.metadata.uid != uid:
             return
-        self.life.node_vanished(name, self.columns.remove_node(name))
-        self.life.crowded.discard(row)
+        self.pod_lifecycle.node_vanished(name, self.columns.remove_node(name))
+        self.pod_lifecycle.externally_filled_rows.discard(row)
         self.groups.room.node_gone(name)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
 
@@ -192,7 +192,7 @@ class Engine(Scheduler):
         queue.flush(self.cluster.now)
         self._say_again()
         self.groups.settle()
-        turns = self.binding.poll() if self.life.holding else 0
+        turns = self.binding.poll() if self.pod_lifecycle.holding else 0
         searches = self.searches
         searches.sweep()
         searches.spent = turns // BINDS
@@ -217,7 +217,7 @@ class Engine(Scheduler):
             else:
                 self.groups.members.again(decision)
 
-    def _attempt(self, root: Root) -> None:
+    def _attempt(self, root: SchedulingUnit) -> None:
         for record in root.records.values():
             if record.shape_epoch != self.interest.epoch:
                 self._reshape(record)
@@ -229,9 +229,9 @@ class Engine(Scheduler):
         else:
             self.groups.attempt(root)
 
-    def _go_on(self, first: Root) -> None:
+    def _go_on(self, first: SchedulingUnit) -> None:
         """One slice for one of the attempts that were put aside before this step, each in its turn."""
-        spent, root = self.searches.spent, first if first.place is Place.SEARCH else None
+        spent, root = self.searches.spent, first if first.place is QueueName.SEARCH else None
         for _ in range(len(self.searches.unfinished) + 1):
             if root is None:
                 return
@@ -256,7 +256,7 @@ class Engine(Scheduler):
         """When `step` should be called again if no event comes; a time not after `now` means at once."""
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
-        times = [held.deadline for held in self.life.holding.values()]
+        times = [held.deadline for held in self.pod_lifecycle.holding.values()]
         ahead = (self.queue.next_time(), self.reminders.next_time(), self.groups.room.next_time())
         times += [due for due in ahead if due is not None]
         return min(times) if times else None

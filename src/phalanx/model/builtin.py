@@ -20,7 +20,7 @@ from phalanx.model.printing import columns_for
 from phalanx.model.rules import rules_for
 from phalanx.model.schema import Object
 from phalanx.model.selectable import SELECTABLE
-from phalanx.model.zeros import zeros_of
+from phalanx.model.zero_values import zeros_of
 
 _CREATE = ("create",)
 _STATUS = frozenset({"status"})

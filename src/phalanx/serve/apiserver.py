@@ -28,10 +28,10 @@ from phalanx.local.api.tls import load_identity
 from phalanx.local.api.users import FILE as USERS
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.duties import Duties, Place
-from phalanx.local.duties.quota_status import QuotaStatus
 from phalanx.local.store.backup import write_snapshot
 from phalanx.local.store.store import Store
+from phalanx.local.system_controllers import ServiceAddress, SystemControllers
+from phalanx.local.system_controllers.quota_status import QuotaStatus
 from phalanx.model import builtin
 from phalanx.serve.component import Loop, Supervised
 from phalanx.serve.kubeconfig import context_name, write_kubeconfig
@@ -61,7 +61,7 @@ class ApiServer:
         self.url = ""
         self.token = ""
         self.ca: bytes | None = None
-        self._place = Place()
+        self._place = ServiceAddress()
         self._audit: Audit | None = None
 
     @property
@@ -116,7 +116,7 @@ class ApiServer:
             writer = self._writer = Writer(ctx)
             self._api = Api(ctx, writer)
             auth, tls = self._secure(ctx)
-            self._place = Place(*sock.getsockname()[:2])
+            self._place = ServiceAddress(*sock.getsockname()[:2])
             self._duties = Supervised(self._make_duties)
             await self._duties.start()
             self._expiry = Supervised(lambda: Loop("events", EventExpiry(ctx, settings.event_ttl).run))
@@ -131,7 +131,7 @@ class ApiServer:
             raise
 
     def _make_duties(self) -> Loop:
-        duties = Duties(
+        duties = SystemControllers(
             self.client("phalanx-apiserver"),
             self.context.registry,
             self._clock,

@@ -23,8 +23,8 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem
 from phalanx.base.tasks import cause_of_end, end
-from phalanx.controllers.beside.controllers import ClusterControllers
-from phalanx.controllers.beside.linking import Abilities
+from phalanx.controllers.cluster_mode.controllers import ClusterControllers
+from phalanx.controllers.cluster_mode.linking import Abilities
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import in_cluster, load
 from phalanx.kube.group_api import GroupApi

@@ -10,8 +10,8 @@ from phalanx.base.tasks import run_all
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.endpoints.controller import EndpointsController
 from phalanx.controllers.endpoints.mirroring import MirroringController
-from phalanx.controllers.nodes.leaving import LeavingPods
 from phalanx.controllers.nodes.lifecycle import NodeLifecycleController
+from phalanx.controllers.nodes.taint_eviction import TaintEviction
 from phalanx.controllers.runtime.controller import Caches, Controller
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
@@ -19,8 +19,8 @@ from phalanx.controllers.volumes.controller import VolumesController
 from phalanx.controllers.volumes.ephemeral import EphemeralVolumesController
 from phalanx.controllers.volumes.protection import ClaimProtection
 from phalanx.controllers.workloads.kind import Local
+from phalanx.controllers.workloads.legacy_spelling import tell_unknown_annotations
 from phalanx.controllers.workloads.registry import KINDS
-from phalanx.controllers.workloads.spelling import tell_unknown_annotations
 from phalanx.model.gates import Gates
 
 
@@ -41,7 +41,7 @@ class ControllersService:
             ClaimProtection(self._caches, clock),
             EphemeralVolumesController(self._caches, self.events),
             NodeLifecycleController(self._caches, clock),
-            LeavingPods(self._caches, clock, self.events),
+            TaintEviction(self._caches, clock, self.events),
         ]
         tell_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
 

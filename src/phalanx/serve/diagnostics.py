@@ -17,9 +17,9 @@ from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFou
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.model.gates import Gates
-from phalanx.serve.aside import Aside
+from phalanx.serve.engine_view import Reader
+from phalanx.serve.forked_query import Aside
 from phalanx.serve.manifests import Manifests
-from phalanx.serve.reading import Reader
 from phalanx.serve.variant import Variant
 
 BASE = "/phalanx/v1"

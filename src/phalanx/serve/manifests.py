@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import BadRequest
-from phalanx.controllers.beside.linking import DEFAULT_SCHEDULER, asks, scheduler_for
+from phalanx.controllers.cluster_mode.linking import DEFAULT_SCHEDULER, requests_gang, scheduler_for
 from phalanx.controllers.grouping import Grouping, Link, Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
@@ -166,7 +166,7 @@ class Manifests:
 
     def _taken_over(self, doc: Json) -> str:
         """The scheduler that grouped pods go to which name no other; "": they stay, or nobody asks for groups."""
-        if not self._schedulers or DEFAULT_SCHEDULER in self._schedulers or not asks(doc):
+        if not self._schedulers or DEFAULT_SCHEDULER in self._schedulers or not requests_gang(doc):
             return ""
         return scheduler_for(doc, self._schedulers[0])
 

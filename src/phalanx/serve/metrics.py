@@ -15,15 +15,15 @@ from prometheus_client.registry import Collector
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
-from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.scheduling.units import QueueName
 from phalanx.serve.scheduler import SchedulerService
 
 _PLACES = {
-    Place.ACTIVE: "active",
-    Place.SEARCH: "active",
-    Place.BACKOFF: "backoff",
-    Place.WAITING: "unschedulable",
-    Place.GATED: "gated",
+    QueueName.ACTIVE: "active",
+    QueueName.SEARCH: "active",
+    QueueName.BACKOFF: "backoff",
+    QueueName.WAITING: "unschedulable",
+    QueueName.GATED: "gated",
 }
 _SLI_BUCKETS = tuple(0.01 * 2**n for n in range(20))
 _STEP_BUCKETS = tuple(0.0001 * 2**n for n in range(16))

@@ -50,7 +50,7 @@ POINTS = {
     "score_placement": "placementScore",
     "pod_group_post_filter": "podGroupPostFilter",
 }
-_OF_TRACKER = ("rebuild", "update", "explain", "set_feasible", "minds")
+_OF_TRACKER = ("rebuild", "update", "explain", "set_feasible", "affects_other_nodes")
 _MAKES_TRACKER = ("track", "track_score")
 
 

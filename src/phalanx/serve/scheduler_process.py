@@ -26,10 +26,10 @@ from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
+from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.callers import Callers
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.diagnostics import PATHS, Diagnostics
-from phalanx.serve.guarded import Guarded
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import LIMIT, PluginTimes

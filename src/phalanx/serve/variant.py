@@ -12,7 +12,7 @@ from phalanx.base.errors import BadRequest
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import NodeChanged
 from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.placement.sentences import plural
+from phalanx.engine.placement.messages import plural
 from phalanx.model.objects import Node
 
 MOST_NODES = 10_000  # that one question adds

@@ -271,7 +271,7 @@ class Cluster:
 
     def attempts(self, root: str) -> int:
         """How often a root ("pod/ns/name", "podgroup/ns/name") that waits has been tried."""
-        found = self.engine.queue.roots.get(root)
+        found = self.engine.queue.units.get(root)
         return found.attempts if found is not None else 0
 
 

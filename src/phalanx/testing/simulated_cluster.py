@@ -24,10 +24,10 @@ from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.duties import Duties
 from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
 from phalanx.local.store.contract import Entry
+from phalanx.local.system_controllers import SystemControllers
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind, Registry
@@ -89,7 +89,7 @@ class SimulatedCluster:
     # ---- parts
 
     async def start_duties(self) -> None:
-        await self._start("duties", Duties(self.client_of("duties"), self.registry, self.clock))
+        await self._start("duties", SystemControllers(self.client_of("duties"), self.registry, self.clock))
 
     async def start_nodes(self, count: int, topology: str = "", options: KubeletOptions | None = None) -> None:
         self.nodes = SimulatedNodes(

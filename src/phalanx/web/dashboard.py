@@ -16,7 +16,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Loop
 from phalanx.serve.diagnostics import BASE, Diagnostics
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import Listen
 from phalanx.web.feed import Feed

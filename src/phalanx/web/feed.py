@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.serve.reading import Layout, NodeRow, Reader
+from phalanx.serve.engine_view import Layout, NodeRow, Reader
 from phalanx.web.history import EVERY, History
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.engine import decisions as d
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 
 Json = dict[str, Any]
 

@@ -16,9 +16,9 @@ from aiohttp import web
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden
+from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.diagnostics import BASE, Diagnostics
-from phalanx.serve.guarded import Guarded
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.web.feed import Feed
 from phalanx.web.history import History

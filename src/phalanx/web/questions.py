@@ -11,7 +11,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.serve.diagnostics import BASE, Diagnostics
-from phalanx.serve.reading import Reader
+from phalanx.serve.engine_view import Reader
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
 
 Json = dict[str, Any]

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from phalanx.controllers.grouping.by_hand import with_hand_made
+from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
-from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
 from phalanx.controllers.grouping.names import by_uid, of_template
 from phalanx.controllers.grouping.parts import BASIC, Leaf, pod_group, workload
-from phalanx.controllers.grouping.wishes import DOMAIN, Wishes, wishes
+from phalanx.controllers.grouping.user_workload import with_hand_made
+from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 
 TEMPLATE = "replicas"
 
 
-Policy = Callable[[Json, Wishes], Json]  # of the gang that an author asks for; raises Refused
+Policy = Callable[[Json, WorkloadAnnotations], Json]  # of the gang that an author asks for; raises Refused
 
 
-def interchangeable(obj: Json, wish: Wishes) -> Json:
+def interchangeable(obj: Json, wish: WorkloadAnnotations) -> Json:
     kind = obj["kind"]
     raise Refused(
         f"pods of a {kind} are replaced one by one and cannot be a gang; use a StatefulSet with "
@@ -32,7 +32,7 @@ def interchangeable(obj: Json, wish: Wishes) -> Json:
 
 def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = interchangeable) -> Grouping:
     """One group of all its pods."""
-    wish = wishes(obj["metadata"].get("annotations"))
+    wish = workload_annotations(obj["metadata"].get("annotations"))
     template = obj["spec"]["template"].get("spec") or {}
     named = template.get("schedulingGroup") is not None or template.get("workloadRef") is not None
     owned = any(ref.get("controller") for ref in obj["metadata"].get("ownerReferences") or ())

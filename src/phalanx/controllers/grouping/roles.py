@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from phalanx.controllers.grouping.by_hand import with_hand_made
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
-from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.grouping.user_workload import with_hand_made
 
 
 class Role(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def one_gang(
     owner: Json, roles: Sequence[Role], related: Sequence[Json], *, minimum: int | None = None, priority_class: str = ""
 ) -> Grouping:
     """minimum: what the object says in a field of its own; an annotation goes before it."""
-    wish = wishes(owner["metadata"].get("annotations"))
+    wish = workload_annotations(owner["metadata"].get("annotations"))
     free = [role for role in roles if not role.linked]
     everybody = sum(max(role.count, role.least) for role in free)
     if wish.gang is False or not everybody:

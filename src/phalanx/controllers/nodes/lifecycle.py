@@ -17,7 +17,7 @@ from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import NotFound
 from phalanx.base.tasks import run_all
 from phalanx.controllers import resources as r
-from phalanx.controllers.nodes.attention import Attention
+from phalanx.controllers.nodes.responsiveness import Responsiveness
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.pods import condition
 
@@ -56,7 +56,7 @@ class NodeLifecycleController(Controller):
     def __init__(self, caches: Caches, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        self._attention = Attention(clock)
+        self._attention = Responsiveness(clock)
         self._nodes = caches.of(r.NODES)
         self._leases = caches.of(r.LEASES)
         self._heard: dict[str, Sign] = {}  # by node

@@ -19,7 +19,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
 from phalanx.controllers.runtime.ownership import controller_of
-from phalanx.model.alike import Alike
+from phalanx.model.memo import Memo
 from phalanx.model.selectors import LabelMatcher
 
 Json = dict[str, Any]
@@ -67,7 +67,7 @@ _usual = msgspec.json.Decoder(_Usual).decode
 _parts = msgspec.json.Decoder(Parts).decode
 _BRACE = ord("{")
 # Containers, volumes and tolerations of pods, conditions and capacity of nodes: thousands say the same.
-_shared: Alike[Any] = Alike(_decode, most=1024)
+_shared: Memo[Any] = Memo(_decode, most=1024)
 
 
 def by_labels(obj: Json) -> list[str]:

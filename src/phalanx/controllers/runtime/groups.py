@@ -28,10 +28,10 @@ from phalanx.controllers.grouping.core import (
 )
 from phalanx.controllers.grouping.priorities import default_class
 from phalanx.controllers.resources import PRIORITY_CLASSES
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
-from phalanx.controllers.runtime.together import together
 
 
 class State(Enum):

@@ -19,13 +19,13 @@ from phalanx.controllers.grouping.core import Grouper, Grouping, Json, Link
 from phalanx.controllers.runtime.controller import Caches, Controller, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.model.gates import Gates
 
 Admit = Callable[[Json, Json], Awaitable[None]]  # (pod that is about to be made, its maker); raises to hold it back
 
 
-class PodToCome(NamedTuple):
+class ExpectedPod(NamedTuple):
     """A pod that a workload will have, before it exists."""
 
     name: str
@@ -69,24 +69,26 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     resource: Resource
     # -- groups, links, templates: pure functions of the object
     group: Grouper
-    pods: Callable[[Json, Sequence[Json], Grouping], Iterator[PodToCome]]  # (workload, related objects, its groups)
+    pods: Callable[[Json, Sequence[Json], Grouping], Iterator[ExpectedPod]]  # (workload, related objects, its groups)
     templates: Callable[[Json], Iterable[Json]]  # the pod templates written in it
-    place: Callable[[PodView], Place | None]  # whether a pod may be part of such a workload
-    asks: Callable[[Json], bool] = _nothing  # asks for groups in words of its own, beside the annotations of all kinds
+    place: Callable[[PodView], WorkloadSlot | None]  # whether a pod may be part of such a workload
+    requests_gang: Callable[[Json], bool] = (
+        _nothing  # asks for groups in words of its own, beside the annotations of all kinds
+    )
     # -- words
     aliases: tuple[str, ...] = ()  # short names on the command line
-    ends: tuple[str, ...] = ()  # conditions that say it is over for good
+    final_conditions: tuple[str, ...] = ()  # conditions that say it is over for good
     scaled: bool = False  # spec.replicas is the number of its pods
     # -- beside the controllers of a real cluster
-    followed: bool = True  # its groups are made there; False: those of what it makes are
-    makes: Resource | None = None  # what that is
-    certain: bool = True  # where a pod has a place in such a workload, the workload exists
+    grouped_in_cluster_mode: bool = True  # its groups are made there; False: those of what it makes are
+    creates: Resource | None = None  # what that is
+    owner_is_certain: bool = True  # where a pod has a place in such a workload, the workload exists
     reads: tuple[Resource, ...] = ()  # other objects its groups depend on
-    refers: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
+    referenced_object: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
     workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have made for it
     replicated: Replicated | None = None
     jobs: Callable[[Json, Grouping], Mapping[str, str]] = _no_jobs  # part -> name of the Job that makes its pods
-    adopts: bool = False  # a Workload its author made for it goes with it
+    owns_user_workload: bool = False  # a Workload its author made for it goes with it
     # -- in a local cluster: its reconcilers. Imported when called, since the command line reads descriptors, too.
     run: Callable[[Local], Iterable[Controller]] | None = None
 
@@ -103,20 +105,20 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     def rights(self) -> tuple[tuple[str, Resource], ...]:
         """What our controllers must be allowed to do beside a real cluster's: (verb, resource); nothing is written."""
         found = [(verb, resource) for resource in (self.resource, *self.reads) for verb in ("list", "watch")]
-        return tuple(found) if self.followed else ()
+        return tuple(found) if self.grouped_in_cluster_mode else ()
 
 
-def numbered(base: str, template: Json, count: int, link: Link | None) -> Iterator[PodToCome]:
+def numbered(base: str, template: Json, count: int, link: Link | None) -> Iterator[ExpectedPod]:
     """So many pods alike: `<base>-0`, `<base>-1`, …"""
-    return (PodToCome(f"{base}-{number}", template, link) for number in range(count))
+    return (ExpectedPod(f"{base}-{number}", template, link) for number in range(count))
 
 
-def owned_by(kind: str) -> Callable[[PodView], Place | None]:
+def owned_by(kind: str) -> Callable[[PodView], WorkloadSlot | None]:
     """The place of pods that such a workload makes itself, all in one part."""
 
-    def place(pod: PodView) -> Place | None:
+    def place(pod: PodView) -> WorkloadSlot | None:
         name = pod.made_by(kind)
-        return Place(kind, name, ("",)) if name else None
+        return WorkloadSlot(kind, name, ("",)) if name else None
 
     return place
 

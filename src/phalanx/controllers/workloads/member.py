@@ -89,7 +89,7 @@ class PodView(msgspec.Struct, gc=False):
         return owner.name if owner is not None and owner.kind == kind else ""
 
 
-class Place(NamedTuple):
+class WorkloadSlot(NamedTuple):
     """A workload a pod may be part of, with the names its part may have, the finest first."""
 
     kind: str

@@ -12,7 +12,7 @@ from phalanx.controllers.workloads.job.kind import JOB
 from phalanx.controllers.workloads.jobset.kind import JOB_SET
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.mpijob.kind import MPI_JOB
 from phalanx.controllers.workloads.pytorchjob.kind import PYTORCH_JOB
 from phalanx.controllers.workloads.ray.kind import RAY_CLUSTER, RAY_JOB
@@ -40,7 +40,7 @@ KINDS: tuple[WorkloadKind, ...] = (
 BY_KEY = {kind.key: kind for kind in KINDS}  # (API group, kind)
 BY_KIND = {kind.resource.kind: kind for kind in KINDS}
 BY_NAME = {name: kind for kind in KINDS for name in kind.names}  # what people type
-FOLLOWED = tuple(kind for kind in KINDS if kind.followed)
+FOLLOWED = tuple(kind for kind in KINDS if kind.grouped_in_cluster_mode)
 READ = tuple(resource for kind in KINDS for resource in kind.reads)  # what they depend on, beside themselves
 
 
@@ -55,7 +55,7 @@ def group(obj: Json, related: Sequence[Json] = ()) -> Grouping | None:
     return kind.group(obj, related) if kind is not None else None
 
 
-def places(pod: PodView) -> Iterator[Place]:
+def places(pod: PodView) -> Iterator[WorkloadSlot]:
     """Where a pod may belong, the outermost workload first."""
     if pod.controller is None:
         return

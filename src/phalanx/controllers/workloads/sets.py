@@ -15,16 +15,16 @@ from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouper, Grouping, Link, Refused
-from phalanx.controllers.grouping.outsiders import without_outsiders
 from phalanx.controllers.grouping.priorities import keep_priority, value_of
+from phalanx.controllers.grouping.replacement import with_successor
 from phalanx.controllers.grouping.replicas import group_set
-from phalanx.controllers.grouping.succession import with_successor
+from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, group_of, index_by_group, keeps_group
-from phalanx.controllers.workloads.kind import Local, PodToCome, numbered, replicas_of
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, numbered, replicas_of
 
 
 class SetGroupsController(Controller):
@@ -163,7 +163,7 @@ def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set)
     return [controller]
 
 
-def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     """The pods of a set that does not exist yet."""
     template = workload["spec"]["template"]
     return numbered(workload["metadata"]["name"], template, replicas_of(workload), found.links.get(""))

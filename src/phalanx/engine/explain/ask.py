@@ -31,12 +31,12 @@ from phalanx.engine.explain.values import (
 )
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.placement.sentences import amount_word, domain_word
-from phalanx.engine.scheduling.answers import Placed, Refused, Tree
+from phalanx.engine.placement.messages import amount_word, domain_word
+from phalanx.engine.scheduling.answers import GroupTree, Placed, Refused
+from phalanx.engine.scheduling.history import Note
 from phalanx.engine.scheduling.lifecycle import TURN
 from phalanx.engine.scheduling.members import root_key
-from phalanx.engine.scheduling.roots import Place, Root
-from phalanx.engine.scheduling.stories import Note
+from phalanx.engine.scheduling.units import QueueName, SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
 from phalanx.model.objects import Workload
@@ -93,7 +93,7 @@ class _Asked:
             return self._member(leaf, PodKey(namespace, name))
         if record is None:
             raise Unknown(f"the scheduler knows no pod {namespace}/{name}: it is another scheduler's, finished or gone")
-        root = self._engine.queue.roots.get(f"pod/{record.key}")
+        root = self._engine.queue.units.get(f"pod/{record.key}")
         if record.node_name:
             return self._placed(record)
         verdict, reasons, changes = self._judge(record)
@@ -126,7 +126,7 @@ class _Asked:
 
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
-        held = self._engine.life.holding.get(record.key)
+        held = self._engine.pod_lifecycle.holding.get(record.key)
         more = f", waiting for {held.stage} plugins" if held is not None and held.stage != TURN else ""
         return Why(
             kind="Pod",
@@ -146,7 +146,7 @@ class _Asked:
         with Rehearsal(self._engine) as rehearsal:
             answer = rehearsal.pod(record)
             if isinstance(answer, Placed):
-                return Verdict("placed", state.columns.names[answer.seats[0][1]]), [], []
+                return Verdict("placed", state.columns.names[answer.assignment[0][1]]), [], []
             verdict = verdict_of(answer)
             if not isinstance(answer, Refused) or answer.diagnosis is None or answer.evaluation is None:
                 return verdict, [], []
@@ -266,7 +266,7 @@ class _Asked:
             ],
         )
 
-    def _try(self, tree: Tree) -> tuple[Verdict, list[Relaxation]]:
+    def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
         """The attempt that would be made now, without making it."""
         engine = self._engine
         with Rehearsal(engine) as rehearsal:
@@ -322,31 +322,33 @@ class _Asked:
         keys = {item.root: item.root if item.kind == "Pod" else ""}
         if item.kind == "Pod":
             keys[f"{item.namespace}/{item.name}"] = ""
-        notes = [(note, of) for key, of in keys.items() for note in self._engine.stories.of(key)]
+        notes = [(note, of) for key, of in keys.items() for note in self._engine.history.of(key)]
         record = self._engine.pods.records.get(f"{item.namespace}/{item.name}") if item.kind == "Pod" else None
         if record is not None:
             notes.append((Note(record.created, "asked for a node", ""), ""))
         notes.sort(key=lambda entry: entry[0].time)
         return [StoryLine(rfc3339(note.time), note.what, note.detail, note.times, of) for note, of in notes]
 
-    def _queue(self, root: Root | None, reasons: Sequence[str] = (), proof: Proof | None = None) -> QueuePlace:
+    def _queue(
+        self, root: SchedulingUnit | None, reasons: Sequence[str] = (), proof: Proof | None = None
+    ) -> QueuePlace:
         """`reasons` (of nodes) or `proof`: what stands in the way, most of all first, if that is known."""
-        if root is None or root.place is Place.NOWHERE:
+        if root is None or root.place is QueueName.NOWHERE:
             return QueuePlace("none")
-        bucket = root.bucket
+        equivalence_class = root.equivalence_class
         position, until = 0, ""
         waits: list[str] = []
-        gate, message = root.gate if root.place is Place.GATED else ("", "")
-        if root.place is Place.ACTIVE:
-            ahead = [other for other, place in self._engine.queue.places() if place is Place.ACTIVE]
+        gate, message = root.gate if root.place is QueueName.GATED else ("", "")
+        if root.place is QueueName.ACTIVE:
+            ahead = [other for other, place in self._engine.queue.places() if place is QueueName.ACTIVE]
             position = 1 + sum(other.entry[:2] < root.entry[:2] for other in ahead)
-        elif root.place is Place.BACKOFF:
+        elif root.place is QueueName.BACKOFF:
             until = rfc3339(root.expiry)
-        elif root.place is Place.WAITING and bucket is not None:
-            until = rfc3339(bucket.deadline)
-            waits = [text for bit, text in _EVENTS.items() if bit & bucket.wakes]
-            if bucket.needs is not None:
-                waits.insert(0, self._change(bucket.needs, reasons, proof))
+        elif root.place is QueueName.WAITING and equivalence_class is not None:
+            until = rfc3339(equivalence_class.deadline)
+            waits = [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes]
+            if equivalence_class.needs is not None:
+                waits.insert(0, self._change(equivalence_class.needs, reasons, proof))
         return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message)
 
     def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:

@@ -16,15 +16,15 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
     group = forest.named(key)
     if group is None or key.kind != POD_GROUP:
         return []
-    twins = forest.namesakes(key)
+    equivalence_key = forest.namesakes(key)
     if group.spec is None:
-        there = [twin.key.namespace for twin in twins if twin.spec is not None]
+        there = [twin.key.namespace for twin in equivalence_key if twin.spec is not None]
         return [_elsewhere(f"there is a PodGroup {key.name} in namespace {', '.join(there)}")] if there else []
     if group.ready:
         return []
     found = [
         _elsewhere(f"pods in namespace {twin.key.namespace} ({_named(twin.members)}) name a PodGroup {key.name} there")
-        for twin in twins
+        for twin in equivalence_key
         if twin.spec is None and twin.members
     ]
     here = (record for record in records if record.namespace == key.namespace)

@@ -10,13 +10,13 @@ from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
-from phalanx.engine.placement.sentences import plural
+from phalanx.engine.placement.messages import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan, Planned
-from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER
-from phalanx.engine.preemption.single import Candidate, Chooser
-from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter
-from phalanx.engine.scheduling.group_roots import Groups
+from phalanx.engine.preemption.single_pod import Candidate, Chooser
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.scheduling.answers import Cause, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.group_units import Groups
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
@@ -55,7 +55,7 @@ def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
     return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
 
 
-def planned(engine: Scheduler, root: str, answer: PlacedAfter) -> PlanAnswer:
+def planned(engine: Scheduler, root: str, answer: NominatedAfterPreemption) -> PlanAnswer:
     """The plan of an attempt that found one: who goes, why each, at what cost."""
     if isinstance(answer.plan, Candidate):
         return _candidate(engine, engine.preemption.chooser, root, answer.plan)
@@ -78,8 +78,8 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
     with Rehearsal(engine) as rehearsal:
         answer = rehearsal.pod(record, evict=True)
     if isinstance(answer, Placed):
-        return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.seats))
-    if isinstance(answer, PlacedAfter):
+        return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment))
+    if isinstance(answer, NominatedAfterPreemption):
         return planned(engine, root, answer)
     if answer.diagnosis is None:
         return PlanAnswer(root, "none", answer.message)
@@ -97,7 +97,7 @@ def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate)
     why = f"while it stays the pod does not fit on {node}"
     victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
     pods = sum(line.pods for line in victims)
-    price = _price_of(chooser.catalogue, found.units)
+    price = _price_of(chooser.victim_index, found.units)
     if not victims:
         text = f"room on node {node} is about to be free: pods that are leaving suffice"
         return PlanAnswer(root, "plan", text, places=[NodeShare(node, 1)], cost=price)
@@ -133,8 +133,8 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         # Also for a group whose pods are gated: that is how to see a plan before it is carried out.
         answer = rehearsal.group(tree, evict=True, gated=hold is not None)
     if isinstance(answer, Placed):
-        return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.seats))
-    if isinstance(answer, PlacedAfter):
+        return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.assignment))
+    if isinstance(answer, NominatedAfterPreemption):
         return planned(engine, name, answer)
     if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
         return PlanAnswer(name, "none", answer.message)
@@ -145,8 +145,8 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
     return _of(engine, name, answer.no_plan or Hopeless(answer.text))
 
 
-def _of(engine: Scheduler, name: str, answer: Planned, found: PlacedAfter | None = None) -> PlanAnswer:
-    places = _shares(engine, found.seats) if found is not None else []
+def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPreemption | None = None) -> PlanAnswer:
+    places = _shares(engine, found.assignment) if found is not None else []
     if isinstance(answer, Plan):
         victims = [VictimLine(v.name, v.pods, v.priority, v.why) for v in answer.victims]
         units = plural(len(victims), "unit")
@@ -160,7 +160,7 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: PlacedAfter | None
         # Found by the filters' own word, unit by unit: no bound is known.
         why = "while it stays the pods' rules about each other are not kept"
         victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
-        cost = _price_of(engine.preemption.catalogue, found.units)
+        cost = _price_of(engine.preemption.victim_index, found.units)
         pods = cost.pods
         return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
     if isinstance(answer, Hopeless):
@@ -169,16 +169,16 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: PlacedAfter | None
     return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
 
 
-def _shares(engine: Scheduler, seats: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:
+def _shares(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:
     counts: dict[str, int] = {}
-    for _, row in seats:
+    for _, row in assignment:
         node = engine.columns.names[row]
         counts[node] = counts.get(node, 0) + 1
     return [NodeShare(node, count) for node, count in sorted(counts.items())]
 
 
-def _price_of(catalogue: Catalogue, units: Sequence[Unit]) -> Price:
-    return _price(replace(catalogue.cost(units), work=sum(catalogue.lost(unit) for unit in units)))
+def _price_of(victim_index: VictimIndex, units: Sequence[EvictionUnit]) -> Price:
+    return _price(replace(victim_index.cost(units), work=sum(victim_index.lost(unit) for unit in units)))
 
 
 def _price(cost: Cost) -> Price:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.answers import Answer, Placed, PlacedAfter, Tree
-from phalanx.engine.scheduling.reservations import release
+from phalanx.engine.scheduling.answers import Answer, GroupTree, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.reserve_permit import release
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -21,7 +21,7 @@ class Rehearsal:
     def __init__(self, engine: Scheduler) -> None:
         self._cluster = engine.cluster
         self._attempts = engine.attempts
-        self._seats: Assignment = []  # reserved
+        self._assignment: Assignment = []  # reserved
         self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with what they were before
 
     def __enter__(self) -> Rehearsal:
@@ -29,7 +29,7 @@ class Rehearsal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        release(self._cluster, self._seats)
+        release(self._cluster, self._assignment)
         self._cluster.columns.journal.rewind(self._mark)
         for record, shape, epoch in self._reshaped:
             self._cluster.shapes.drop(record.shape)
@@ -39,7 +39,7 @@ class Rehearsal:
         self._as_tried([record])
         return self._keep(self._attempts.whole_pod(record, evict=evict))
 
-    def group(self, tree: Tree, *, evict: bool = False, gated: bool = False) -> Answer:
+    def group(self, tree: GroupTree, *, evict: bool = False, gated: bool = False) -> Answer:
         self._as_tried(tree.records)
         return self._keep(self._attempts.whole_group(tree, evict=evict, gated=gated))
 
@@ -56,11 +56,11 @@ class Rehearsal:
 
     def _keep(self, answer: Answer) -> Answer:
         if isinstance(answer, Placed):
-            self._seats += answer.seats
-        elif isinstance(answer, PlacedAfter):
+            self._assignment += answer.assignment
+        elif isinstance(answer, NominatedAfterPreemption):
             columns = self._cluster.columns
             for pod in answer.victims:
                 columns.unplace(pod)
-            for record, row in answer.seats:
+            for record, row in answer.assignment:
                 columns.place(record, row)
         return answer

@@ -19,10 +19,10 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.points import Points
+from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow, Subtree
+from phalanx.engine.placement.messages import domain_word, plural
 from phalanx.engine.placement.problem import groups as parts_below
-from phalanx.engine.placement.sentences import domain_word, plural
 from phalanx.engine.scheduling.answers import Refused
 from phalanx.engine.state.columns import Bools, Columns
 from phalanx.model.groups import Group
@@ -36,7 +36,7 @@ CORDON_TAINT = "node.kubernetes.io/unschedulable"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
-def relaxations(state: ClusterState, group: Group, refused: Refused, points: Points | None) -> list[Relaxation]:
+def relaxations(state: ClusterState, group: Group, refused: Refused, points: GroupPlugins | None) -> list[Relaxation]:
     """For a tree that does not fit, as far as it is known where it fails."""
     certificate = refused.outcome.certificate if refused.outcome is not None else None
     if certificate is None or refused.built is None:
@@ -47,7 +47,7 @@ def relaxations(state: ClusterState, group: Group, refused: Refused, points: Poi
 
 class _Relaxer:
     def __init__(
-        self, state: ClusterState, group: Group, built: Built, certificate: Certificate, points: Points | None
+        self, state: ClusterState, group: Group, built: Built, certificate: Certificate, points: GroupPlugins | None
     ) -> None:
         self._cluster = state
         self._group = group

@@ -10,10 +10,10 @@ from phalanx.engine.explain.values import Verdict, proof_of
 from phalanx.engine.framework import Status
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.finding import Found, find
-from phalanx.engine.groups.points import Points
+from phalanx.engine.groups.find_placement import Found, find
+from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Composite, Leaf, Problem, Subtree
-from phalanx.engine.scheduling.answers import Answer, Cause, Placed, PlacedAfter
+from phalanx.engine.scheduling.answers import Answer, Cause, NominatedAfterPreemption, Placed
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
@@ -32,7 +32,7 @@ _RESULTS = {
 def verdict_of(answer: Answer) -> Verdict:
     if isinstance(answer, Placed):
         return Verdict("placed")
-    if isinstance(answer, PlacedAfter):
+    if isinstance(answer, NominatedAfterPreemption):
         answer = answer.refused
     outcome = answer.outcome
     if outcome is None:
@@ -40,7 +40,7 @@ def verdict_of(answer: Answer) -> Verdict:
     return Verdict(outcome.verdict.value, answer.message, proof_of(outcome.certificate), outcome.expansions)
 
 
-def fits(state: ClusterState, group: Group, built: Built, points: Points | None = None) -> bool | None:
+def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None) -> bool | None:
     """Whether a variant would; None: it is not known."""
     found = find(state, group, built, points)
     if isinstance(found, Found):

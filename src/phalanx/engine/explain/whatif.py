@@ -21,7 +21,7 @@ from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Out
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refused, Tree
+from phalanx.engine.scheduling.answers import Cause, GroupTree, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.members import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
@@ -207,12 +207,12 @@ class _Asked:
     def _no(
         self,
         root: _Root,
-        answer: Refused | PlacedAfter,
+        answer: Refused | NominatedAfterPreemption,
         reasons: Sequence[NodeReason] = (),
         changes: Sequence[Relaxation] = (),
     ) -> Would:
         name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
-        refused = answer.refused if isinstance(answer, PlacedAfter) else answer
+        refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
         return Would(
             root=name,
             fits=False,
@@ -223,8 +223,8 @@ class _Asked:
             node_reasons=list(reasons),
             nodes=self._engine.columns.count,
             relaxations=list(changes),
-            evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, PlacedAfter) else [],
-            plan=planned(self._engine, name, answer) if isinstance(answer, PlacedAfter) else None,
+            evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, NominatedAfterPreemption) else [],
+            plan=planned(self._engine, name, answer) if isinstance(answer, NominatedAfterPreemption) else None,
         )
 
     def _pod(self, root: _Root) -> Would:
@@ -232,14 +232,14 @@ class _Asked:
         state = self._cluster
         answer = self._rehearsal.pod(record, evict=True)
         if not isinstance(answer, Placed):
-            refused = answer.refused if isinstance(answer, PlacedAfter) else answer
+            refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
             if refused.diagnosis is None or refused.diagnosis.pre_filter is not None:
                 return self._no(root, answer)
             changes = []
             if self._relax and answer is refused and refused.evaluation is not None:
                 changes = for_pod(state, refused.evaluation)
             return self._no(root, answer, reasons_of(refused.diagnosis), changes)
-        node = state.columns.names[answer.seats[0][1]]
+        node = state.columns.names[answer.assignment[0][1]]
         place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
         return Would(
             root=f"pod/{_name(record)}",
@@ -258,16 +258,16 @@ class _Asked:
             hold = hold_of(self.forest, key)
             return self._no(root, Refused(Cause.HELD, hold.message if hold is not None else f"{key} is not known"))
         state = self._cluster
-        tree = Tree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
+        tree = GroupTree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
         answer = self._rehearsal.group(tree, evict=True)
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):
                 changes = relaxations(state, group, answer, self._engine.attempts.points(tree))
             return self._no(root, answer, changes=changes)
-        for record, row in answer.seats:
+        for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
-        total, placed = len(root.records), len(answer.seats)
+        total, placed = len(root.records), len(answer.assignment)
         summary = f"fits: {placed} of {total} pods would get a node"
         return Would(
             root=root_key(key),
@@ -276,13 +276,13 @@ class _Asked:
             priority=root.priority,
             pods=placed,
             wanted=total,
-            places=self._places(group, answer.seats),
+            places=self._places(group, answer.assignment),
             nodes=state.columns.count,
         )
 
-    def _places(self, root: Group, seats: Assignment) -> list[GroupPlace]:
+    def _places(self, root: Group, assignment: Assignment) -> list[GroupPlace]:
         rows_of: dict[GroupKey, dict[int, int]] = {}
-        for record, row in seats:
+        for record, row in assignment:
             leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
             if leaf is not None:
                 counts = rows_of.setdefault(leaf, {})

@@ -176,7 +176,7 @@ class PlainFilter:
             self.mask[row] = self.columns.nodes[row] is not None and self.verdict(row)
         return rows
 
-    def minds(self, record: PodRecord) -> bool:
+    def affects_other_nodes(self, record: PodRecord) -> bool:
         return False  # each node is judged by itself, and again only when it or its pods change
 
     def verdict(self, row: int) -> bool:

@@ -14,7 +14,7 @@ from phalanx.engine.framework.evaluations import Evaluations
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from phalanx.engine.decisions import Decision
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.interest import LabelInterest
 from phalanx.engine.state.journal import Change
+from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape

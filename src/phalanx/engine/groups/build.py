@@ -12,7 +12,7 @@ import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
-from phalanx.engine.groups.coming import Coming
+from phalanx.engine.groups.expected_pods import ExpectedPods
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.plugins.pod_index import ANTI, terms_of
 from phalanx.engine.slices import in_slices, worked
@@ -39,7 +39,7 @@ class Built:
     part_of: dict[GroupKey, Subtree]
     coupled: bool  # some shape has rules that reach beyond one node: counting is not the last word
     group_of: dict[int, Group] = field(default_factory=dict)  # id(part) -> group
-    promised: dict[int, dict[int, float]] = field(default_factory=dict)  # row -> resource -> held for others
+    reserved: dict[int, dict[int, float]] = field(default_factory=dict)  # row -> resource -> held for others
 
 
 def build(
@@ -48,12 +48,12 @@ def build(
     pending: Mapping[GroupKey, dict[str, PodRecord]],
     budget: int,
     priority: int,
-    coming: Coming | None = None,
+    outstanding_pods: ExpectedPods | None = None,
     evaluated: Mapping[Shape, Evaluation] | None = None,
 ) -> Built:
     """Raises PluginFailure and Unplaceable. `coming`: pods that hold room although they do not exist yet. `evaluated`:
     evaluations that were made beforehand."""
-    return _Builder(state, pending, priority, coming or Coming(), evaluated or {}).build(root, budget)
+    return _Builder(state, pending, priority, outstanding_pods or ExpectedPods(), evaluated or {}).build(root, budget)
 
 
 class Capacity:
@@ -127,11 +127,11 @@ class _Builder:
         state: ClusterState,
         pending: Mapping[GroupKey, dict[str, PodRecord]],
         priority: int,
-        coming: Coming,
+        outstanding_pods: ExpectedPods,
         evaluated: Mapping[Shape, Evaluation],
     ) -> None:
         self._cluster = state
-        self._coming = coming
+        self._outstanding_pods = outstanding_pods
         self._evaluated = evaluated
         self._own = False  # arrays are copied
         self._columns: Columns = state.columns
@@ -154,7 +154,7 @@ class _Builder:
         asked = {rid for shape in shapes for rid, _ in shape.requests}
         rids = sorted(asked.union(rid for rid in columns.devices() if columns.alloc[rid, :n].any()))
         capacity = Capacity(columns, rids)
-        promised = bool(self._cluster.nominations) and self._promised(capacity.free, rids)
+        reserved = bool(self._cluster.nominations) and self._reserved(capacity.free, rids)
         domains = {}
         names = {}
         for key in self._keys:
@@ -169,7 +169,7 @@ class _Builder:
         problem = BorrowedProblem(
             capacity,
             resources=[columns.resource_names[rid] for rid in rids],
-            shapes=[self._row(s, e, rids, promised, coupled) for s, e in zip(shapes, evaluations, strict=True)],
+            shapes=[self._row(s, e, rids, reserved, coupled) for s, e in zip(shapes, evaluations, strict=True)],
             root=part,
             domains=domains,
             domain_names=names,
@@ -183,7 +183,7 @@ class _Builder:
     def _with_others(self, part: Subtree) -> Subtree:
         """Beside groups of others that have started: what they still lack is placed, too, and never bound."""
         others = []
-        for group in self._coming.beside:
+        for group in self._outstanding_pods.beside:
             try:
                 others.append(self._part(group))
             except Unplaceable:  # its own members contradict its rules: it cannot be completed anyway
@@ -205,7 +205,7 @@ class _Builder:
         else:
             # By age and name, not by arrival: a restarted scheduler must come to the same result.
             records = sorted(self._waiting.get(group.key, {}).values(), key=_age)
-            whole = self._coming.wholes.get(group.key)
+            whole = self._outstanding_pods.wholes.get(group.key)
             records += whole.records if whole is not None else []
             demand: dict[int, int] = {}
             for record in records:
@@ -269,7 +269,7 @@ class _Builder:
             evaluation.refresh()
         return evaluation
 
-    def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], promised: bool, coupled: bool) -> ShapeRow:
+    def _row(self, shape: Shape, evaluation: Evaluation, rids: list[int], reserved: bool, coupled: bool) -> ShapeRow:
         n = self._columns.n
         if self._own and len(self._numbers) > FEW_SHAPES:
             worked(4 + n // 250)
@@ -283,11 +283,11 @@ class _Builder:
             # Trials with members in place leave their traces in evaluations.
             mask=mask.copy() if coupled or self._own else mask,
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
-            slots=None if promised or rejected else evaluation.slots(),
+            slots=None if reserved or rejected else evaluation.slots(),
             score=evaluation.preferences(),
         )
 
-    def _promised(self, free: Floats, rids: list[int]) -> bool:
+    def _reserved(self, free: Floats, rids: list[int]) -> bool:
         """Room promised to others of at least our rank is not free. True if anything was taken off."""
         nominations = self._cluster.nominations
         ours = {record.key for records in self._pending.values() for record in records}

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.words import UNSCHEDULABLE
+from phalanx.engine.groups.messages import UNSCHEDULABLE
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.requests import asked, pod_request
 from phalanx.model.groups import Group
+from phalanx.model.groups.expected_pods import min_resources
 from phalanx.model.groups.group import PLACED
-from phalanx.model.groups.to_come import min_resources
 
 Amounts = dict[str, float]  # by resource: milli cpu, else whole units
 
@@ -40,7 +40,7 @@ def outstanding(group: Group) -> Amounts:
     return {name: value for name, value in lacking.items() if value > 0}
 
 
-def in_vain(columns: Columns, group: Group, others: Iterable[Group], built: Built) -> str | None:
+def cannot_complete(columns: Columns, group: Group, others: Iterable[Group], built: Built) -> str | None:
     """Why starting the group now would be no use; None when it may go ahead."""
     whole = wanted(group)
     if not whole or group.placed or group.spec is None:

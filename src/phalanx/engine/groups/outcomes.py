@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from phalanx.engine.groups import words
+from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.coming import ToCome
+from phalanx.engine.groups.expected_pods import ExpectedPlacement
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.explain import explain
@@ -16,7 +16,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
 
-def seats_of(
+def assignment_of(
     built: Built,
     outcome: SearchOutcome,
     *,
@@ -30,22 +30,22 @@ def seats_of(
     for part, records in built.pending.items():
         for record in records:
             waiting.setdefault((part, number[record.shape]), []).append(record)
-    seats: Assignment = []
+    assignment: Assignment = []
     for share in outcome.shares:
         leaf = id(share.leaf)
         at = (leaf if origin is None else origin[leaf], share.shape)
         counts = {int(row): int(count) for row, count in zip(share.nodes, share.counts, strict=True)}
-        left = waiting[at] if row_of is None else _seat_promised(waiting[at], counts, row_of, seats)
+        left = waiting[at] if row_of is None else _assign_reserved(waiting[at], counts, row_of, assignment)
         taken = 0
         for row, count in counts.items():
-            seats += [(record, row) for record in left[taken : taken + count]]
+            assignment += [(record, row) for record in left[taken : taken + count]]
             taken += count
         waiting[at] = left[taken:]
-    return seats
+    return assignment
 
 
-def _seat_promised(
-    records: list[PodRecord], counts: dict[int, int], row_of: Mapping[str, int], seats: Assignment
+def _assign_reserved(
+    records: list[PodRecord], counts: dict[int, int], row_of: Mapping[str, int], assignment: Assignment
 ) -> list[PodRecord]:
     """Takes what it seats off the counts; answers the pods that are left."""
     rest = []
@@ -53,7 +53,7 @@ def _seat_promised(
         row = row_of.get(record.nominated, -1) if record.nominated else -1
         if counts.get(row, 0) > 0:
             counts[row] -= 1
-            seats.append((record, row))
+            assignment.append((record, row))
         else:
             rest.append(record)
     return rest
@@ -64,8 +64,8 @@ def explained(group: Group, built: Built, outcome: SearchOutcome) -> str:
     _name_reasons(built)
     certificate = outcome.certificate = explain(built.problem)
     if outcome.verdict is SearchVerdict.EXHAUSTED:
-        return words.exhausted(group, outcome.expansions, certificate)
-    return words.refused(group, certificate)
+        return messages.exhausted(group, outcome.expansions, certificate)
+    return messages.refused(group, certificate)
 
 
 def _name_reasons(built: Built) -> None:
@@ -80,9 +80,9 @@ def _name_reasons(built: Built) -> None:
     built.problem.reason_names = list(names)
 
 
-def counter(built: Built, seats: Assignment) -> Callable[[Group], tuple[int, int]]:
+def counter(built: Built, assignment: Assignment) -> Callable[[Group], tuple[int, int]]:
     """(scheduled, remaining) of a group under a placement: pods of a leaf, child groups of a composite."""
-    seated = {record.key for record, _ in seats}
+    seated = {record.key for record, _ in assignment}
 
     def count(group: Group) -> tuple[int, int]:
         if group.composite:
@@ -95,9 +95,9 @@ def counter(built: Built, seats: Assignment) -> Callable[[Group], tuple[int, int
     return count
 
 
-def satisfied_by(built: Built, seats: Assignment) -> list[Group]:
+def satisfied_by(built: Built, assignment: Assignment) -> list[Group]:
     """The groups that have their minimum under a placement."""
-    count = counter(built, seats)
+    count = counter(built, assignment)
     return [group for group in built.group_of.values() if count(group)[0] >= _minimum(group)]
 
 
@@ -105,9 +105,9 @@ def _minimum(group: Group) -> int:
     return group.spec.minimum if group.spec is not None else 1
 
 
-def to_come(built: Built, seats: Assignment, mine: Iterable[str]) -> list[ToCome]:
+def expected_placements(built: Built, assignment: Assignment, mine: Iterable[str]) -> list[ExpectedPlacement]:
     """Of the places found for a whole those of other pods than these, by key: of pods that do not exist yet, and of
     those that others lack."""
     own = set(mine)
     groups = {record.key: built.group_of[leaf].key for leaf, records in built.pending.items() for record in records}
-    return [(groups[record.key], record, row) for record, row in seats if record.key not in own]
+    return [(groups[record.key], record, row) for record, row in assignment if record.key not in own]

@@ -1,9 +1,9 @@
 """Placing for a trial inside the columns: what counting cannot judge (spreading, affinity, volumes) is asked of the
 filters themselves, pod by pod, and everything is taken back afterwards.
 
-`holds` checks a placement that the search found by counting. `Careful` finds one where counting misled: first the plain
-way (minimums of all children, then extras, several orders of pods, domains by how much they can take), then, where
-that fails, by trying everything that the budget allows (`Seating`).
+`holds` checks a placement that the search found by counting. `SequentialTrial` finds one where counting misled: first
+greedily (minimums of all children, then extras, several orders of pods, domains by capacity), then by backtracking
+within the budget (`BacktrackingSearch`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from phalanx.engine.framework import Bools
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.groups.backtracking_search import BacktrackingSearch
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.likeness import besides_promises, open_masks
-from phalanx.engine.groups.seating import Seating
+from phalanx.engine.groups.symmetry import excluding_reservations, open_masks
 from phalanx.engine.placement import SearchVerdict, place
 from phalanx.engine.placement.problem import Composite, Leaf, Subtree, done
 from phalanx.engine.slices import worked
@@ -96,7 +96,7 @@ def open_to_members(state: ClusterState, built: Built) -> bool:
     return place(replace(built.problem, shapes=shapes), explained=False).verdict is not SearchVerdict.IMPOSSIBLE
 
 
-class Careful:
+class SequentialTrial:
     """Answers an assignment whose root minimum is met, or None; `exhausted` if None is no proof."""
 
     def __init__(self, state: ClusterState, built: Built) -> None:
@@ -114,7 +114,7 @@ class Careful:
     def run(self) -> Assignment | None:
         found = self._plainly()
         if found is None:
-            seating = Seating(self._cluster, self._built)
+            seating = BacktrackingSearch(self._cluster, self._built)
             found = seating.run()
             self.satisfied, self.exhausted, self.expansions = seating.satisfied, seating.exhausted, seating.expansions
         return found
@@ -237,9 +237,9 @@ class Careful:
     def _place(self, record: PodRecord, mask: Bools) -> bool:
         worked(STEPS_PER_POD)
         evaluation = self._cluster.evaluation(record)
-        if self._built.promised:
+        if self._built.reserved:
             mask = mask.copy()
-            besides_promises(self._built, self._columns, record.shape, mask)
+            excluding_reservations(self._built, self._columns, record.shape, mask)
         row = evaluation.best(mask)
         if row < 0:
             return False

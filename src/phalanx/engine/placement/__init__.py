@@ -1,9 +1,9 @@
 """Placing a whole group tree on free capacity: exact by counting where pods are alike, bounded search elsewhere."""
 
+from phalanx.engine.placement.messages import sentence
 from phalanx.engine.placement.outcome import Certificate, RuledOut, SearchOutcome, SearchVerdict, Share
 from phalanx.engine.placement.place import hopeless, place, placed_pods
 from phalanx.engine.placement.problem import DEFAULT_BUDGET, Composite, Leaf, Problem, ShapeRow, Subtree
-from phalanx.engine.placement.sentences import sentence
 
 __all__ = [
     "DEFAULT_BUDGET",

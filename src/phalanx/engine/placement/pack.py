@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from phalanx.engine.placement.problem import Floats, Ints
+from phalanx.engine.placement.residual_capacity import ResidualCapacity
 from phalanx.engine.placement.slots import count_slots
-from phalanx.engine.placement.worth import Worth
 from phalanx.engine.slices import worked
 
 NODES_PER_EXPANSION = 512
@@ -132,7 +132,7 @@ def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ..
             yield order
 
 
-def _worth_left(area: Area, worth: Worth, items: list[Item], placed: Ints) -> float:
+def _worth_left(area: Area, worth: ResidualCapacity, items: list[Item], placed: Ints) -> float:
     """Worth of all nodes after the placement."""
     left = area.free.copy()
     for item, row in zip(items, placed, strict=True):
@@ -151,7 +151,7 @@ def pack(
     best: tuple[float, Ints] | None = None
     price = 1 + area.free.shape[1] // NODES_PER_EXPANSION
     choosy = choosy and area.free.shape[1] <= CHOOSY and len(items) > 1 and items[0].score is None
-    worth = Worth(area.free, area.plain, area.devices) if choosy else None
+    worth = ResidualCapacity(area.free, area.plain, area.devices) if choosy else None
     for number, order in enumerate(_orders(area, items, passes)):
         if spend is not None and number:
             spend(price)  # the first order is part of the step that asked

@@ -6,7 +6,7 @@ import numpy as np
 
 from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.explain import explain
-from phalanx.engine.placement.improve import gather, improve
+from phalanx.engine.placement.local_search import gather, improve
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, groups, leaves
 from phalanx.engine.placement.search import Extras, Search

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds, wanted
 from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, done, leaves
-from phalanx.engine.placement.state import Budget, Exhausted, Seat, State
+from phalanx.engine.placement.state import Budget, Exhausted, Slot, State
 
 GENEROUS_CHOICES = 512  # combinations of children worth sorting
 
@@ -33,7 +33,7 @@ class Task(msgspec.Struct, frozen=True, eq=False):
 class Frame(msgspec.Struct, eq=False):
     task: Task
     choices: Iterator[tuple[int, object]]
-    mark: dict[int, Seat]
+    mark: dict[int, Slot]
     chosen: int  # length of the decision list when the frame was made
     handle: tuple[object, ...] | None = None
 
@@ -103,9 +103,9 @@ class Search:
             todo.append((self.bounds.kind(task.group), task.area))
             task = task.rest
         load: dict[tuple[int, int], int] = {}
-        for seat in frame.mark.values():
-            for shape in seat.shapes:
-                load[seat.area, shape] = load.get((seat.area, shape), 0) + seat.counts[shape]
+        for assign in frame.mark.values():
+            for shape in assign.shapes:
+                load[assign.area, shape] = load.get((assign.area, shape), 0) + assign.counts[shape]
         return (tuple(todo), frozenset(load.items()))
 
     # ---- choices ---------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Search:
         group = task.group
         if isinstance(group, Leaf):
             assert isinstance(detail, dict)
-            if not self.state.seat(group, area, detail):
+            if not self.state.assign(group, area, detail):
                 return _FAILED
             self.decisions.append((group, area))
             return task.rest
@@ -308,8 +308,8 @@ class Extras:
     def _pods(self, root: Subtree) -> None:
         sitting = [leaf for leaf in leaves(root) if id(leaf) in self.areas]
         for leaf in sitting:
-            if id(leaf) not in self.state.seats:
-                self.state.seats[id(leaf)] = Seat(leaf, self.areas[id(leaf)], (), {}, {})
+            if id(leaf) not in self.state.assignment:
+                self.state.assignment[id(leaf)] = Slot(leaf, self.areas[id(leaf)], (), {}, {})
         minimums = self.state.mark()
         if not self._grow(sitting):
             self.state.rewind(minimums)
@@ -321,19 +321,19 @@ class Extras:
         everybody = True
         for leaf in sitting:
             for shape, count in leaf.demand:
-                seat = self.state.seats[id(leaf)]
-                more = count - seat.counts.get(shape, 0)
-                if more > 0 and self.state.grow(seat, shape, more) < more:
+                assign = self.state.assignment[id(leaf)]
+                more = count - assign.counts.get(shape, 0)
+                if more > 0 and self.state.grow(assign, shape, more) < more:
                     everybody = False
         return everybody
 
     def _squeeze(self) -> None:
         """Exact packing for the greatest number of pods, one cluster of overlapping seats after the other."""
         seen: set[int] = set()
-        for seat in list(self.state.seats.values()):
-            if id(seat.leaf) in seen:
+        for assign in list(self.state.assignment.values()):
+            if id(assign.leaf) in seen:
                 continue
-            cluster = self.state.cluster(seat)
+            cluster = self.state.cluster(assign)
             seen |= {id(s.leaf) for s in cluster}
             extra: dict[tuple[int, int], int] = {}
             for s in cluster:

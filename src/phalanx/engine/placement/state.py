@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.placement.best import choose_alike, solve_best
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
+from phalanx.engine.placement.exact_packing import choose_alike, solve_best
 from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, pack, smallest
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
+from phalanx.engine.placement.residual_capacity import split_resources
 from phalanx.engine.placement.slots import base_slots, count_slots
-from phalanx.engine.placement.worth import split_resources
 from phalanx.engine.slices import worked
 
 
-class Seat(msgspec.Struct, eq=False):
+class Slot(msgspec.Struct, eq=False):
     """One leaf in its node set: pods per shape and node."""
 
     leaf: Leaf
@@ -59,7 +59,7 @@ class State:
         scale = problem.free.sum(axis=1)
         self.kinds = split_resources(problem.resources)
         self.inverse: Floats = 1.0 / np.where(scale > 0, scale, 1.0)  # (R,) amount -> share of all free
-        self.seats: dict[int, Seat] = {}  # id(leaf) -> seat, in the order of placing
+        self.assignment: dict[int, Slot] = {}  # id(leaf) -> seat, in the order of placing
         self.areas: list[Ints] = [np.arange(problem.node_count)]
         self.area_ids: dict[tuple[int, str, int], int] = {}
         self._splits: dict[tuple[int, str], tuple[Ints, NDArray[np.int32]]] = {}
@@ -105,7 +105,7 @@ class State:
     def slots(self, shape: int, nodes: Ints) -> Ints:
         """(M,) slots beside everything placed so far."""
         row = self.problem.shapes[shape]
-        if not self.seats:
+        if not self.assignment:
             return self.base(shape)[nodes]
         slots = np.minimum(count_slots(row.request, self.free[:, nodes]), self.base(shape)[nodes])
         if shape in self.coupled:
@@ -117,8 +117,8 @@ class State:
         own = np.zeros(self.problem.node_count, dtype=np.int64)
         barred = np.zeros(self.problem.node_count, dtype=bool)
         rivals = self.rivals.get(shape, set())
-        for seat in self.seats.values():
-            for other, (where, counts) in seat.placed.items():
+        for assign in self.assignment.values():
+            for other, (where, counts) in assign.placed.items():
                 if other == shape:
                     own[where] += counts
                 elif other in rivals:
@@ -130,7 +130,7 @@ class State:
 
     # ---- placing ---------------------------------------------------------------------------------------------
 
-    def seat(self, leaf: Leaf, area: int, counts: dict[int, int], *, repack: bool = True) -> bool:
+    def assign(self, leaf: Leaf, area: int, counts: dict[int, int], *, repack: bool = True) -> bool:
         """Places counts pods of the leaf in the area, moving pods of other leaves aside where that helps."""
         shapes = tuple(s for s in counts if counts[s])
         nodes = self.areas[area]
@@ -138,12 +138,12 @@ class State:
             shape = shapes[0]
             slots = self.slots(shape, nodes)
             if int(slots.sum()) >= counts[shape]:
-                self._sit(Seat(leaf, area, shapes, counts, {shape: self._fill(shape, nodes, slots, counts[shape])}))
+                self._sit(Slot(leaf, area, shapes, counts, {shape: self._fill(shape, nodes, slots, counts[shape])}))
                 return True
         else:
             placed = self._pack_beside(shapes, nodes, counts)
             if placed is not None:
-                self._sit(Seat(leaf, area, shapes, counts, placed))
+                self._sit(Slot(leaf, area, shapes, counts, placed))
                 return True
         neighbours = self._neighbours(nodes)
         if not neighbours and len(shapes) == 1:
@@ -151,7 +151,7 @@ class State:
         if not repack:
             self.budget.truncated = True
             return False
-        return self._repack([*neighbours, Seat(leaf, area, shapes, counts, {})])
+        return self._repack([*neighbours, Slot(leaf, area, shapes, counts, {})])
 
     def _fill(self, shape: int, nodes: Ints, slots: Ints, count: int) -> tuple[Ints, Ints]:
         row = self.problem.shapes[shape]
@@ -244,33 +244,33 @@ class State:
                 pass
         return pack(area, items, spend=self.budget.spend)
 
-    def _neighbours(self, nodes: Ints) -> list[Seat]:
+    def _neighbours(self, nodes: Ints) -> list[Slot]:
         """Seats that share nodes with the area, directly or through one another."""
         touched = np.zeros(self.problem.node_count, dtype=bool)
         touched[nodes] = True
-        found: dict[int, Seat] = {}
+        found: dict[int, Slot] = {}
         grew = True
         while grew:
             grew = False
-            for seat in self.seats.values():
-                if id(seat) not in found and touched[self.areas[seat.area]].any():
-                    found[id(seat)] = seat
-                    if not touched[self.areas[seat.area]].all():
-                        touched[self.areas[seat.area]] = True
+            for assign in self.assignment.values():
+                if id(assign) not in found and touched[self.areas[assign.area]].any():
+                    found[id(assign)] = assign
+                    if not touched[self.areas[assign.area]].all():
+                        touched[self.areas[assign.area]] = True
                         grew = True
         return list(found.values())
 
-    def cluster(self, seat: Seat) -> list[Seat]:
+    def cluster(self, assign: Slot) -> list[Slot]:
         """The seat and all that have to be packed together with it."""
-        return self._neighbours(self.areas[seat.area])
+        return self._neighbours(self.areas[assign.area])
 
-    def _joint(self, seats: list[Seat]) -> tuple[Ints, list[tuple[int, int]], list[Item]]:
+    def _joint(self, assignment: list[Slot]) -> tuple[Ints, list[tuple[int, int]], list[Item]]:
         """One packing task for all seats: an item per shape and node set."""
-        union = np.unique(np.concatenate([self.areas[seat.area] for seat in seats]))
+        union = np.unique(np.concatenate([self.areas[assign.area] for assign in assignment]))
         wanted: dict[tuple[int, int], int] = {}
-        for seat in seats:
-            for shape in seat.shapes:
-                wanted[shape, seat.area] = wanted.get((shape, seat.area), 0) + seat.counts[shape]
+        for assign in assignment:
+            for shape in assign.shapes:
+                wanted[shape, assign.area] = wanted.get((shape, assign.area), 0) + assign.counts[shape]
         handles = list(wanted)
         bounds = []
         for shape, area in handles:
@@ -284,37 +284,37 @@ class State:
             rivals = self.rivals.get(shape, set())
             # A capped shape in two overlapping node sets shares its cap; forbidding the overlap is the safe side.
             shared = self.problem.shapes[shape].cap is not None
-            twins = [i for i, (s, a) in enumerate(handles) if shared and s == shape and a != area]
-            self.budget.truncated |= bool(twins)
-            numbers = (*(i for i, (s, _) in enumerate(handles) if s in rivals), *twins)
+            equivalence_key = [i for i, (s, a) in enumerate(handles) if shared and s == shape and a != area]
+            self.budget.truncated |= bool(equivalence_key)
+            numbers = (*(i for i, (s, _) in enumerate(handles) if s in rivals), *equivalence_key)
             row = self.problem.shapes[shape]
             score = None if row.score is None else row.score[union]
             items.append(Item(row.request, wanted[shape, area], bound[useful], numbers, score))
         return union, handles, items
 
-    def _free_without(self, seats: list[Seat], nodes: Ints) -> Floats:
+    def _free_without(self, assignment: list[Slot], nodes: Ints) -> Floats:
         """(R, M) free capacity as if these seats were empty."""
         lookup = np.full(self.problem.node_count, -1, dtype=np.int64)
         lookup[nodes] = np.arange(len(nodes))
         free = self.free[:, nodes].copy()
-        for seat in seats:
-            for shape, (where, counts) in seat.placed.items():
+        for assign in assignment:
+            for shape, (where, counts) in assign.placed.items():
                 at = lookup[where]
                 request = self.problem.shapes[shape].request
                 inside = at >= 0  # a seat names a node once per shape, so plain addition is safe
                 free[:, at[inside]] += request[:, None] * counts[inside]
         return free
 
-    def _repack(self, seats: list[Seat]) -> bool:
-        union, handles, items = self._joint(seats)
-        free = self._free_without(seats, union)
+    def _repack(self, assignment: list[Slot]) -> bool:
+        union, handles, items = self._joint(assignment)
+        free = self._free_without(assignment, union)
         demand = sum((item.request * item.count for item in items), np.zeros(free.shape[0]))
         if (demand > free.sum(axis=1)).any() or any(int(i.bound.sum()) < i.count for i in items):
             return False
-        placed = self._solve(union, free, items, greedy=len(seats) > 1)
+        placed = self._solve(union, free, items, greedy=len(assignment) > 1)
         if placed is None:
             return False
-        self._deal(seats, union, handles, placed)
+        self._deal(assignment, union, handles, placed)
         return True
 
     def _solve(self, union: Ints, free: Floats, items: list[Item], *, greedy: bool) -> Ints | None:
@@ -336,39 +336,39 @@ class State:
         self._proofs[task] = placed
         return placed
 
-    def _deal(self, seats: list[Seat], union: Ints, handles: list[tuple[int, int]], placed: Ints) -> None:
+    def _deal(self, assignment: list[Slot], union: Ints, handles: list[tuple[int, int]], placed: Ints) -> None:
         """Gives every seat its part of a joint packing, first seat first."""
         left = {handle: placed[i].copy() for i, handle in enumerate(handles)}
-        fresh: list[Seat] = []
-        for seat in seats:
+        fresh: list[Slot] = []
+        for assign in assignment:
             parts: dict[int, tuple[Ints, Ints]] = {}
-            for shape in seat.shapes:
-                pool = left[shape, seat.area]
+            for shape in assign.shapes:
+                pool = left[shape, assign.area]
                 order = np.flatnonzero(pool)
-                chosen, counts = fill(pool, order, seat.counts[shape])
+                chosen, counts = fill(pool, order, assign.counts[shape])
                 pool[chosen] -= counts
                 parts[shape] = (union[chosen], counts)
-            fresh.append(Seat(seat.leaf, seat.area, seat.shapes, seat.counts, parts))
-        for seat in seats:
-            if id(seat.leaf) in self.seats and self.seats[id(seat.leaf)] is seat:
-                self._stand(seat)
-        for seat in fresh:
-            self._sit(seat)
+            fresh.append(Slot(assign.leaf, assign.area, assign.shapes, assign.counts, parts))
+        for assign in assignment:
+            if id(assign.leaf) in self.assignment and self.assignment[id(assign.leaf)] is assign:
+                self._stand(assign)
+        for assign in fresh:
+            self._sit(assign)
 
-    def most(self, seats: list[Seat], extra: dict[tuple[int, int], int], budget: int) -> None:
+    def most(self, assignment: list[Slot], extra: dict[tuple[int, int], int], budget: int) -> None:
         """Grows seats (leaf id, shape) -> extra pods by as many as an exact packing allows, each seat in turn."""
         grown = []
-        for seat in seats:
-            shapes = tuple(s for s, _ in seat.leaf.demand)
-            counts = {s: seat.counts.get(s, 0) + extra.get((id(seat.leaf), s), 0) for s in shapes}
-            grown.append(Seat(seat.leaf, seat.area, shapes, counts, {}))
+        for assign in assignment:
+            shapes = tuple(s for s, _ in assign.leaf.demand)
+            counts = {s: assign.counts.get(s, 0) + extra.get((id(assign.leaf), s), 0) for s in shapes}
+            grown.append(Slot(assign.leaf, assign.area, shapes, counts, {}))
         union, handles, items = self._joint(grown)
-        free = self._free_without(seats, union)
+        free = self._free_without(assignment, union)
         least = np.zeros(len(handles), dtype=np.int64)
-        alone = len(seats) == 1  # then which pods make up the minimum does not matter, only how many sit
-        for seat in seats if not alone else ():
-            for shape in seat.shapes:
-                least[handles.index((shape, seat.area))] += seat.counts[shape]
+        alone = len(assignment) == 1  # then which pods make up the minimum does not matter, only how many sit
+        for assign in assignment if not alone else ():
+            for shape in assign.shapes:
+                least[handles.index((shape, assign.area))] += assign.counts[shape]
         try:
             placed, spent = solve_most(make_area(free, self.kinds, self.rank[union]), items, least, budget)
             self.budget.used += spent
@@ -376,70 +376,70 @@ class State:
             return
         if placed is None:
             return
-        if int(placed.sum()) <= sum(sum(seat.counts.values()) for seat in seats):
+        if int(placed.sum()) <= sum(sum(assign.counts.values()) for assign in assignment):
             return
         spare = {h: int(placed[i].sum()) - int(least[i]) for i, h in enumerate(handles)}
         final = []
-        for old, new in zip(seats, grown, strict=True):
+        for old, new in zip(assignment, grown, strict=True):
             if alone:
                 counts = {shape: spare[shape, new.area] for shape in new.shapes}
-                final.append(Seat(old.leaf, old.area, new.shapes, counts, old.placed))
+                final.append(Slot(old.leaf, old.area, new.shapes, counts, old.placed))
                 continue
             counts = {}
             for shape in new.shapes:
                 gain = min(new.counts[shape] - old.counts.get(shape, 0), spare[shape, new.area])
                 spare[shape, new.area] -= gain
                 counts[shape] = old.counts.get(shape, 0) + gain
-            final.append(Seat(old.leaf, old.area, new.shapes, counts, old.placed))
-        for old, new in zip(seats, final, strict=True):
-            self.seats[id(old.leaf)] = new
+            final.append(Slot(old.leaf, old.area, new.shapes, counts, old.placed))
+        for old, new in zip(assignment, final, strict=True):
+            self.assignment[id(old.leaf)] = new
         self._deal(final, union, handles, placed)
 
     # ---- bookkeeping -----------------------------------------------------------------------------------------
 
-    def _sit(self, seat: Seat) -> None:
-        for shape, (nodes, counts) in seat.placed.items():
+    def _sit(self, assign: Slot) -> None:
+        for shape, (nodes, counts) in assign.placed.items():
             worked()
             self.free[:, nodes] -= self.problem.shapes[shape].request[:, None] * counts
-        self.seats[id(seat.leaf)] = seat
+        self.assignment[id(assign.leaf)] = assign
 
-    def _stand(self, seat: Seat) -> None:
-        for shape, (nodes, counts) in seat.placed.items():
+    def _stand(self, assign: Slot) -> None:
+        for shape, (nodes, counts) in assign.placed.items():
             self.free[:, nodes] += self.problem.shapes[shape].request[:, None] * counts
-        del self.seats[id(seat.leaf)]
+        del self.assignment[id(assign.leaf)]
 
-    def mark(self) -> dict[int, Seat]:
-        return dict(self.seats)
+    def mark(self) -> dict[int, Slot]:
+        return dict(self.assignment)
 
-    def rewind(self, mark: dict[int, Seat]) -> None:
+    def rewind(self, mark: dict[int, Slot]) -> None:
         """Back to the seats of the mark."""
-        for handle, seat in list(self.seats.items()):
-            if mark.get(handle) is not seat:
-                self._stand(seat)
-        for handle, seat in mark.items():
-            if handle not in self.seats:
-                self._sit(seat)
-        if list(self.seats) != list(mark):
-            self.seats = dict(mark)
+        for handle, assign in list(self.assignment.items()):
+            if mark.get(handle) is not assign:
+                self._stand(assign)
+        for handle, assign in mark.items():
+            if handle not in self.assignment:
+                self._sit(assign)
+        if list(self.assignment) != list(mark):
+            self.assignment = dict(mark)
 
-    def grow(self, seat: Seat, shape: int, count: int) -> int:
+    def grow(self, assign: Slot, shape: int, count: int) -> int:
         """Adds up to count pods of a shape to a seat beside everything else. Returns how many found room."""
-        nodes = self.areas[seat.area]
+        nodes = self.areas[assign.area]
         slots = self.slots(shape, nodes)
         fits = min(count, int(slots.sum()))
         if fits <= 0:
             return 0
         where, counts = self._fill(shape, nodes, slots, fits)
-        old = seat.placed.get(shape)
+        old = assign.placed.get(shape)
         merged = (where, counts) if old is None else _merge(old, (where, counts))
-        self._stand(seat)
+        self._stand(assign)
         self._sit(
-            Seat(
-                seat.leaf,
-                seat.area,
-                seat.shapes if shape in seat.shapes else (*seat.shapes, shape),
-                {**seat.counts, shape: seat.counts.get(shape, 0) + fits},
-                {**seat.placed, shape: merged},
+            Slot(
+                assign.leaf,
+                assign.area,
+                assign.shapes if shape in assign.shapes else (*assign.shapes, shape),
+                {**assign.counts, shape: assign.counts.get(shape, 0) + fits},
+                {**assign.placed, shape: merged},
             )
         )
         return fits

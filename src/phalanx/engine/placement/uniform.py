@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.placement.best import choose_alike, strangers
+from phalanx.engine.placement.exact_packing import choose_alike, strangers
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
 from phalanx.engine.placement.pack import fill
 from phalanx.engine.placement.problem import Ints, Leaf, Problem, ShapeRow
+from phalanx.engine.placement.residual_capacity import split_resources
 from phalanx.engine.placement.slots import base_slots
-from phalanx.engine.placement.worth import split_resources
 from phalanx.engine.state.requests import is_device
 
 

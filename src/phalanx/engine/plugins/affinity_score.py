@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Floats
-from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, RuleSet, Watch, per_row
+from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
@@ -18,7 +18,7 @@ from phalanx.engine.state.shapes import Shape
 if TYPE_CHECKING:
     from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity
 
-Wishes = tuple[tuple[str, int], ...]  # (topology key, weight)
+WorkloadAnnotations = tuple[tuple[str, int], ...]  # (topology key, weight)
 
 
 class RangeNormaliser:
@@ -31,7 +31,7 @@ class RangeNormaliser:
         return np.trunc(MAX_SCORE * ((raw - low) / (high - low))) if high > low else raw * 0.0
 
 
-class AffinityScore(Follower[Wishes]):
+class AffinityScore(PodTracker[WorkloadAnnotations]):
     def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
         self.shape = shape
@@ -52,7 +52,7 @@ class AffinityScore(Follower[Wishes]):
             if pods.rows:
                 self._add_all(wishes, pods.rows)
 
-    def _add_all(self, wishes: Wishes, rows: dict[int, int]) -> None:
+    def _add_all(self, wishes: WorkloadAnnotations, rows: dict[int, int]) -> None:
         by_row = per_row(rows, self.columns.capacity) if wishes else None
         for key, weight in wishes:
             column = self._column(key)
@@ -67,7 +67,7 @@ class AffinityScore(Follower[Wishes]):
             self._key_versions.append((column, column.version))
         return column
 
-    def _class_wishes(self, pods: LabelClass) -> Wishes | None:
+    def _class_wishes(self, pods: LabelClass) -> WorkloadAnnotations | None:
         """What this shape wishes about pods of a class."""
         objects = self.plugin.objects
         found = tuple(
@@ -75,7 +75,7 @@ class AffinityScore(Follower[Wishes]):
         )
         return found or None
 
-    def _rule_wishes(self, rules: RuleSet) -> Wishes | None:
+    def _rule_wishes(self, rules: RuleSet) -> WorkloadAnnotations | None:
         """What pods with these rules wish about this shape; their required affinity counts as a wish, too."""
         shape, objects = self.shape, self.plugin.objects
         hard = self.plugin.args.hard_pod_affinity_weight
@@ -86,7 +86,7 @@ class AffinityScore(Follower[Wishes]):
                 found.append((term.key, weight))
         return tuple(found) or None
 
-    def _heard(self, news: News[Wishes]) -> Sequence[int] | None:
+    def _heard(self, news: News[WorkloadAnnotations]) -> Sequence[int] | None:
         moved = False
         for wishes, row, sign in news:
             for key, weight in wishes:

@@ -15,7 +15,6 @@ import numpy as np
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
-from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import (
     ANTI,
     REQUIRED,
@@ -27,6 +26,7 @@ from phalanx.engine.plugins.pod_index import (
     per_row,
     terms_of,
 )
+from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
@@ -144,7 +144,7 @@ class _Counter:
         return found
 
 
-class AffinityFilter(Follower[Meaning]):
+class AffinityFilter(PodTracker[Meaning]):
     def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
         self.shape = shape

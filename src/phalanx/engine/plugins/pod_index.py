@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Namespace
@@ -272,7 +272,15 @@ class Watch(Generic[T]):
     """
 
     __slots__ = (
-        "_classes", "_entries", "_minded", "_of_class", "_of_rules", "_seen", "_seen_rules", "_version", "index",
+        "_classes",
+        "_entries",
+        "_of_class",
+        "_of_rules",
+        "_relevant_pods",
+        "_seen",
+        "_seen_rules",
+        "_version",
+        "index",
     )  # fmt: skip
 
     def __init__(
@@ -288,7 +296,7 @@ class Watch(Generic[T]):
         self._seen: list[int] = []
         self._classes: list[tuple[list[LabelClass], int]] = []  # with how many of them were looked at
         self._seen_rules = 0
-        self._minded: dict[PlacedPods, bool] = {}  # those somebody asked about
+        self._relevant_pods: dict[PlacedPods, bool] = {}  # those somebody asked about
         self._version = -1
 
     def begin(self, matcher: LabelMatcher | None = None) -> list[tuple[PlacedPods, T]]:
@@ -296,7 +304,7 @@ class Watch(Generic[T]):
         self.index.sync()
         self._version = self.index.version
         self._entries = []
-        self._minded = {}
+        self._relevant_pods = {}
         self._seen = []
         some = self.index.candidates(matcher) if self._of_class is not None else ()
         self._classes = [(classes, 0) for classes in some]
@@ -322,9 +330,9 @@ class Watch(Generic[T]):
         self._classes = [(classes, len(classes)) for classes, _ in self._classes]
         self._seen_rules = len(index.rule_sets)
 
-    def minds(self, record: PodRecord) -> bool:
+    def affects_other_nodes(self, record: PodRecord) -> bool:
         """Whether a pod means anything to the tracker."""
-        known, index = self._minded, self.index
+        known, index = self._relevant_pods, self.index
         if self._of_class is not None:
             pods = index.class_of(record)
             if pods not in known:

@@ -29,7 +29,7 @@ from phalanx.engine.plugins.volume_restrictions import VolumeRestrictions
 from phalanx.engine.plugins.volume_state import VolumeState
 from phalanx.engine.plugins.volume_zone import VolumeZone
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.interest import LabelInterest
+from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.objects import Objects
 
 

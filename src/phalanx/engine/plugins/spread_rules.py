@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from phalanx.engine.plugins.node_affinity import matching
 from phalanx.engine.plugins.pod_index import LabelClass, matcher_of
-from phalanx.engine.plugins.tolerating import untolerated
+from phalanx.engine.plugins.tolerations import untolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape

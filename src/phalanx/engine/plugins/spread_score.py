@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
-from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import Watch, per_row
+from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.plugins.spread_rules import (
     HOSTNAME,
     SOFT,
@@ -85,7 +85,7 @@ class _Soft:
         return True
 
 
-class SpreadScore(Follower[tuple[int, ...]]):
+class SpreadScore(PodTracker[tuple[int, ...]]):
     def __init__(self, plugin: PodTopologySpread, shape: Shape, columns: Columns, *, need_all_keys: bool) -> None:
         self.plugin = plugin
         self.shape = shape

@@ -9,8 +9,8 @@ import numpy as np
 
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import PodTopologySpreadArgs
-from phalanx.engine.plugins.following import Follower, News
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
+from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.plugins.spread_rules import (
     HARD,
     SOFT,
@@ -25,8 +25,8 @@ from phalanx.engine.plugins.spread_rules import (
 )
 from phalanx.engine.plugins.spread_score import SpreadScore
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.interest import Mentions, of_labels, of_selector
 from phalanx.engine.state.journal import Change
+from phalanx.engine.state.label_interest import Mentions, of_labels, of_selector
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, ReplicationController, Service, StatefulSet
 
@@ -137,7 +137,7 @@ class _Domains:
         return fits
 
 
-class SpreadFilter(Follower[tuple[int, ...]]):
+class SpreadFilter(PodTracker[tuple[int, ...]]):
     """Verdicts about one shape. A pod coming or going touches one count per constraint; the mask is made anew only
     when a domain opened or closed."""
 

@@ -116,55 +116,55 @@ class VolumeBinding(VolumePlugin):
             return Status(Code.UNSCHEDULABLE, (reason,), self.name)
         if not static and not provisioned:
             return None
-        promise = Promise()
+        reservation = Promise()
         node = self.state.columns.names[row]
         for claim, volume in static:
-            promise.volumes.append((volume.metadata.name, _key(claim)))
+            reservation.volumes.append((volume.metadata.name, _key(claim)))
             self.state.assume_volume(volume.metadata.name, _key(claim))
         for claim in provisioned:
-            promise.provisioned.append(_key(claim))
+            reservation.provisioned.append(_key(claim))
             self.state.assume_node(_key(claim), node)
-        self._promises[record.uid] = promise
+        self._promises[record.uid] = reservation
         self.state.columns.journal.push(self._promises.pop, record.uid, None)
         return None
 
     def unreserve(self, record: PodRecord, row: int) -> None:
-        promise = self._promises.pop(record.uid, None)
-        if promise is not None:
-            self.state.forget((volume for volume, _ in promise.volumes), promise.provisioned)
-            self.state.columns.journal.push(self._promises.__setitem__, record.uid, promise)
+        reservation = self._promises.pop(record.uid, None)
+        if reservation is not None:
+            self.state.forget((volume for volume, _ in reservation.volumes), reservation.provisioned)
+            self.state.columns.journal.push(self._promises.__setitem__, record.uid, reservation)
 
     def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
-        promise = self._promises.get(record.uid)
-        if promise is None:
+        reservation = self._promises.get(record.uid)
+        if reservation is None:
             return None
         node = record.node_name
-        if not promise.asked:
-            promise.asked = True
-            self._ask(promise, node, emit)
-        problem = self._broken(promise, node)
+        if not reservation.asked:
+            reservation.asked = True
+            self._ask(reservation, node, emit)
+        problem = self._broken(reservation, node)
         if problem:
             return Status(Code.UNSCHEDULABLE, (problem,), self.name)
-        keys = [*(key for _, key in promise.volumes), *promise.provisioned]
+        keys = [*(key for _, key in reservation.volumes), *reservation.provisioned]
         for key in keys:
             claim = self.state.claim(key)
             if claim is None or not fully_bound(claim):
                 return Status(Code.WAIT, ("binding volumes",), self.name, self.args.bind_timeout)
         # The API objects say it all now.
         del self._promises[record.uid]
-        self.state.forget((volume for volume, _ in promise.volumes), promise.provisioned)
+        self.state.forget((volume for volume, _ in reservation.volumes), reservation.provisioned)
         return None
 
     def outcome(self, decision: d.Decision, event: Outcome) -> None:
         """A write that failed ends the wait: what it was based on is no longer so."""
-        for promise in self._promises.values():
-            if decision.id in promise.writes:
-                promise.writes.discard(decision.id)
+        for reservation in self._promises.values():
+            if decision.id in reservation.writes:
+                reservation.writes.discard(decision.id)
                 if event.problem:
-                    promise.problem = f"binding volumes: {decision.name}: {event.message or event.problem}"
+                    reservation.problem = f"binding volumes: {decision.name}: {event.message or event.problem}"
 
-    def _ask(self, promise: Promise, node: str, emit: Emit) -> None:
-        for name, key in promise.volumes:
+    def _ask(self, reservation: Promise, node: str, emit: Emit) -> None:
+        for name, key in reservation.volumes:
             volume, claim = self.state.volume(name), self.state.claim(key)
             if volume is not None and claim is not None:
                 made = emit(
@@ -176,19 +176,19 @@ class VolumeBinding(VolumePlugin):
                     claim_name=key[1],
                     claim_uid=claim.metadata.uid,
                 )
-                promise.writes.add(made)
-        for key in promise.provisioned:
+                reservation.writes.add(made)
+        for key in reservation.provisioned:
             claim = self.state.claim(key)
             if claim is not None:
                 made = emit(d.ProvisionVolume, namespace=key[0], name=key[1], uid=claim.metadata.uid, node=node)
-                promise.writes.add(made)
+                reservation.writes.add(made)
 
-    def _broken(self, promise: Promise, node: str) -> str:
+    def _broken(self, reservation: Promise, node: str) -> str:
         """Why the bindings under way can no longer come about."""
-        if promise.problem:
-            return promise.problem
+        if reservation.problem:
+            return reservation.problem
         row = self.state.columns.row_of.get(node, -1)
-        for name, key in promise.volumes:
+        for name, key in reservation.volumes:
             volume, claim = self.state.volume(name), self.state.claim(key)
             if volume is None:
                 return f'binding volumes: persistentvolume "{name}" not found'
@@ -199,14 +199,14 @@ class VolumeBinding(VolumePlugin):
                 return f'binding volumes: persistentvolume "{name}" was given to claim {ref.namespace}/{ref.name}'
             if not self._reaches(name, row):
                 return f'binding volumes: pv "{name}" node affinity doesn\'t match node "{node}"'
-        for key in promise.provisioned:
+        for key in reservation.provisioned:
             claim = self.state.claim(key)
             if claim is None:
                 return f"binding volumes: {not_found(key[1])}"
             selected = claim.metadata.annotations.get(SELECTED_NODE)
             if selected == node:
-                promise.selected.add(key)
-            elif selected is not None or key in promise.selected:
+                reservation.selected.add(key)
+            elif selected is not None or key in reservation.selected:
                 # A provisioner that fails takes the node away again, for the scheduler to choose anew.
                 return f'binding volumes: provisioning failed for PVC "{key[1]}"'
             if claim.spec.volume_name and not self._reaches(claim.spec.volume_name, row):

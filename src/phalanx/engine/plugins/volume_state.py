@@ -350,7 +350,7 @@ class VolumeFilter(ABC):
         self.rebuild()
         return None
 
-    def minds(self, record: PodRecord) -> bool:
+    def affects_other_nodes(self, record: PodRecord) -> bool:
         return self.cares_for_pods and bool(record.shape.volumes)
 
     def explain(self, rows: Rows) -> Sequence[Finding]:

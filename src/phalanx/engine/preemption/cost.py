@@ -41,7 +41,7 @@ def _parts(order: tuple[str, ...]) -> Callable[[Cost], tuple[float, ...]]:
     return attrgetter(*order)
 
 
-def hurt(
+def unit_cost(
     beyond: int, protected: int, priority: int, pods: int, workload: bool, work: float, name: Any
 ) -> tuple[Any, ...]:
     """The same order for one unit alone, by name among equals: the lesser goes first, the greatest is spared first.
@@ -89,7 +89,7 @@ def hurts_least_first(units: Units, some: Iterable[int]) -> list[int]:
 
     def key(u: int) -> tuple[Any, ...]:
         workload = bool(len(units.workload)) and units.workload[u] >= 0
-        return hurt(
+        return unit_cost(
             int(alone[u]), int(under[u]), int(units.priority[u]), int(units.pods[u]), workload, float(units.lost[u]), u
         )
 

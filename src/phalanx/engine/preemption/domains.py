@@ -19,7 +19,7 @@ from phalanx.engine.preemption.covering import Contest, CoverItem
 MAX_SUBSETS = 70
 
 
-class FreedSeat(msgspec.Struct, frozen=True):
+class FreedSlot(msgspec.Struct, frozen=True):
     """A leaf in a node set."""
 
     leaf: int
@@ -28,7 +28,7 @@ class FreedSeat(msgspec.Struct, frozen=True):
 
 class DomainChoice(msgspec.Struct, frozen=True, eq=False):
     bound: float
-    seats: tuple[FreedSeat, ...]
+    assignment: tuple[FreedSlot, ...]
 
 
 class Domains:
@@ -97,15 +97,15 @@ class Domains:
 
     # ---- clusters ------------------------------------------------------------------------------------------
 
-    def clusters(self, seats: tuple[FreedSeat, ...]) -> list[tuple[tuple[FreedSeat, ...], Contest]]:
+    def clusters(self, assignment: tuple[FreedSlot, ...]) -> list[tuple[tuple[FreedSlot, ...], Contest]]:
         """Seats with overlapping node sets together, each as one covering task."""
-        groups: list[tuple[list[FreedSeat], set[int]]] = []
-        for seat in seats:
-            mine = {seat.area}
-            members = [seat]
+        groups: list[tuple[list[FreedSlot], set[int]]] = []
+        for assign in assignment:
+            mine = {assign.area}
+            members = [assign]
             rest = []
             for others, areas in groups:
-                if any(self._overlap(seat.area, a) for a in areas):
+                if any(self._overlap(assign.area, a) for a in areas):
                     members = others + members
                     mine |= areas
                 else:
@@ -116,21 +116,21 @@ class Domains:
     def _overlap(self, a: int, b: int) -> bool:
         return a == b or bool(np.intersect1d(self.areas[a], self.areas[b], assume_unique=True).size)
 
-    def _cluster(self, seats: list[FreedSeat]) -> Contest:
-        areas = sorted({s.area for s in seats})
+    def _cluster(self, assignment: list[FreedSlot]) -> Contest:
+        areas = sorted({s.area for s in assignment})
         nodes = self.areas[areas[0]] if len(areas) == 1 else np.unique(np.concatenate([self.areas[a] for a in areas]))
         plain: dict[tuple[int, int], int] = {}  # (shape, area) -> members, where it is known which
-        mixed: list[tuple[FreedSeat, Leaf]] = []
-        for seat in seats:
-            leaf = self.leaves[seat.leaf]
+        mixed: list[tuple[FreedSlot, Leaf]] = []
+        for assign in assignment:
+            leaf = self.leaves[assign.leaf]
             if leaf.need >= leaf.total:
                 for shape, count in leaf.demand:
-                    plain[shape, seat.area] = plain.get((shape, seat.area), 0) + count
+                    plain[shape, assign.area] = plain.get((shape, assign.area), 0) + count
             elif len(leaf.demand) == 1:
                 shape = leaf.demand[0][0]
-                plain[shape, seat.area] = plain.get((shape, seat.area), 0) + leaf.need
+                plain[shape, assign.area] = plain.get((shape, assign.area), 0) + leaf.need
             else:
-                mixed.append((seat, leaf))
+                mixed.append((assign, leaf))
         items: list[CoverItem] = []
         claims: list[tuple[tuple[int, ...], int]] = []
 
@@ -142,8 +142,8 @@ class Domains:
         for (shape, area), count in plain.items():
             if count:
                 claims.append(((add(shape, area, count),), count))
-        for seat, leaf in mixed:
-            numbers = tuple(add(shape, seat.area, min(count, leaf.need)) for shape, count in leaf.demand if count)
+        for assign, leaf in mixed:
+            numbers = tuple(add(shape, assign.area, min(count, leaf.need)) for shape, count in leaf.demand if count)
             claims.append((numbers, leaf.need))
         rivals = set()
         for a, x in enumerate(items):
@@ -155,7 +155,7 @@ class Domains:
         return Contest(nodes, tuple(items), tuple(claims), frozenset(rivals))
 
 
-PriceOf = Callable[[tuple[FreedSeat, ...]], float | None]
+PriceOf = Callable[[tuple[FreedSlot, ...]], float | None]
 Pending = tuple[Subtree, int, int]  # group, node set of its parent, least area it may take (equal siblings are ordered)
 
 
@@ -172,42 +172,42 @@ class Choices:
 
     def run(self, root: Subtree) -> Iterator[DomainChoice]:
         ticket = 0
-        heap: list[tuple[float, int, int, tuple[Pending, ...], tuple[FreedSeat, ...]]] = [
+        heap: list[tuple[float, int, int, tuple[Pending, ...], tuple[FreedSlot, ...]]] = [
             (0.0, 0, 0, ((root, 0, -1),), ())
         ]
         while heap:
-            bound, _, _, todo, seats = heapq.heappop(heap)
+            bound, _, _, todo, assignment = heapq.heappop(heap)
             self.floor = bound
             if not todo:
-                yield DomainChoice(bound, seats)
+                yield DomainChoice(bound, assignment)
                 continue
             if self.steps >= self.limit:
                 self.cut = True
                 return
             self.steps += 1
-            for more, seat in self._expand(todo[0]):
-                chosen = seats
+            for more, assign in self._expand(todo[0]):
+                chosen = assignment
                 value = bound
-                if seat is not None:
-                    chosen = (*seats, seat)
+                if assign is not None:
+                    chosen = (*assignment, assign)
                     priced = self.price(chosen)
                     if priced is None:
                         continue
                     value = max(bound, priced)
                 ticket += 1
-                rest = self._with_floor(todo, seat) if seat is not None else todo[1:]
+                rest = self._with_floor(todo, assign) if assign is not None else todo[1:]
                 heapq.heappush(heap, (value, -len(chosen), ticket, (*more, *rest), chosen))
         self.floor = float("inf")
 
-    def _with_floor(self, todo: tuple[Pending, ...], seat: FreedSeat) -> tuple[Pending, ...]:
+    def _with_floor(self, todo: tuple[Pending, ...], assign: FreedSlot) -> tuple[Pending, ...]:
         """An equal sibling that follows takes the same or a later domain."""
         group, parent, _ = todo[0]
         rest = todo[1:]
         if rest and rest[0][1] == parent and self.domains.kind(rest[0][0]) == self.domains.kind(group):
-            return ((rest[0][0], parent, seat.area), *rest[1:])
+            return ((rest[0][0], parent, assign.area), *rest[1:])
         return rest
 
-    def _expand(self, task: Pending) -> Iterator[tuple[tuple[Pending, ...], FreedSeat | None]]:
+    def _expand(self, task: Pending) -> Iterator[tuple[tuple[Pending, ...], FreedSlot | None]]:
         group, parent, least = task
         domains = self.domains
         if isinstance(group, Leaf):
@@ -218,7 +218,7 @@ class Choices:
                 return
             for area in domains.inside(group, parent):
                 if area >= least:
-                    yield (), FreedSeat(domains.number(group), area)
+                    yield (), FreedSlot(domains.number(group), area)
             return
         pending = [c for c in group.children if not done(c)]
         missing = group.minimum - (len(group.children) - len(pending))

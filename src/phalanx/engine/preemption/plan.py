@@ -8,17 +8,17 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from phalanx.engine.placement.messages import amount_word
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.problem import leaves
-from phalanx.engine.placement.sentences import amount_word
-from phalanx.engine.preemption.branching import Branching, Effort
+from phalanx.engine.preemption.branch_and_bound import BranchAndBound, SearchBudget
 from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
+from phalanx.engine.preemption.cost_bounds import CostBounds, ExactCostBounds, Stand
 from phalanx.engine.preemption.covering import Contest
-from phalanx.engine.preemption.domains import Choices, Domains, FreedSeat
-from phalanx.engine.preemption.fitting import UNITS_PER_STEP, Fitting
-from phalanx.engine.preemption.freeing import Freeing, Situation, TooManyWays
-from phalanx.engine.preemption.polish import polish
-from phalanx.engine.preemption.prices import FinePrices, Prices, Stand
+from phalanx.engine.preemption.domains import Choices, Domains, FreedSlot
+from phalanx.engine.preemption.feasibility import UNITS_PER_STEP, Feasibility
+from phalanx.engine.preemption.local_search import improve_victims
+from phalanx.engine.preemption.node_options import NodeOptions, Situation, TooManyWays
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
 from phalanx.engine.slices import worked
@@ -33,7 +33,7 @@ class Solved(msgspec.Struct):
     evicted: frozenset[int]
     value: float  # whole price
     bound: float  # no plan within the threshold is cheaper
-    prices: Prices
+    prices: CostBounds
 
 
 def plan(problem: PreemptionProblem) -> Planned:
@@ -43,7 +43,7 @@ def plan(problem: PreemptionProblem) -> Planned:
 class _Best:
     """The cheapest set of victims found so far."""
 
-    def __init__(self, units: Units, prices: Prices, order: Sequence[str]) -> None:
+    def __init__(self, units: Units, prices: CostBounds, order: Sequence[str]) -> None:
         self._units, self._prices, self._order = units, prices, order
         self.evicted: frozenset[int] | None = None
         self.value = INFINITE
@@ -61,30 +61,34 @@ class _Best:
 class _Seating:
     """What has to go so that members can sit somewhere: a price for each choice of domains, and the search in one."""
 
-    def __init__(self, problem: PreemptionProblem, domains: Domains, freeing: Freeing, branching: Branching) -> None:
+    def __init__(
+        self, problem: PreemptionProblem, domains: Domains, freeing: NodeOptions, branching: BranchAndBound
+    ) -> None:
         self._domains, self._freeing, self.branching = domains, freeing, branching
         self._members = sum(leaf.need for leaf in leaves(problem.placement.root))
         self._scopes: dict[int, Situation] = {}  # by the root's own node set
-        self._clusters: dict[tuple[FreedSeat, ...], list[tuple[object, Contest]]] = {}
+        self._clusters: dict[tuple[FreedSlot, ...], list[tuple[object, Contest]]] = {}
         self.too_large = False  # prices are too low: something could not be counted
 
-    def clusters(self, seats: tuple[FreedSeat, ...]) -> list[tuple[object, Contest]]:
-        if seats not in self._clusters:
-            self._clusters[seats] = [(self._name(part), cluster) for part, cluster in self._domains.clusters(seats)]
-        return self._clusters[seats]
+    def clusters(self, assignment: tuple[FreedSlot, ...]) -> list[tuple[object, Contest]]:
+        if assignment not in self._clusters:
+            self._clusters[assignment] = [
+                (self._name(part), cluster) for part, cluster in self._domains.clusters(assignment)
+            ]
+        return self._clusters[assignment]
 
-    def _name(self, seats: tuple[FreedSeat, ...]) -> object:
+    def _name(self, assignment: tuple[FreedSlot, ...]) -> object:
         """Equal leaves are the same to a covering."""
-        return tuple(sorted((self._domains.kind(self._domains.leaves[s.leaf])[:2], s.area) for s in seats))
+        return tuple(sorted((self._domains.kind(self._domains.leaves[s.leaf])[:2], s.area) for s in assignment))
 
-    def price(self, seats: tuple[FreedSeat, ...]) -> float | None:
+    def price(self, assignment: tuple[FreedSlot, ...]) -> float | None:
         """No less than this has to go; None: it does not fit, whoever goes."""
         total = 0.0
-        area = self._domains.top(seats[0].area)
+        area = self._domains.top(assignment[0].area)
         if area not in self._scopes:
             scope = self._freeing.scope(area, self._domains.areas[area], self._members)
             self._scopes[area] = Situation(self._freeing, scope, Stand())
-        for name, cluster in self.clusters(seats):
+        for name, cluster in self.clusters(assignment):
             try:
                 found = self.branching.cover(name, cluster, self._scopes[area])
             except TooManyWays:
@@ -95,10 +99,10 @@ class _Seating:
             total += found.price
         return total
 
-    def look(self, seats: tuple[FreedSeat, ...], effort: Effort, best: _Best) -> None:
+    def look(self, assignment: tuple[FreedSlot, ...], effort: SearchBudget, best: _Best) -> None:
         """Search these domains for something cheaper."""
         self.branching.effort = effort
-        tasks = self.clusters(seats)
+        tasks = self.clusters(assignment)
         nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
         claims = sum(n for _, cluster in tasks for _, n in cluster.claims)
         exact = self._freeing.scope(("choice", nodes.tobytes()), nodes, claims)
@@ -110,8 +114,8 @@ class Planner:
         self.problem = problem
         self.order = problem.order or ORDER
         worked(len(problem.units) // UNITS_PER_STEP)
-        self.fitting = Fitting(problem)
-        self.prices = Prices(problem.units, self.order)
+        self.fitting = Feasibility(problem)
+        self.prices = CostBounds(problem.units, self.order)
         self.domains = Domains(problem.placement)
         self.used = 0
         self._solved: dict[int, Solved | None] = {}
@@ -195,13 +199,13 @@ class Planner:
         best = cost_of(units, solved.evicted)
         if solved.bound < solved.value or not (best.gangs or best.workloads):
             return None
-        fine = FinePrices(units, self.order, best, units.priority <= threshold)
+        fine = ExactCostBounds(units, self.order, best, units.priority <= threshold)
         return self._search(fine, threshold, solved.evicted) if fine.usable else None
 
-    def _search(self, prices: Prices, threshold: int, known: frozenset[int] | None) -> Solved | None:
+    def _search(self, prices: CostBounds, threshold: int, known: frozenset[int] | None) -> Solved | None:
         worked(len(self.problem.units) // UNITS_PER_STEP)
-        freeing = Freeing(self.problem, prices, threshold)
-        branching = Branching(freeing, Effort(self.problem.budget))
+        freeing = NodeOptions(self.problem, prices, threshold)
+        branching = BranchAndBound(freeing, SearchBudget(self.problem.budget))
         seating = _Seating(self.problem, self.domains, freeing, branching)
         best = _Best(self.problem.units, prices, self.order)
         if known is not None:
@@ -217,7 +221,7 @@ class Planner:
         bound = 0.0 if seating.too_large or freeing.truncated else min(bound, value)
         return Solved(best.evicted, value, max(0.0, min(value, prices.proved(bound))), prices)
 
-    def _choose(self, seating: _Seating, best: _Best, prices: Prices) -> float:
+    def _choose(self, seating: _Seating, best: _Best, prices: CostBounds) -> float:
         """Offers what is found to `best`; answers what no choice that was not looked at to its end undercuts."""
         bound = INFINITE
         effort = seating.branching.effort
@@ -228,15 +232,15 @@ class Planner:
             if effort.over:
                 bound = min(bound, choice.bound)
                 break
-            part = Effort(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
-            seating.look(choice.seats, part, best)
+            part = SearchBudget(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
+            seating.look(choice.assignment, part, best)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)
         self.used += effort.used
         return min(bound, choices.floor) if choices.cut else bound
 
-    def _fallback(self, freeing: Freeing, branching: Branching) -> frozenset[int] | None:
+    def _fallback(self, freeing: NodeOptions, branching: BranchAndBound) -> frozenset[int] | None:
         """Place on everything evictable gone, then put back whom that placement does not need."""
         units = self.problem.units
         everybody = frozenset(int(u) for u in np.flatnonzero(units.priority <= freeing.threshold))
@@ -258,7 +262,7 @@ class Planner:
         units = self.problem.units
         fine = self.refine(levels[level], solved)
         evicted = self.fitting.spare((fine or solved).evicted)
-        evicted = polish(self.problem, self.fitting, self.order, evicted)
+        evicted = improve_victims(self.problem, self.fitting, self.order, evicted)
         outcome = self.fitting.outcome(evicted)
         if not outcome.placed:
             return GaveUp(self.used)
@@ -299,7 +303,7 @@ class Planner:
 
     def _fine(self, lower: Cost, fine: Solved, cost: Cost) -> Cost:
         """The bound in gangs and workloads of plans that are as good in everything before."""
-        assert isinstance(fine.prices, FinePrices)
+        assert isinstance(fine.prices, ExactCostBounds)
         gangs, workloads = fine.prices.split_fine(fine.bound, cost)
         gangs = min(gangs, cost.gangs)
         return replace(lower, gangs=gangs, workloads=min(workloads, cost.workloads) if gangs == cost.gangs else 0)

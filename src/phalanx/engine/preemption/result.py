@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from phalanx.engine.placement.messages import plural
 from phalanx.engine.placement.outcome import SearchOutcome
-from phalanx.engine.placement.sentences import plural
 from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost
 from phalanx.engine.preemption.problem import PreemptionProblem
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.engine.groups import words
+from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import HeldBy, hold_of
-from phalanx.engine.groups.words import WAITING
+from phalanx.engine.groups.messages import WAITING
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.pods import GATED_MESSAGE, Pods
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Place, Root, RootState
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
 
@@ -32,21 +32,21 @@ Newcomers = dict[str, PodRecord]
 
 
 class Admission:
-    def __init__(self, members: Members, pods: Pods, status: PodStatus, lives: RootLives) -> None:
+    def __init__(self, members: Members, pods: Pods, status: PodStatus, unit_lifecycle: UnitLifecycle) -> None:
         self._members = members
         self._forest = members.forest
         self._pods = pods
         self._status = status
-        self._lives = lives
+        self._unit_lifecycle = unit_lifecycle
 
-    def wait_for_objects(self, root: Root, leaf: GroupKey, newcomers: Newcomers | None) -> None:
+    def wait_for_objects(self, unit: SchedulingUnit, leaf: GroupKey, newcomers: Newcomers | None) -> None:
         """No root group is known for these pods."""
         forest = self._forest
         invalid = forest.invalid(leaf)
         if invalid is not None:
-            self._hold(root, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
+            self._hold(unit, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
         else:
-            self._hold(root, newcomers, (), "", WAITING, forest.resolve(leaf).message)
+            self._hold(unit, newcomers, (), "", WAITING, forest.resolve(leaf).message)
             self.without_parent(leaf)
 
     def without_parent(self, key: GroupKey) -> None:
@@ -58,43 +58,43 @@ class Admission:
         for group in (*forest.tree(key), *forest.above(key)):
             self._members.say(group.key, PARENTLESS, forest.resolve(group.key).message)
 
-    def admit(self, root: Root, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
+    def admit(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
         """Into the active queue if nothing speaks against it; False: the tree itself is not ready.
 
         newcomers: pending pods that were not there when it was last admitted; None: look at everybody. helps: what
         happened can make a root that failed fit (a pod more of the shape that failed cannot).
         """
         forest, key = self._forest, group.key
-        before = (root.priority, root.asked)
-        root.priority = forest.priority(key)  # also of a held root: people ask what it would do
-        if not self._in_order(root, group, newcomers):
+        before = (unit.priority, unit.asked)
+        unit.priority = forest.priority(key)  # also of a held root: people ask what it would do
+        if not self._in_order(unit, group, newcomers):
             return False
-        root.asked = min(root.asked, self._repair_since(group, root.asked))
-        place = root.place
-        if place is Place.BACKOFF and not root.gate[0]:
+        unit.asked = min(unit.asked, self._repair_since(group, unit.asked))
+        place = unit.place
+        if place is QueueName.BACKOFF and not unit.gate[0]:
             return True  # it failed a moment ago
-        if place is Place.WAITING and not helps and self._like_the_others(root, newcomers):
+        if place is QueueName.WAITING and not helps and self._like_the_others(unit, newcomers):
             return True
-        if place is Place.ACTIVE and newcomers is not None and before == (root.priority, root.asked):
-            self._pods.admit(root, newcomers.values())
+        if place is QueueName.ACTIVE and newcomers is not None and before == (unit.priority, unit.asked):
+            self._pods.admit(unit, newcomers.values())
         else:
-            self._pods.admit(root)
+            self._pods.admit(unit)
         return True
 
-    def _in_order(self, root: Root, group: Group, newcomers: Newcomers | None) -> bool:
+    def _in_order(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None) -> bool:
         hold = hold_of(self._forest, group.key)
         if hold is None:
             return True
         if hold.by is HeldBy.MEMBERS:
-            self._below_quorum(root, newcomers, group.key)
+            self._below_quorum(unit, newcomers, group.key)
         else:
-            self._hold(root, newcomers, hold.groups, *_REASONS[hold.by], hold.message)
+            self._hold(unit, newcomers, hold.groups, *_REASONS[hold.by], hold.message)
         return False
 
-    def _like_the_others(self, root: Root, newcomers: Newcomers | None) -> bool:
+    def _like_the_others(self, unit: SchedulingUnit, newcomers: Newcomers | None) -> bool:
         """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""
-        refusal = root.refusal
-        if refusal is None or root.kind == "CompositePodGroup" or len(refusal.texts) != 1:
+        refusal = unit.refusal
+        if refusal is None or unit.kind == "CompositePodGroup" or len(refusal.texts) != 1:
             return False
         shape, text = next(iter(refusal.texts.items()))
         newcomers = newcomers or {}
@@ -115,14 +115,14 @@ class Admission:
                     return otherwise
         return otherwise
 
-    def _below_quorum(self, root: Root, newcomers: Newcomers | None, key: GroupKey) -> None:
+    def _below_quorum(self, unit: SchedulingUnit, newcomers: Newcomers | None, key: GroupKey) -> None:
         # The pods' text carries no count: it would change for every pod whenever one more arrives.
         leaves: set[GroupKey] | None = None
-        if root.state is RootState.HELD and newcomers is not None:
+        if unit.state is UnitState.HELD and newcomers is not None:
             of = self._forest.leaf_of
             leaves = {leaf for r in newcomers.values() if (leaf := of(PodKey(r.namespace, r.name))) is not None}
         text = self.short_of_members(key, leaves).message.partition(":")[0]
-        self._hold(root, newcomers, (), "", WAITING, text)
+        self._hold(unit, newcomers, (), "", WAITING, text)
 
     def short_of_members(self, key: GroupKey, leaves: set[GroupKey] | None = None) -> Quorum:
         """Tell the root that waits for members, and every group below it that does; `leaves`: only those of them."""
@@ -135,7 +135,7 @@ class Admission:
         )
         for shortage in told:
             if shortage.group != key:
-                self._members.say(shortage.group, WAITING, words.lacking([shortage]))
+                self._members.say(shortage.group, WAITING, messages.lacking([shortage]))
         short = {shortage.group for shortage in told}
         for each in forest.tree(key) if leaves is None else self._with_ancestors(leaves):
             said = self._members.conditions.said(each.key)
@@ -156,7 +156,7 @@ class Admission:
 
     def _hold(
         self,
-        root: Root,
+        unit: SchedulingUnit,
         newcomers: Newcomers | None,
         groups: Iterable[GroupKey],
         group_reason: str,
@@ -165,11 +165,11 @@ class Admission:
     ) -> None:
         for key in groups:
             self._members.say(key, group_reason, message)
-        records: Iterable[PodRecord] = root.records.values()
-        if root.state is RootState.HELD and root.gate == (GANG, message) and newcomers is not None:
+        records: Iterable[PodRecord] = unit.records.values()
+        if unit.state is UnitState.HELD and unit.gate == (GANG, message) and newcomers is not None:
             records = newcomers.values()  # the others know
         else:
-            self._lives.hold(root, GANG, message)
+            self._unit_lifecycle.hold(unit, GANG, message)
         quiet = pod_reason in (WAITING, GATED)
         for record in records:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):

@@ -13,18 +13,18 @@ from phalanx.engine.framework import Code, Emit, Status, Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.coming import ToCome
+from phalanx.engine.groups.expected_pods import ExpectedPlacement
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import SearchOutcome
-from phalanx.engine.preemption.catalogue import Unit
 from phalanx.engine.preemption.result import Planned
-from phalanx.engine.preemption.single import Candidate
+from phalanx.engine.preemption.single_pod import Candidate
+from phalanx.engine.preemption.victim_index import EvictionUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupForest, GroupKey
 
 
-class Tree(msgspec.Struct, frozen=True, eq=False):
+class GroupTree(msgspec.Struct, frozen=True, eq=False):
     """A group root as it is tried: where it stands in which forest, and its pending pods."""
 
     key: str  # "podgroup/ns/name"
@@ -79,21 +79,21 @@ class Refused(msgspec.Struct, eq=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    seats: Assignment
+    assignment: Assignment
     built: Built | None = None  # of groups
     satisfied: Sequence[Group] = ()  # groups that have their minimum then
-    to_come: Sequence[ToCome] = ()  # where those go that are not bound yet: their room is kept
+    expected_placements: Sequence[ExpectedPlacement] = ()  # where those go that are not bound yet: their room is kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedAfter:
+class NominatedAfterPreemption:
     """There is no room now, and this is how to make it."""
 
     refused: Refused  # why not now, with what is to be said meanwhile
-    units: Sequence[Unit]
-    seats: Assignment
+    units: Sequence[EvictionUnit]
+    assignment: Assignment
     plan: Planned | Candidate  # with its cost
-    to_come: Sequence[ToCome] = ()  # as in Placed
+    expected_placements: Sequence[ExpectedPlacement] = ()  # as in Placed
 
     @property
     def victims(self) -> list[PodRecord]:
@@ -101,12 +101,12 @@ class PlacedAfter:
         return [pod for unit in self.units for pod in sorted(unit.pods.values(), key=lambda pod: pod.order)]
 
 
-Answer = Placed | PlacedAfter | Refused
+Answer = Placed | NominatedAfterPreemption | Refused
 
 
 def carry_out(answer: Answer, emit: Emit) -> None:
     """What PostFilter plugins want done is decided now; their decisions have no ids yet."""
-    refused = answer.refused if isinstance(answer, PlacedAfter) else answer
+    refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
     for decision in refused.decisions if isinstance(refused, Refused) else ():
         fields = msgspec.structs.asdict(decision)
         del fields["id"]

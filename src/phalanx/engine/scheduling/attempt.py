@@ -19,26 +19,26 @@ from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import Finding
 from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.groups import coming, completion, words
+from phalanx.engine.groups import completion, expected_pods, messages
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
-from phalanx.engine.groups.finding import Found, NotFound, find
-from phalanx.engine.groups.outcomes import counter, to_come
-from phalanx.engine.groups.points import Points
+from phalanx.engine.groups.find_placement import Found, NotFound, find
+from phalanx.engine.groups.group_plugins import GroupPlugins
+from phalanx.engine.groups.outcomes import counter, expected_placements
 from phalanx.engine.groups.trial import Assignment, fits_still
 from phalanx.engine.scheduling.answers import (
     Answer,
     Cause,
+    GroupTree,
+    NominatedAfterPreemption,
     Placed,
-    PlacedAfter,
     Refused,
-    Tree,
     refused_by_plugin,
 )
 from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
-from phalanx.engine.scheduling.reservations import gate_of, rehearse
+from phalanx.engine.scheduling.reserve_permit import gate_of, rehearse
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -57,7 +57,7 @@ class Attempts:
         self._pods = pods
         self._groups = groups
         self._commits = commits
-        self._points: dict[str, Points | None] = {}  # by scheduler name
+        self._points: dict[str, GroupPlugins | None] = {}  # by scheduler name
 
     # ---- pods
 
@@ -115,18 +115,20 @@ class Attempts:
         refused.asks, refused.leaving, refused.victims_go = found.asks, found.leaving, found.waits
         if found.candidate is None:
             return refused
-        return PlacedAfter(refused, found.candidate.units, [(record, found.candidate.row)], found.candidate)
+        return NominatedAfterPreemption(
+            refused, found.candidate.units, [(record, found.candidate.row)], found.candidate
+        )
 
     # ---- groups
 
-    def points(self, tree: Tree) -> Points | None:
+    def points(self, tree: GroupTree) -> GroupPlugins | None:
         """The group plugins of the pods' profile; None: there are none, which is the rule."""
         name = tree.scheduler_name
         if name not in self._points:
-            self._points[name] = Points(self._cluster.profiles[name], self._cluster.columns) or None
+            self._points[name] = GroupPlugins(self._cluster.profiles[name], self._cluster.columns) or None
         return self._points[name]
 
-    def group(self, tree: Tree, *, evict: bool = True, hurry: int = 1) -> Answer:
+    def group(self, tree: GroupTree, *, evict: bool = True, hurry: int = 1) -> Answer:
         """`evict`: also look whom to evict, and ask PodGroupPostFilter plugins. `hurry`: search so many times less."""
         state = self._cluster
         try:
@@ -151,7 +153,7 @@ class Attempts:
         except Unplaceable as problem:
             return Refused(Cause.TORN, str(problem))
 
-    def at_once(self, tree: Tree) -> Placed | None:
+    def at_once(self, tree: GroupTree) -> Placed | None:
         """The answer where counting alone gives it: one group of equal pods without rules about each other, and room
         for it. None: `group` has to look."""
         group, shape = tree.group, tree.records[0].shape
@@ -161,7 +163,7 @@ class Attempts:
         if any(record.shape is not shape for record in tree.records):
             return None
         state = self._cluster
-        if coming.said(group) is not None or completion.wanted(group) or state.columns.devices():
+        if expected_pods.said(group) is not None or completion.wanted(group) or state.columns.devices():
             return None
         try:
             built = build(state, group, tree.pending, state.settings.search_budget, tree.priority)
@@ -170,11 +172,11 @@ class Attempts:
             found = find(state, group, built)
         except (PluginFailure, Unplaceable):
             return None
-        if not isinstance(found, Found) or not found.seats:
+        if not isinstance(found, Found) or not found.assignment:
             return None
-        return Placed(found.seats, built, [group])
+        return Placed(found.assignment, built, [group])
 
-    def _evaluated(self, tree: Tree) -> dict[Shape, Evaluation]:
+    def _evaluated(self, tree: GroupTree) -> dict[Shape, Evaluation]:
         """What filters and scores say of every shape: where no two pods are alike that takes longer than the search."""
         shapes = {record.shape: record for record in tree.records}
         found: dict[Shape, Evaluation] = {}
@@ -187,15 +189,15 @@ class Attempts:
             worked(each)
         return found
 
-    def fits(self, seats: Assignment, before: Built | None = None) -> bool:
+    def fits(self, assignment: Assignment, before: Built | None = None) -> bool:
         """Whether seats that were found a while ago can be taken now. Raises nothing. `before`: what was built then."""
         known = dict(zip(before.shapes, before.evaluations, strict=True)) if before is not None else {}
         try:
-            return not seats or fits_still(self._cluster, seats, known)
+            return not assignment or fits_still(self._cluster, assignment, known)
         except PluginFailure:
             return False
 
-    def _place(self, tree: Tree, built: Built, points: Points | None) -> Placed | Refused:
+    def _place(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> Placed | Refused:
         group = tree.group
         if not group.composite and (text := self._in_vain(tree, built)) is not None:
             return Refused(Cause.WHOLE, text, built=built)
@@ -203,85 +205,89 @@ class Attempts:
         status = points.hopeless(group, pending) if points is not None else None
         found = find(self._cluster, group, built, points) if status is None else status
         if isinstance(found, Status):
-            return refused_by_plugin(found, built, words.UNSCHEDULABLE)
+            return refused_by_plugin(found, built, messages.UNSCHEDULABLE)
         if isinstance(found, NotFound):
             cause = Cause.RULES if found.rules else Cause.ROOM
             outcome = None if found.rules else found.outcome
             return Refused(cause, found.text(group, built), built=built, outcome=outcome)
-        if not found.seats:
+        if not found.assignment:
             # Enough runs already; what is left over is not complete, or does not fit.
             shortages = all_short(tree.forest, built)
             if shortages:
-                return Refused(Cause.EXTRAS, words.lacking(shortages), hopeless=True, built=built)
-            return Refused(Cause.EXTRAS, words.leftovers(group, built), built=built)
+                return Refused(Cause.EXTRAS, messages.lacking(shortages), hopeless=True, built=built)
+            return Refused(Cause.EXTRAS, messages.leftovers(group, built), built=built)
         return self._allowed(built, found, points)
 
-    def _allowed(self, built: Built, found: Found, points: Points | None) -> Placed | Refused:
+    def _allowed(self, built: Built, found: Found, points: GroupPlugins | None) -> Placed | Refused:
         satisfied = [built.group_of[part] for part in built.group_of if part in found.satisfied]
-        refused = points.refused(satisfied, counter(built, found.seats)) if points is not None else None
+        refused = points.refused(satisfied, counter(built, found.assignment)) if points is not None else None
         if refused is not None:
-            return refused_by_plugin(refused, built, words.UNSCHEDULABLE)
+            return refused_by_plugin(refused, built, messages.UNSCHEDULABLE)
         if in_slices() and len(built.shapes) > FEW_SHAPES:
             for evaluation in built.evaluations:  # they are asked again in the end, and little will have happened since
                 worked(8)
                 evaluation.refresh()
-        worked(len(found.seats) // 2)  # committing many takes long: not in the slice of a long search
-        return Placed(found.seats, built, satisfied)
+        worked(len(found.assignment) // 2)  # committing many takes long: not in the slice of a long search
+        return Placed(found.assignment, built, satisfied)
 
     # ---- groups of which more is to come
 
-    def _whole(self, tree: Tree) -> Built | None:
+    def _whole(self, tree: GroupTree) -> Built | None:
         """The tree with the pods that are to come, beside what groups that have started still lack."""
         state, mine = self._cluster, list(tree.forest.leaves(tree.group.key))
-        if not any(coming.said(leaf) for leaf in mine):
+        if not any(expected_pods.said(leaf) for leaf in mine):
             return None
         own = {leaf.key for leaf in mine}
         others = [leaf for leaf in self._begun(tree) if leaf.key not in own]
-        found = coming.coming(state, mine, others, tree.priority)
+        found = expected_pods.outstanding_pods(state, mine, others, tree.priority)
         if found is None:
             return None
         budget = state.settings.search_budget
         if found.beside and not self._others_fit(tree, found):
-            found = coming.Coming(found.wholes)  # they cannot be completed, whatever becomes of this one
+            found = expected_pods.ExpectedPods(found.wholes)  # they cannot be completed, whatever becomes of this one
         return build(state, tree.group, tree.pending, budget, tree.priority, found)
 
-    def _others_fit(self, tree: Tree, found: coming.Coming) -> bool:
+    def _others_fit(self, tree: GroupTree, found: expected_pods.ExpectedPods) -> bool:
         first, *rest = found.beside
         budget = self._cluster.settings.search_budget
-        beside = coming.Coming(found.wholes, tuple(rest))
+        beside = expected_pods.ExpectedPods(found.wholes, tuple(rest))
         try:
             built = build(self._cluster, first, tree.pending, budget, tree.priority, beside)
         except Unplaceable:
             return False
         return isinstance(find(self._cluster, first, built), Found)
 
-    def _place_whole(self, tree: Tree, built: Built, whole: Built, points: Points | None) -> Placed | Refused:
+    def _place_whole(
+        self, tree: GroupTree, built: Built, whole: Built, points: GroupPlugins | None
+    ) -> Placed | Refused:
         """All pods there will be have a place; those that exist get theirs."""
         found = find(self._cluster, tree.group, whole, points)
         if isinstance(found, Found):
             mine = {record.key for record in tree.records}
-            seats = [(record, row) for record, row in found.seats if record.key in mine]
+            assignment = [(record, row) for record, row in found.assignment if record.key in mine]
             satisfied = {id(built.part_of[g.key]) for part, g in whole.group_of.items() if part in found.satisfied
                          if g.key in built.part_of}  # fmt: skip
-            answer = self._allowed(built, replace(found, seats=seats, satisfied=satisfied), points)
+            answer = self._allowed(built, replace(found, assignment=assignment, satisfied=satisfied), points)
             if isinstance(answer, Placed):
-                return replace(answer, to_come=to_come(whole, found.seats, mine))
+                return replace(answer, expected_placements=expected_placements(whole, found.assignment, mine))
             return answer
         if tree.group.placed or tree.group.composite or isinstance(found, Status):
             return self._place(tree, built, points)  # it runs already: whoever can, follows
-        return Refused(Cause.WHOLE, words.whole(tree.group, len(next(iter(whole.pending.values())))), built=built)
+        return Refused(Cause.WHOLE, messages.whole(tree.group, len(next(iter(whole.pending.values())))), built=built)
 
-    def _begun(self, tree: Tree) -> Iterator[Group]:
+    def _begun(self, tree: GroupTree) -> Iterator[Group]:
         """Groups that have started and say that more of them is to come."""
         forests = {id(forest): forest for forest in (self._cluster.forest, tree.forest)}.values()
         return (leaf for forest in forests for leaf in forest.begun())
 
-    def _in_vain(self, tree: Tree, built: Built) -> str | None:
-        if not completion.wanted(tree.group) or coming.said(tree.group) is not None:
+    def _in_vain(self, tree: GroupTree, built: Built) -> str | None:
+        if not completion.wanted(tree.group) or expected_pods.said(tree.group) is not None:
             return None
-        return completion.in_vain(self._cluster.columns, tree.group, self._begun(tree), built)
+        return completion.cannot_complete(self._cluster.columns, tree.group, self._begun(tree), built)
 
-    def _make_room(self, tree: Tree, built: Built, refused: Refused, points: Points | None) -> PlacedAfter | Refused:
+    def _make_room(
+        self, tree: GroupTree, built: Built, refused: Refused, points: GroupPlugins | None
+    ) -> NominatedAfterPreemption | Refused:
         if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
             refused.releases, refused.notes = True, RELEASED
             return refused
@@ -297,12 +303,14 @@ class Attempts:
         if found.note:
             refused.notes += f", pod group preemption: {found.note}"
         refused.gives_up = found.gives_up
-        if not found.units and not found.seats:
+        if not found.units and not found.assignment:
             refused.no_plan = found.answer
             return refused
         mine = {record.key for record in tree.records}
-        seats = [(record, row) for record, row in found.seats if record.key in mine]
-        return PlacedAfter(refused, found.units, seats, found.answer, to_come(built, list(found.seats), mine))
+        assignment = [(record, row) for record, row in found.assignment if record.key in mine]
+        return NominatedAfterPreemption(
+            refused, found.units, assignment, found.answer, expected_placements(built, list(found.assignment), mine)
+        )
 
     # ---- with the gates before and the reservations after, for questions
 
@@ -314,12 +322,12 @@ class Attempts:
             return Refused(Cause.HELD, held[1].message)
         answer = self.pod(record, evict=evict)
         if isinstance(answer, Placed):
-            refused = rehearse(self._cluster, answer.seats, waiting_is_refusal=False)
+            refused = rehearse(self._cluster, answer.assignment, waiting_is_refusal=False)
             if refused is not None:
                 return Refused(Cause.PLUGIN, refused[1].message)
         return answer
 
-    def whole_group(self, tree: Tree, *, evict: bool = False, gated: bool = False) -> Answer:
+    def whole_group(self, tree: GroupTree, *, evict: bool = False, gated: bool = False) -> Answer:
         """Likewise. `gated`: ask although its pods are held by gates of their own."""
         if not gated:
             hold = hold_of(tree.forest, tree.group.key)
@@ -330,8 +338,8 @@ class Attempts:
                 return Refused(Cause.HELD, held[1].message)
         answer = self.group(tree, evict=evict)
         if isinstance(answer, Placed):
-            refused = rehearse(self._cluster, answer.seats, waiting_is_refusal=True)
+            refused = rehearse(self._cluster, answer.assignment, waiting_is_refusal=True)
             if refused is not None:
-                text = words.refused_pod(refused[0].key, refused[1].message)
+                text = messages.refused_pod(refused[0].key, refused[1].message)
                 return Refused(Cause.PLUGIN, text, built=answer.built)
         return answer

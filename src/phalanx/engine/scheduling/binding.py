@@ -7,13 +7,13 @@ from phalanx.engine.framework import Code, Emit, Status
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.lifecycle import TURN, Lifecycle, OnHold
+from phalanx.engine.scheduling.lifecycle import TURN, OnHold, PodLifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.pods import Pods
-from phalanx.engine.scheduling.reservations import ask, reserve
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.reserve_permit import ask, reserve
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
 PRE_BIND = "preBind"
@@ -24,47 +24,47 @@ class Binding:
     def __init__(
         self,
         state: ClusterState,
-        life: Lifecycle,
-        lives: RootLives,
+        pod_lifecycle: PodLifecycle,
+        unit_lifecycle: UnitLifecycle,
         members: Members,
         pods: Pods,
         status: PodStatus,
         emit: Emit,
     ) -> None:
         self._cluster = state
-        self._life = life
-        self._lives = lives
+        self._pod_lifecycle = pod_lifecycle
+        self._unit_lifecycle = unit_lifecycle
         self._members = members
         self._pods = pods
         self._status = status
         self._emit = emit
 
-    def commit(self, root: Root, record: PodRecord, row: int) -> None:
+    def commit(self, unit: SchedulingUnit, record: PodRecord, row: int) -> None:
         """Assume a pod on a row and set its binding in motion; one that is refused is back in the queue, and told."""
         profile = self._cluster.profiles[record.scheduler_name]
-        self._life.assume(root, ((record, row),))
+        self._pod_lifecycle.assume(unit, ((record, row),))
         status: Status | None = None
         if profile.reserve or profile.permit or profile.pre_bind:
             status = reserve(self._cluster, record, row)
             if status is None:
-                status = self._advance(root, record, "permit", 0.0)
+                status = self._advance(unit, record, "permit", 0.0)
         else:
             status = self._bind(profile, record)
         if status is not None:
-            self.refuse(root, record, status)
+            self.refuse(unit, record, status)
 
-    def together(self, root: Root, seats: Assignment) -> None:
+    def together(self, unit: SchedulingUnit, assignment: Assignment) -> None:
         """PreBind and Bind of a gang that is assumed, reserved and permitted. Of a large one so many go at once, the
         others in the next steps: everybody has a node already, and Binds are answered one by one anyway."""
-        most = self._cluster.settings.search_slice or len(seats)
-        for record, _ in seats[:most]:
-            status = self._advance(root, record, PRE_BIND, 0.0)
+        most = self._cluster.settings.search_slice or len(assignment)
+        for record, _ in assignment[:most]:
+            status = self._advance(unit, record, PRE_BIND, 0.0)
             if status is not None:
-                self.refuse(root, record, status)
-        for record, _ in seats[most:]:
-            self._life.line_up(root, record)
+                self.refuse(unit, record, status)
+        for record, _ in assignment[most:]:
+            self._pod_lifecycle.line_up(unit, record)
 
-    def _advance(self, root: Root, record: PodRecord, stage: str, deadline: float) -> Status | None:
+    def _advance(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> Status | None:
         """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
         profile, now, row = self._cluster.profiles[record.scheduler_name], self._cluster.now, record.row
         if stage == "permit":
@@ -73,7 +73,7 @@ class Binding:
                 if status is None:
                     continue
                 if status.code is Code.WAIT:
-                    self._life.hold(root, record, "permit", deadline or now + (status.timeout or 900.0))
+                    self._pod_lifecycle.hold(unit, record, "permit", deadline or now + (status.timeout or 900.0))
                     return None
                 return status
             deadline = 0.0
@@ -82,7 +82,7 @@ class Binding:
             if status is None:
                 continue
             if status.code is Code.WAIT:
-                self._life.hold(root, record, PRE_BIND, deadline or now + (status.timeout or 600.0))
+                self._pod_lifecycle.hold(unit, record, PRE_BIND, deadline or now + (status.timeout or 600.0))
                 return None
             return status
         return self._bind(profile, record)
@@ -95,7 +95,7 @@ class Binding:
                 text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
                 return Status(Code.ERROR, (text,), plugin.name)
             if decision:
-                self._life.binding(record, decision)
+                self._pod_lifecycle.binding(record, decision)
                 return None
         return Status(Code.ERROR, ("no plugin of the profile binds pods",))
 
@@ -103,15 +103,15 @@ class Binding:
         """Ask again the plugins that said wait, give up on those that waited too long, and go on with gangs that were
         too large for one step. Answers how many of the latter had their turn."""
         most, turns = self._cluster.settings.search_slice, 0
-        for held in list(self._life.holding.values()):
+        for held in list(self._pod_lifecycle.holding.values()):
             if held.stage == TURN:
                 if turns >= most:
                     continue
                 turns += 1
-            if self._life.holding.get(held.record.key) is held:
+            if self._pod_lifecycle.holding.get(held.record.key) is held:
                 status = self._go_on(held)
                 if status is not None:
-                    self.refuse(held.root, held.record, status)
+                    self.refuse(held.unit, held.record, status)
         return turns
 
     def _go_on(self, held: OnHold) -> Status | None:
@@ -121,15 +121,15 @@ class Binding:
         if held.stage == TURN:
             if not self._members.whole(record):
                 return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
-            return self._advance(held.root, record, PRE_BIND, 0.0)
+            return self._advance(held.unit, record, PRE_BIND, 0.0)
         if self._cluster.now >= held.deadline:
             word = "permit" if held.stage == "permit" else "volumes to be ready"
             return Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
-        return self._advance(held.root, record, held.stage, held.deadline)
+        return self._advance(held.unit, record, held.stage, held.deadline)
 
     def confirmed(self, record: PodRecord) -> None:
         """The API server acknowledged the Bind."""
-        self._life.confirm(record)
+        self._pod_lifecycle.confirm(record)
         self._emit(
             d.RecordEvent,
             namespace=record.namespace,
@@ -146,26 +146,26 @@ class Binding:
             except BaseException:  # the pod is bound; nothing a plugin does now may change that
                 continue
 
-    def refuse(self, root: Root, record: PodRecord, status: Status) -> None:
+    def refuse(self, unit: SchedulingUnit, record: PodRecord, status: Status) -> None:
         """Reserve, Permit or PreBind said no after the pod was assumed."""
-        self._life.roll_back(record, status.message)
+        self._pod_lifecycle.roll_back(record, status.message)
         self._status.say(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
-        self._again(root, record)
+        self._again(unit, record)
 
     def failed(self, record: PodRecord, message: str) -> None:
         """The Bind was not done. `message`: for people, where trying again alone will not help."""
-        root = self._life.roll_back(record, message or "the bind failed")
+        unit = self._pod_lifecycle.roll_back(record, message or "the bind failed")
         if message:
             self._status.say(record, SCHEDULER_ERROR, message)
-        self._again(root, record)
+        self._again(unit, record)
 
-    def _again(self, root: Root | None, record: PodRecord) -> None:
+    def _again(self, unit: SchedulingUnit | None, record: PodRecord) -> None:
         """After a while; members with the group they are in now, which need not be the one they were placed with."""
         if self._members.claims(record):
             self._members.pending(record, failed=True)
         else:
-            if root is None or root.kind != "Pod":
-                root = Root("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
-            root.records[record.key] = record
-            self._lives.back_off(root)
+            if unit is None or unit.kind != "Pod":
+                unit = SchedulingUnit("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
+            unit.records[record.key] = record
+            self._unit_lifecycle.back_off(unit)
         self._pods.back(record)

@@ -15,7 +15,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
-from phalanx.engine.scheduling.roots import RootState
+from phalanx.engine.scheduling.units import UnitState
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 
@@ -39,8 +39,8 @@ class Commits:
         """A group is gone."""
         self._ours.discard(key)
 
-    def under_way(self, root: GroupKey) -> bool:
-        return any(leaf.binding for leaf in self._forest.leaves(root))
+    def under_way(self, unit: GroupKey) -> bool:
+        return any(leaf.binding for leaf in self._forest.leaves(unit))
 
     # ---- scheduled
 
@@ -58,13 +58,13 @@ class Commits:
             return group.placed - group.binding >= group.spec.minimum
         return sum(self.confirmed(child) for child in group.children.values()) >= group.spec.minimum
 
-    def state_of(self, group: Group) -> RootState:
+    def state_of(self, group: Group) -> UnitState:
         """Of a tree of which nobody waits."""
         if self.under_way(group.key):
-            return RootState.COMMITTING
+            return UnitState.COMMITTING
         if self._conditions.is_true(group.key) or self.confirmed(group):
-            return RootState.SCHEDULED
-        return RootState.NONE  # too few are there
+            return UnitState.SCHEDULED
+        return UnitState.NONE  # too few are there
 
     def tell(self, group: Group) -> bool:
         """True for every confirmed group whose ancestors are, as far as we had a hand in it."""

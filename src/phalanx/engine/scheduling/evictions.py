@@ -14,8 +14,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root, UnderWay
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import PreemptionInProgress, SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -31,32 +31,32 @@ class Sent(NamedTuple):
 
 
 class Evictions:
-    def __init__(self, state: ClusterState, queue: Queue, lives: RootLives, emit: Emit) -> None:
+    def __init__(self, state: ClusterState, queue: Queue, unit_lifecycle: UnitLifecycle, emit: Emit) -> None:
         self._cluster = state
         self._queue = queue
-        self._lives = lives
+        self._unit_lifecycle = unit_lifecycle
         self._emit = emit
         self._sent: dict[str, Sent] = {}  # pod key -> the eviction it got, while it is there
         self._by_decision: dict[int, str] = {}  # Evict not answered yet -> pod key
 
-    def plan_of(self, key: str) -> UnderWay | None:
+    def plan_of(self, key: str) -> PreemptionInProgress | None:
         """Whom a root, by its key, waits for to go."""
-        return self._lives.plan_of(key)
+        return self._unit_lifecycle.plan_of(key)
 
-    def stands(self, plan: UnderWay | None) -> bool:
+    def stands(self, plan: PreemptionInProgress | None) -> bool:
         """Whether a plan makes it pointless to look for another one."""
         if plan is None or self._cluster.now - plan.since > GONE_LONG:
             return False
         return all(node in self._cluster.columns.row_of for node in plan.nodes)
 
-    def look_again(self, root: Root) -> None:
+    def look_again(self, unit: SchedulingUnit) -> None:
         """Before an attempt: a plan that came to nothing is no reason to wait."""
-        if root.plan is not None and not self.stands(root.plan):
-            self._lives.give_up(root)
+        if unit.plan is not None and not self.stands(unit.plan):
+            self._unit_lifecycle.give_up(unit)
 
     def begin(
         self,
-        root: Root,
+        unit: SchedulingUnit,
         nodes: Iterable[str],
         victims: Sequence[PodRecord],
         leaving: Iterable[PodRecord] = (),
@@ -70,10 +70,10 @@ class Evictions:
         terminating already and only waited for."""
         everybody = {record.key: record.uid for record in (*victims, *leaving)}
         if not everybody:
-            self._lives.give_up(root)
+            self._unit_lifecycle.give_up(unit)
             return set()  # nobody to wait for
         now = self._cluster.now
-        self._lives.evict(root, UnderWay(frozenset(nodes), everybody, now, len(victims), text))
+        self._unit_lifecycle.evict(unit, PreemptionInProgress(frozenset(nodes), everybody, now, len(victims), text))
         fresh = [record for record in victims if not self._is_sent(record, now)]
         for record in fresh:
             number = self._emit(
@@ -83,7 +83,7 @@ class Evictions:
                 uid=record.uid,
                 message=f"{record.scheduler_name}: preempting to accommodate a higher priority {kind}",
                 event_message=f"Preempted by {kind} {uid} on node {node}",
-                preemptor=root.key,
+                preemptor=unit.key,
             )
             before = self._sent.get(record.key)
             if before is not None:
@@ -99,7 +99,7 @@ class Evictions:
 
     def leaving(self, pod: str) -> bool:
         """Whether a pod has been sent away for somebody."""
-        return self._lives.is_victim(pod)
+        return self._unit_lifecycle.is_victim(pod)
 
     # ---- what happens meanwhile
 
@@ -108,7 +108,7 @@ class Evictions:
         sent = self._sent.pop(record.key, None)
         if sent is not None:
             self._by_decision.pop(sent.decision, None)
-        self._lives.victim_gone(record.key)
+        self._unit_lifecycle.victim_gone(record.key)
 
     def answered(self, decision: int, problem: str) -> None:
         """The outcome of an Evict. Refused for good: plans that wait for the pod cannot come true as they are."""
@@ -116,7 +116,7 @@ class Evictions:
         if pod is None or not problem:
             return
         del self._sent[pod]
-        self._lives.victim_stays(pod)
+        self._unit_lifecycle.victim_stays(pod)
 
     def validate(self) -> None:
         for number, pod in self._by_decision.items():
@@ -127,16 +127,16 @@ class Evictions:
 
     # ---- sleeping
 
-    def sleep(self, root: Root, message: str) -> None:
+    def sleep(self, unit: SchedulingUnit, message: str) -> None:
         """A single pod whose victims are leaving: until they are gone, or until there is room that nobody was
         promised. Pods of one shape share a bucket: one question per change, however many of them wait."""
-        record = root.record
+        record = unit.record
         shape = record.shape
         self._queue.wait(
-            root,
+            unit,
             ("ongoing", shape.id, record.priority),
             Wake.NODE,
-            lambda bucket, change: self._room(shape, record.priority, change),
+            lambda equivalence_class, change: self._room(shape, record.priority, change),
             self._cluster.now,
             message=message,
             needs=shape.requests,
@@ -156,9 +156,9 @@ class Evictions:
                         left[rid] -= amount
         return all(left[rid] >= amount for rid, amount in shape.requests)
 
-    def expected(self, root: str, change: ClusterChange) -> bool:
+    def expected(self, unit: str, change: ClusterChange) -> bool:
         """Whether a change is only a step of the root's own plan: not worth an attempt before the last step."""
-        plan = self.plan_of(root)
+        plan = self.plan_of(unit)
         if plan is None or change.row < 0 or change.kind & Wake.NODE:
             return False
         return self._cluster.columns.names[change.row] in plan.nodes

@@ -9,23 +9,23 @@ import msgspec
 from phalanx.engine.framework import ClusterChange, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.groups import words
+from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.scheduling.answers import Cause, Placed, PlacedAfter, Refusal, Refused, carry_out
+from phalanx.engine.scheduling.answers import Cause, NominatedAfterPreemption, Placed, Refusal, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.scheduling.group_reservations import GroupReservations
+from phalanx.engine.scheduling.lifecycle import PodLifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.queue import Bucket, Queue
-from phalanx.engine.scheduling.reservations import rehearse
-from phalanx.engine.scheduling.room_to_come import RoomToCome
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.searches import Searches
+from phalanx.engine.scheduling.queue import EquivalenceClass, Queue
+from phalanx.engine.scheduling.reserve_permit import rehearse
+from phalanx.engine.scheduling.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.scheduling.waiting import Interest, Waiting
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -48,14 +48,14 @@ class GroupCycle:
         state: ClusterState,
         queue: Queue,
         members: Members,
-        life: Lifecycle,
-        lives: RootLives,
+        pod_lifecycle: PodLifecycle,
+        unit_lifecycle: UnitLifecycle,
         binding: Binding,
         attempts: Attempts,
-        searches: Searches,
+        searches: SlicedAttempts,
         preemption: GroupPreemption,
         evictions: Evictions,
-        room: RoomToCome,
+        room: GroupReservations,
         waiting: Waiting,
         status: PodStatus,
         emit: Emit,
@@ -64,8 +64,8 @@ class GroupCycle:
         self._columns = state.columns
         self._queue = queue
         self._members = members
-        self._life = life
-        self._lives = lives
+        self._pod_lifecycle = pod_lifecycle
+        self._unit_lifecycle = unit_lifecycle
         self._binding = binding
         self._attempts = attempts
         self._searches = searches
@@ -78,123 +78,123 @@ class GroupCycle:
         self._said = members.conditions
         self._commits = members.commits
 
-    def run(self, root: Root, group: Group, scout_of: Bucket | None) -> None:
+    def run(self, unit: SchedulingUnit, group: Group, scout_of: EquivalenceClass | None) -> None:
         """Leaves the root in a place of the queue, or without pods. `scout_of`: from where it was woken."""
-        tree = self._members.tree(root, group)
+        tree = self._members.tree(unit, group)
         # A plugin at a group point may tell groups apart that the engine cannot.
         alike = not group.composite and self._attempts.points(tree) is None
-        key = _twins(root, group) if alike else None
-        twins = self._queue.sleeping(key) if alike else None
-        if twins is not None:
-            self._join(root, group, twins)
+        key = _twins(unit, group) if alike else None
+        equivalence_key = self._queue.sleeping(key) if alike else None
+        if equivalence_key is not None:
+            self._join(unit, group, equivalence_key)
             return
-        scout = self._searches.scout(key) if alike and self._searches.unfinished else None
-        if scout is not None and scout is not root:
-            self._queue.stand_by(root, scout, key)
+        representative = self._searches.representative(key) if alike and self._searches.unfinished else None
+        if representative is not None and representative is not unit:
+            self._queue.stand_by(unit, representative, key)
             return
-        self._evictions.look_again(root)
-        answer = self._searches.answer(root, tree, key)
+        self._evictions.look_again(unit)
+        answer = self._searches.answer(unit, tree, key)
         if answer is None:
-            self._queue.put_aside(root, scout_of)
-            self._lives.tell(root, "searching", "others are served before the search for a place goes on")
+            self._queue.put_aside(unit, scout_of)
+            self._unit_lifecycle.tell(unit, "searching", "others are served before the search for a place goes on")
             return
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
-            self._commit(root, group, answer)
-        elif isinstance(answer, PlacedAfter):
-            self._preemption.carry_out(root, tree, answer)
-            self._room.keep(answer.to_come, self._room.beginning(group))
-            self._refuse(root, group, answer.refused)
+            self._commit(unit, group, answer)
+        elif isinstance(answer, NominatedAfterPreemption):
+            self._preemption.carry_out(unit, tree, answer)
+            self._room.keep(answer.expected_placements, self._room.beginning(group))
+            self._refuse(unit, group, answer.refused)
         elif answer.cause is Cause.WHOLE or answer.again:
             # Room for the whole may come from anywhere: no event tells it, so it is tried again.
-            self._tell(root, group, Refusal(answer.text, None, {}))
-            self._lives.back_off(root)
+            self._tell(unit, group, Refusal(answer.text, None, {}))
+            self._unit_lifecycle.back_off(unit)
         elif answer.built is None:
             if answer.cause is Cause.TORN:
-                self._commits.release(group, root.key)  # a gang that was never complete must not stay in the way
-            self._error(root, group, answer.message)
+                self._commits.release(group, unit.key)  # a gang that was never complete must not stay in the way
+            self._error(unit, group, answer.message)
         else:
             if answer.releases:
-                self._commits.release(group, root.key)
+                self._commits.release(group, unit.key)
             if answer.gives_up:
-                self._give_up(root, group)
-            self._refuse(root, group, answer)
+                self._give_up(unit, group)
+            self._refuse(unit, group, answer)
 
-    def _give_up(self, root: Root, group: Group) -> None:
+    def _give_up(self, unit: SchedulingUnit, group: Group) -> None:
         """No plan, no promises: others may have the room."""
-        for record in root.records.values():
+        for record in unit.records.values():
             if record.nominated:
                 self._status.nominate(record, "")
         self._room.follow(leaf.key for leaf in self._members.forest.leaves(group.key))
 
     # ---- success
 
-    def _commit(self, root: Root, group: Group, placed: Placed) -> None:
+    def _commit(self, unit: SchedulingUnit, group: Group, placed: Placed) -> None:
         """Reserve for everybody, Permit for everybody, then bind. One refusal, and nobody was ever assumed."""
-        seats = placed.seats
-        self._searches.spent += len(seats) // SEATS
-        beginning = self._room.beginning(group) if placed.to_come else frozenset()
-        refused = rehearse(self._cluster, seats, waiting_is_refusal=True)
+        assignment = placed.assignment
+        self._searches.spent += len(assignment) // SEATS
+        beginning = self._room.beginning(group) if placed.expected_placements else frozenset()
+        refused = rehearse(self._cluster, assignment, waiting_is_refusal=True)
         if refused is not None:
-            self._turn_down(root, group, *refused)
+            self._turn_down(unit, group, *refused)
             return
-        self._lives.commit(root, len(seats))
-        self._life.assume(root, seats)
-        root.refusal = None
+        self._unit_lifecycle.commit(unit, len(assignment))
+        self._pod_lifecycle.assume(unit, assignment)
+        unit.refusal = None
         self._commits.begin(group.key)
-        self._room.keep(placed.to_come, beginning)
-        self._binding.together(root, seats)
+        self._room.keep(placed.expected_placements, beginning)
+        self._binding.together(unit, assignment)
         assert placed.built is not None
-        self._rest(root, placed.built, {group.key for group in placed.satisfied})
+        self._rest(unit, placed.built, {group.key for group in placed.satisfied})
 
-    def _turn_down(self, root: Root, group: Group, refused: PodRecord, status: Status) -> None:
-        text = words.refused_pod(refused.key, status.message)
-        self._lives.tell(root, "taken back", text)
+    def _turn_down(self, unit: SchedulingUnit, group: Group, refused: PodRecord, status: Status) -> None:
+        text = messages.refused_pod(refused.key, status.message)
+        self._unit_lifecycle.tell(unit, "taken back", text)
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
-        for record in root.records.values():
+        for record in unit.records.values():
             self._status.say(record, reason, text)
         self._conditions(group, reason, text)
-        self._lives.back_off(root)
+        self._unit_lifecycle.back_off(unit)
 
-    def _rest(self, root: Root, built: Built, satisfied: set[GroupKey]) -> None:
+    def _rest(self, unit: SchedulingUnit, built: Built, satisfied: set[GroupKey]) -> None:
         """Pods that did not get a place although their root did: try them on their own at once (bind first, preempt
         later); groups whose minimum was not met are told so."""
-        if not root.records:
+        if not unit.records:
             return
         for part, member in built.group_of.items():
             short = member.composite or bool(built.pending.get(part))
             if short and member.key not in satisfied:
-                text = f"{words.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
+                text = f"{messages.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
                 self._say(member, UNSCHEDULABLE, text)
-        self._lives.admit(root)
+        self._unit_lifecycle.admit(unit)
 
     # ---- failure
 
-    def _refuse(self, root: Root, group: Group, refused: Refused) -> None:
+    def _refuse(self, unit: SchedulingUnit, group: Group, refused: Refused) -> None:
         message = refused.text
         texts: dict[Shape, str] = {}
-        for record in root.records.values():
+        for record in unit.records.values():
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
         refusal = Refusal(message, refused.outcome, texts)
-        self._tell(root, group, refusal)
+        self._tell(unit, group, refusal)
         if refused.releases:
-            self._lives.back_off(root)  # an eviction may be refused: look again
+            self._unit_lifecycle.back_off(unit)  # an eviction may be refused: look again
         else:
             assert refused.built is not None
-            self._sleep(root, group, refused.built, refusal)
+            self._sleep(unit, group, refused.built, refusal)
 
-    def _tell(self, root: Root, group: Group, refusal: Refusal) -> None:
-        root.refusal = refusal
-        self._lives.tell(root, "refused", refusal.message)
-        for record in root.records.values():
+    def _tell(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
+        unit.refusal = refusal
+        self._unit_lifecycle.tell(unit, "refused", refusal.message)
+        for record in unit.records.values():
             self._status.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
         self._conditions(group, UNSCHEDULABLE, refusal.message)
 
-    def _join(self, root: Root, group: Group, bucket: Bucket) -> None:
+    def _join(self, unit: SchedulingUnit, group: Group, equivalence_class: EquivalenceClass) -> None:
         """A gang like this one failed, and nothing happened since that could help: it need not be tried."""
-        self._tell(root, group, bucket.waits_for.refusal)
-        self._queue.join(root, bucket)
+        self._tell(unit, group, equivalence_class.waits_for.refusal)
+        self._queue.join(unit, equivalence_class)
 
     def _own_message(self, record: PodRecord, group_message: str) -> str:
         """A pod that fits nowhere is told why; one that only lacks its fellows is told that."""
@@ -211,19 +211,19 @@ class GroupCycle:
     def _say(self, group: Group, reason: str, message: str) -> None:
         """To one group of a tree that was tried; one that could not be placed for want of members is told that."""
         if reason == UNSCHEDULABLE and (shortages := shortages_of(self._members.forest, group)):
-            reason, message = words.WAITING, words.lacking(shortages)
+            reason, message = messages.WAITING, messages.lacking(shortages)
         self._said.say(group, "False", reason, message)
 
-    def _error(self, root: Root, group: Group, message: str) -> None:
-        self._lives.tell(root, "error", message)
-        for record in root.records.values():
+    def _error(self, unit: SchedulingUnit, group: Group, message: str) -> None:
+        self._unit_lifecycle.tell(unit, "error", message)
+        for record in unit.records.values():
             self._status.say(record, SCHEDULER_ERROR, message)
         self._conditions(group, SCHEDULER_ERROR, message)
-        self._lives.back_off(root)
+        self._unit_lifecycle.back_off(unit)
 
     # ---- waiting
 
-    def _sleep(self, root: Root, group: Group, built: Built, refusal: Refusal) -> None:
+    def _sleep(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
         wakes = Wake.NOTHING
         interests = []
         strict = True
@@ -239,19 +239,19 @@ class GroupCycle:
                 wakes |= traits_of(plugin).wakes_on
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
-            interest, more = self._waiting.interest(profile, shape, root.priority, cross)
+            interest, more = self._waiting.interest(profile, shape, unit.priority, cross)
             wakes |= more
             interests.append(interest)
-        planned = any(record.nominated for record in root.records.values())
+        planned = any(record.nominated for record in unit.records.values())
         running = any(member.seated for member in built.group_of.values())
         nodes = planned or (running and bool(built.problem.domains))
         if nodes:
             wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
-        own = built.coupled or planned or self._attempts.points(self._members.tree(root, group)) is not None
-        bucket = self._queue.wait(
-            root,
-            ("root", root.key) if own else _twins(root, group),
+        own = built.coupled or planned or self._attempts.points(self._members.tree(unit, group)) is not None
+        equivalence_class = self._queue.wait(
+            unit,
+            ("root", unit.key) if own else _twins(unit, group),
             wakes,
             self._worth,
             self._cluster.now,
@@ -259,39 +259,39 @@ class GroupCycle:
             waits_for=Sleep(tuple(interests), refusal, nodes),
             needs=_least(built.shapes) if strict else (),
         )
-        self._waiting.be_patient(bucket, root.priority)
-        untold, bucket.untold = bucket.untold, []
+        self._waiting.be_patient(equivalence_class, unit.priority)
+        untold, equivalence_class.untold = equivalence_class.untold, []
         for twin in untold:
-            if twin.bucket is bucket and (its := self._members.group_of(twin)):
+            if twin.equivalence_class is equivalence_class and (its := self._members.group_of(twin)):
                 self._tell(twin, its, refusal)
         for shape in built.shapes:
             self._cluster.evaluations.rest(shape)
         if self._searches.missed != []:
-            self._queue.missed(bucket, self._searches.missed)
+            self._queue.missed(equivalence_class, self._searches.missed)
 
-    def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
-        if self._evictions.expected(bucket.key[1], change):  # type: ignore[index]
+    def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
+        if self._evictions.expected(equivalence_class.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
-        sleep: Sleep = bucket.waits_for
+        sleep: Sleep = equivalence_class.waits_for
         if sleep.nodes and change.kind & Wake.NODE:
             return True
         return any(self._waiting.helps(interest, change) for interest in sleep.interests)
 
 
-def _twins(root: Root, group: Group) -> tuple[Any, ...]:
+def _twins(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
     """The bucket of gangs that no attempt can tell apart; the root's own where something sets it apart."""
     spec = group.spec
     if group.composite or spec is None or group.seated:
-        return ("root", root.key)
+        return ("root", unit.key)
     demand: dict[int, int] = {}
     policy = ""
-    for record in root.records.values():
+    for record in unit.records.values():
         if record.nominated:
-            return ("root", root.key)
+            return ("root", unit.key)
         demand[record.shape.id] = demand.get(record.shape.id, 0) + 1
         policy = record.preemption_policy
     rules = (spec.minimum - group.placed, spec.topology_key, spec.preferred_key, spec.disrupt_all, policy)
-    return ("gang", "", root.priority, rules, tuple(sorted(demand.items())))
+    return ("gang", "", unit.priority, rules, tuple(sorted(demand.items())))
 
 
 def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:

@@ -13,23 +13,23 @@ from phalanx.engine.framework import Bools, Emit, Status
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built, Unplaceable, build
-from phalanx.engine.groups.outcomes import counter, satisfied_by, seats_of
-from phalanx.engine.groups.points import Points
-from phalanx.engine.groups.staging import Stage, Stager, latecomers, leftovers, raised
+from phalanx.engine.groups.group_plugins import GroupPlugins
+from phalanx.engine.groups.outcomes import assignment_of, counter, satisfied_by
+from phalanx.engine.groups.preemption_problem import PreemptionProblemBuilder, Stage, latecomers, leftovers, raised
 from phalanx.engine.groups.trial import Assignment, holds
 from phalanx.engine.placement import place
 from phalanx.engine.placement.problem import Leaf, Subtree, done
-from phalanx.engine.preemption.catalogue import Catalogue, Unit
 from phalanx.engine.preemption.cost import ORDER, Cost
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
-from phalanx.engine.scheduling.answers import PlacedAfter, Tree
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.scheduling.answers import GroupTree, NominatedAfterPreemption
+from phalanx.engine.scheduling.constrained_preemption import ConstrainedPreemption
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import NEVER, announce
 from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.tied_victims import TiedVictims
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group
@@ -48,8 +48,8 @@ class GroupPlan:
     """A plan with what is needed to carry it out."""
 
     answer: Planned
-    units: tuple[Unit, ...] = ()
-    seats: tuple[tuple[PodRecord, int], ...] = ()
+    units: tuple[EvictionUnit, ...] = ()
+    assignment: tuple[tuple[PodRecord, int], ...] = ()
     note: str = ""  # for the group's message
     gives_up: bool = False  # what was promised to its pods before need not be kept
 
@@ -60,10 +60,10 @@ class GroupPlan:
 
 class GroupPreemption:
     def __init__(
-        self, state: ClusterState, catalogue: Catalogue, evictions: Evictions, status: PodStatus, emit: Emit
+        self, state: ClusterState, victim_index: VictimIndex, evictions: Evictions, status: PodStatus, emit: Emit
     ) -> None:
         self.cluster = state
-        self.catalogue = catalogue
+        self.victim_index = victim_index
         self.evictions = evictions
         self._status = status
         self._emit = emit
@@ -73,7 +73,7 @@ class GroupPreemption:
 
     # ---- asked by an attempt that found no room
 
-    def look(self, tree: Tree, built: Built, points: Points | None) -> GroupPlan:
+    def look(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> GroupPlan:
         """The plan, or why there is none, in words."""
         if tree.forest.preemption_policy(tree.group.key) == "Never":
             return GroupPlan(Hopeless(NEVER), note=NEVER)
@@ -83,21 +83,21 @@ class GroupPreemption:
         if known is not None and known[0] == self._state(tree):
             return GroupPlan(known[1], note=self._note(known[1]), gives_up=True)
         found = self.plan(tree, built, points)
-        if found.units or found.seats:
+        if found.units or found.assignment:
             return replace(found, note=_text(tree.group, found.victims) if self._anybody(found) else "")
         if len(self._futile) > MOST_FUTILE:
             self._futile.clear()
         self._futile[tree.key] = (self._state(tree), found.answer)
         return replace(found, note=self._note(found.answer), gives_up=True)
 
-    def _state(self, tree: Tree) -> tuple[Any, ...]:
+    def _state(self, tree: GroupTree) -> tuple[Any, ...]:
         """An unchanged cluster is not searched twice for the same pods (their groups are objects of the cluster)."""
         pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
-        return (*self.catalogue.circumstances, tree.priority, pods)
+        return (*self.victim_index.circumstances, tree.priority, pods)
 
     def _anybody(self, found: GroupPlan) -> bool:
         """Somebody has to go, or is about to be gone."""
-        return bool(found.units) or any(row in self.catalogue.leaving for _, row in found.seats)
+        return bool(found.units) or any(row in self.victim_index.leaving for _, row in found.assignment)
 
     @staticmethod
     def _note(answer: Planned) -> str:
@@ -107,10 +107,10 @@ class GroupPreemption:
 
     # ---- looking
 
-    def plan(self, tree: Tree, built: Built, points: Points | None) -> GroupPlan:
+    def plan(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> GroupPlan:
         """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
         plugins name the places, in the first of those where there is one."""
-        worked(len(self.catalogue.units) // 8)  # bringing them up to date: not in the slice of the search before
+        worked(len(self.victim_index.units) // 8)  # bringing them up to date: not in the slice of the search before
         self._up_to_date()
         for evaluation in built.evaluations:
             evaluation.refresh()  # the search before may have been interrupted
@@ -122,29 +122,33 @@ class GroupPreemption:
             areas = [placement.mask for placement in named]
         found = GroupPlan(Hopeless(NOBODY_LOWER))
         for area in areas:
-            stager = Stager(self.cluster, self.catalogue, built, tree.priority, area)
+            stager = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
             worked(len(stager.units) // 8)
             found = self._plan(stager)
-            if found.units or found.seats:
+            if found.units or found.assignment:
                 break
-        seats = list(found.seats)
-        refused = points.refused(satisfied_by(built, seats), counter(built, seats)) if points and seats else None
+        assignment = list(found.assignment)
+        refused = (
+            points.refused(satisfied_by(built, assignment), counter(built, assignment))
+            if points and assignment
+            else None
+        )
         return found if refused is None else GroupPlan(Hopeless(f"{refused.message} ({refused.plugin})"))
 
-    def _plan(self, stager: Stager) -> GroupPlan:
+    def _plan(self, stager: PreemptionProblemBuilder) -> GroupPlan:
         whole = stager.built.problem.root
-        if not stager.units and not self.catalogue.leaving:
+        if not stager.units and not self.victim_index.leaving:
             return GroupPlan(Hopeless(NOBODY_LOWER))
         if not done(whole):
             tree, origin = raised(whole, {})
             return self._try(stager, tree, origin)
         return self._extras(stager)
 
-    def _budget(self, stager: Stager) -> int:
+    def _budget(self, stager: PreemptionProblemBuilder) -> int:
         """Those in a hurry have less of it."""
         return self.budget * stager.built.problem.budget // self.cluster.settings.search_budget
 
-    def _extras(self, stager: Stager) -> GroupPlan:
+    def _extras(self, stager: PreemptionProblemBuilder) -> GroupPlan:
         """All that waits beyond the minimum, else the first group below it that can be served, else pods of one."""
         whole = stager.built.problem.root
         waiting, late = leftovers(whole), latecomers(whole)
@@ -152,11 +156,11 @@ class GroupPreemption:
         if not more:
             return GroupPlan(Hopeless("nothing waits beyond the minimum"))
         found = self._with(stager, more)
-        if found.units or found.seats:
+        if found.units or found.assignment:
             return found
         for group in late if len(more) > 1 else ():
             one = self._with(stager, {id(group): 0})
-            if one.units or one.seats:
+            if one.units or one.assignment:
                 return one
         for leaf in waiting:
             best = self._most(stager, leaf) if len(more) > 1 or leaf.total > 1 else None
@@ -164,29 +168,29 @@ class GroupPreemption:
                 return best
         return found
 
-    def _most(self, stager: Stager, leaf: Leaf) -> GroupPlan | None:
+    def _most(self, stager: PreemptionProblemBuilder, leaf: Leaf) -> GroupPlan | None:
         """As many of one leaf's pods as can be served at all."""
         low, high = 0, leaf.total
         best: GroupPlan | None = None
         while low < high:
             middle = (low + high + 1) // 2
             found = self._with(stager, {id(leaf): middle})
-            if found.units or found.seats:
+            if found.units or found.assignment:
                 low, best = middle, found
             else:
                 high = middle - 1
         return best
 
-    def _with(self, stager: Stager, more: dict[int, int]) -> GroupPlan:
+    def _with(self, stager: PreemptionProblemBuilder, more: dict[int, int]) -> GroupPlan:
         tree, origin = raised(stager.built.problem.root, more)
         return self._try(stager, tree, origin)
 
-    def _try(self, stager: Stager, tree: Subtree, origin: dict[int, int]) -> GroupPlan:
+    def _try(self, stager: PreemptionProblemBuilder, tree: Subtree, origin: dict[int, int]) -> GroupPlan:
         for _ in range(AFRESH):
             stage = stager.stage(tree, origin, self.order, self._budget(stager))
             answer = plan(stage.problem)
             placement = answer.placement if isinstance(answer, Plan) and not stage.exact else None
-            if placement is None or not stager.overtaken(seats_of(stage.built, placement, origin=stage.origin)):
+            if placement is None or not stager.overtaken(assignment_of(stage.built, placement, origin=stage.origin)):
                 break  # where counting is the last word other seats are found in the end (`stands`)
         if not stage.exact:
             return self._tied(stager, stage, answer)
@@ -195,9 +199,9 @@ class GroupPreemption:
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
         self._still(units)
         assert answer.placement is not None
-        return GroupPlan(answer, units, tuple(seats_of(stage.built, answer.placement, origin=stage.origin)))
+        return GroupPlan(answer, units, tuple(assignment_of(stage.built, answer.placement, origin=stage.origin)))
 
-    def _tied(self, stager: Stager, stage: Stage, counted: Planned) -> GroupPlan:
+    def _tied(self, stager: PreemptionProblemBuilder, stage: Stage, counted: Planned) -> GroupPlan:
         """Where rules reach beyond a node counting is not the last word, and what it proves is a bound."""
         relaxed = stager.relaxed(stage)
         least = counted if relaxed is stage else plan(relaxed.problem)
@@ -205,51 +209,55 @@ class GroupPreemption:
             return GroupPlan(least)
         if stage.restricted:  # asking the filters one by one knows nothing of the places that a plugin names
             return self._restricted(stage, counted)
-        found = TiedVictims(self.cluster, self.catalogue, self._still).run(stage, relaxed.problem, least, counted)
+        found = ConstrainedPreemption(self.cluster, self.victim_index, self._still).run(
+            stage, relaxed.problem, least, counted
+        )
         if found is None:
             return GroupPlan(Hopeless(RULES))
-        return GroupPlan(found.plan, found.units, found.seats)
+        return GroupPlan(found.plan, found.units, found.assignment)
 
     def _restricted(self, stage: Stage, counted: Planned) -> GroupPlan:
         if not isinstance(counted, Plan) or counted.placement is None:
             return GroupPlan(Hopeless(RULES))
         units = tuple(stage.units[victim.unit] for victim in counted.victims)
         self._still(units)
-        seats = seats_of(stage.built, counted.placement, origin=stage.origin)
-        if not self._holds(units, seats):
+        assignment = assignment_of(stage.built, counted.placement, origin=stage.origin)
+        if not self._holds(units, assignment):
             return GroupPlan(Hopeless(RULES))
-        return GroupPlan(replace(counted, lower_bound=Cost(), proved=()), units, tuple(seats))
+        return GroupPlan(replace(counted, lower_bound=Cost(), proved=()), units, tuple(assignment))
 
-    def _still(self, units: Sequence[Unit]) -> None:
+    def _still(self, units: Sequence[EvictionUnit]) -> None:
         """The search may have been interrupted, and somebody may have gone."""
         self._up_to_date()
         if not all(self._there(unit) for unit in units):
             raise Disturbed
 
     def _up_to_date(self) -> None:
-        while self.catalogue.prepare(ROWS) == ROWS:
+        while self.victim_index.prepare(ROWS) == ROWS:
             worked(4 * ROWS)
 
-    def _there(self, unit: Unit) -> bool:
+    def _there(self, unit: EvictionUnit) -> bool:
         """As it was, though perhaps another object."""
-        now = self.catalogue.units.get(unit.key)
+        now = self.victim_index.units.get(unit.key)
         return now is unit or (now is not None and now.priority == unit.priority and now.pods == unit.pods)
 
-    def stands(self, tree: Tree, answer: PlacedAfter, fits: Callable[[], bool]) -> PlacedAfter | None:
+    def stands(
+        self, tree: GroupTree, answer: NominatedAfterPreemption, fits: Callable[[], bool]
+    ) -> NominatedAfterPreemption | None:
         """A plan that was made a while ago as it can be carried out now: with the same victims, if need be with other
         seats. `fits`: asked with the victims gone."""
-        self.catalogue.refresh()
+        self.victim_index.refresh()
         if not all(self._there(unit) and unit.priority < tree.priority for unit in answer.units):
             return None
         planned = answer.plan
-        if isinstance(planned, Plan) and self.catalogue.cost(answer.units).budgets > planned.cost.budgets:
+        if isinstance(planned, Plan) and self.victim_index.cost(answer.units).budgets > planned.cost.budgets:
             return None
-        with self.catalogue.without(answer.units):
+        with self.victim_index.without(answer.units):
             return answer if fits() else self._elsewhere(tree, answer)
 
-    def _elsewhere(self, tree: Tree, answer: PlacedAfter) -> PlacedAfter | None:
+    def _elsewhere(self, tree: GroupTree, answer: NominatedAfterPreemption) -> NominatedAfterPreemption | None:
         """Somebody took a little of the room that the plan counts on: as many members, seated anew."""
-        if answer.to_come:
+        if answer.expected_placements:
             return None  # what is not there yet needs a place as well
         state = self.cluster
         try:
@@ -257,29 +265,33 @@ class GroupPreemption:
         except (PluginFailure, Unplaceable):
             return None
         outcome = place(built.problem, explained=False)
-        seats = seats_of(built, outcome, row_of=state.columns.row_of) if outcome.placed else []
-        if len(seats) < len(answer.seats) or not seats or (built.coupled and not holds(state, seats)):
+        assignment = assignment_of(built, outcome, row_of=state.columns.row_of) if outcome.placed else []
+        if (
+            len(assignment) < len(answer.assignment)
+            or not assignment
+            or (built.coupled and not holds(state, assignment))
+        ):
             return None
-        return replace(answer, seats=seats)
+        return replace(answer, assignment=assignment)
 
     # ---- rules that counting does not see
 
-    def _holds(self, units: Sequence[Unit], seats: Assignment) -> bool:
-        with self.catalogue.without(units):
-            return holds(self.cluster, seats)
+    def _holds(self, units: Sequence[EvictionUnit], assignment: Assignment) -> bool:
+        with self.victim_index.without(units):
+            return holds(self.cluster, assignment)
 
     # ---- doing
 
-    def carry_out(self, root: Root, tree: Tree, answer: PlacedAfter) -> None:
+    def carry_out(self, root: SchedulingUnit, tree: GroupTree, answer: NominatedAfterPreemption) -> None:
         """Evict, promise the nodes, and wait."""
         columns, nominations = self.cluster.columns, self.cluster.nominations
-        rows = {row for _, row in answer.seats}
+        rows = {row for _, row in answer.assignment}
         nodes = [columns.names[row] for row in sorted(rows)]
         victims = answer.victims
-        leaving = [pod for row in sorted(rows) for pod in self.catalogue.leaving.get(row, {}).values()]
+        leaving = [pod for row in sorted(rows) for pod in self.victim_index.leaving.get(row, {}).values()]
         if not victims and not leaving:
             return
-        members = {record.key for record, _ in answer.seats}
+        members = {record.key for record, _ in answer.assignment}
         for node in nodes:
             for other in list(nominations.on(node)):
                 if other.priority < tree.priority and other.key not in members:
@@ -299,7 +311,7 @@ class GroupPreemption:
         for record in tree.records:
             if record.nominated and record.key not in members:
                 self._status.nominate(record, "")  # of an earlier plan
-        for record, row in answer.seats:
+        for record, row in answer.assignment:
             self._status.nominate(record, columns.names[row])
 
 

@@ -14,12 +14,12 @@ import msgspec
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.history import History
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.reservations import unreserve
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.stories import Stories
+from phalanx.engine.scheduling.reserve_permit import unreserve
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.scheduling.waiting import Waiting
 from phalanx.engine.state.records import PodRecord, PodState
 
@@ -46,21 +46,21 @@ _ALLOWED = [sum(1 << after for after in TRANSITIONS[before]) for before in PodSt
 class OnHold(msgspec.Struct):
     """An assumed pod that is not bound yet: a plugin says wait, or its gang is so large that its turn has not come."""
 
-    root: Root
+    unit: SchedulingUnit
     record: PodRecord
     stage: str  # "permit", "preBind" or TURN
     deadline: float
 
 
-class Lifecycle:
+class PodLifecycle:
     def __init__(
         self,
         state: ClusterState,
         queue: Queue,
         waiting: Waiting,
         members: Members,
-        stories: Stories,
-        lives: RootLives,
+        history: History,
+        unit_lifecycle: UnitLifecycle,
         evictions: Evictions,
     ) -> None:
         self._cluster = state
@@ -68,14 +68,18 @@ class Lifecycle:
         self._queue = queue
         self._waiting = waiting
         self._members = members
-        self._lives = lives
+        self._unit_lifecycle = unit_lifecycle
         self._evictions = evictions
-        self._note, self._told = stories.note, stories.told  # most pods are bound at once and need no story
+        self._note, self._told = history.note, history.told  # most pods are bound at once and need no story
         self.records = state.records
         self.holding: dict[str, OnHold] = {}  # pods that wait for Permit, PreBind or their turn
-        self.homeless: dict[str, dict[str, PodRecord]] = {}  # node name -> pods assumed or bound on a node not known
-        self.root_of: dict[str, Root] = {}  # pod key -> root, of assumed pods: to come back after a failure
-        self.crowded: set[int] = set()  # rows that others filled or that shrank: over-commit there is not our doing
+        self.pods_on_unknown_nodes: dict[
+            str, dict[str, PodRecord]
+        ] = {}  # node name -> pods assumed or bound on a node not known
+        self.root_of: dict[str, SchedulingUnit] = {}  # pod key -> root, of assumed pods: to come back after a failure
+        self.externally_filled_rows: set[int] = (
+            set()
+        )  # rows that others filled or that shrank: over-commit there is not our doing
         self.impossible: deque[str] = deque(maxlen=100)  # transitions that are not in the table: our own mistakes
 
     def _to(self, record: PodRecord, state: PodState) -> None:
@@ -108,45 +112,45 @@ class Lifecycle:
         """Count a bound pod on its node, now or when the node appears."""
         row = self._columns.row_of.get(record.node_name, -1)
         if row < 0:
-            self.homeless.setdefault(record.node_name, {})[record.key] = record
+            self.pods_on_unknown_nodes.setdefault(record.node_name, {})[record.key] = record
             return
         self._columns.place(record, row)
-        self.crowded.add(row)
+        self.externally_filled_rows.add(row)
         self._waiting.placed(record.priority)
         self._queue.wake(ClusterChange(PLACED, row, record))
 
     # ---- to a node
 
-    def assume(self, root: Root, seats: Sequence[tuple[PodRecord, int]]) -> None:
+    def assume(self, unit: SchedulingUnit, assignment: Sequence[tuple[PodRecord, int]]) -> None:
         """Count pods on rows although the API server does not know yet: all of them, or nobody is. Those of a gang are
         counted there already, since plugins were asked about all of them (`reservations.rehearse`)."""
         columns, nominations, queue = self._columns, self._cluster.nominations, self._queue
         listens = queue.listens(PLACED)
-        for record, row in seats:
+        for record, row in assignment:
             if record.row < 0:
                 columns.place(record, row)
             record.node_name = columns.names[row]
             self._to(record, ASSUMED)
-            promised = nominations.clear(record)
-            if promised and promised != record.node_name:
-                queue.wake(ClusterChange(NOMINATION, columns.row_of.get(promised, -1), record))
+            reserved = nominations.clear(record)
+            if reserved and reserved != record.node_name:
+                queue.wake(ClusterChange(NOMINATION, columns.row_of.get(reserved, -1), record))
             self._waiting.placed(record.priority)
             if listens:
                 queue.wake(ClusterChange(PLACED, row, record))
-            self.root_of[record.key] = root
-            root.records.pop(record.key, None)
-        if not root.records:
-            self._lives.leave(root)
-        self._members.assumed(seats)
+            self.root_of[record.key] = unit
+            unit.records.pop(record.key, None)
+        if not unit.records:
+            self._unit_lifecycle.leave(unit)
+        self._members.assumed(assignment)
 
-    def hold(self, root: Root, record: PodRecord, stage: str, deadline: float) -> None:
+    def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
         """A plugin says wait."""
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
-        self.holding[record.key] = OnHold(root, record, stage, deadline)
+        self.holding[record.key] = OnHold(unit, record, stage, deadline)
 
-    def line_up(self, root: Root, record: PodRecord) -> None:
+    def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
         """Nobody has a say any more but whoever is asked before its Bind, and its Bind is decided in a later step."""
-        self.holding[record.key] = OnHold(root, record, TURN, 0.0)
+        self.holding[record.key] = OnHold(unit, record, TURN, 0.0)
 
     def binding(self, record: PodRecord, decision: int) -> None:
         """Nobody has a say any more: the Bind is decided."""
@@ -175,7 +179,7 @@ class Lifecycle:
 
     # ---- and back
 
-    def roll_back(self, record: PodRecord, why: str) -> Root | None:
+    def roll_back(self, record: PodRecord, why: str) -> SchedulingUnit | None:
         """Undo an assumption: the pod is pending, but in no place of the queue yet. Answers the root it was in."""
         row = record.row
         self.holding.pop(record.key, None)
@@ -192,11 +196,11 @@ class Lifecycle:
 
     def _unhouse(self, record: PodRecord) -> None:
         """A pod no longer waits for its node to appear."""
-        pods = self.homeless.get(record.node_name)
+        pods = self.pods_on_unknown_nodes.get(record.node_name)
         if pods is not None and pods.get(record.key) is record:
             del pods[record.key]
             if not pods:
-                del self.homeless[record.node_name]
+                del self.pods_on_unknown_nodes[record.node_name]
 
     # ---- changing and going
 
@@ -215,7 +219,7 @@ class Lifecycle:
             self._house(record)
             return
         self._columns.place(record, row)
-        self.crowded.add(row)
+        self.externally_filled_rows.add(row)
         self._queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
         self._queue.wake(ClusterChange(LEFT, row, old))
 
@@ -236,9 +240,9 @@ class Lifecycle:
             self._queue.wake(ClusterChange(NOMINATION, self._columns.row_of.get(node, -1), record))
 
     def unqueue(self, record: PodRecord) -> None:
-        root = self._queue.roots.get(f"pod/{record.key}")
-        if root is not None:
-            self._lives.leave(root)
+        unit = self._queue.units.get(f"pod/{record.key}")
+        if unit is not None:
+            self._unit_lifecycle.leave(unit)
 
     def remove(self, record: PodRecord, *, finished: bool) -> None:
         """A pod is gone, or has `finished` (Succeeded, Failed)."""
@@ -256,11 +260,11 @@ class Lifecycle:
 
     def node_appeared(self, name: str, row: int) -> None:
         """Count the pods that were bound to a node before we knew it."""
-        for record in self.homeless.pop(name, {}).values():
+        for record in self.pods_on_unknown_nodes.pop(name, {}).values():
             self._columns.place(record, row)
-            self.crowded.add(row)
+            self.externally_filled_rows.add(row)
             self._waiting.placed(record.priority)
 
     def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
         if stranded:
-            self.homeless[name] = {record.key: record for record in stranded}
+            self.pods_on_unknown_nodes[name] = {record.key: record for record in stranded}

@@ -17,12 +17,12 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.workload_status import WorkloadStatuses
-from phalanx.engine.scheduling.answers import Tree
+from phalanx.engine.scheduling.answers import GroupTree
 from phalanx.engine.scheduling.commits import Commits
+from phalanx.engine.scheduling.pending_writes import PendingWrites
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.reminders import Reminders
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import ATTEMPT, GATED, NOWHERE, Place, Root
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import ATTEMPT, GATED, NOWHERE, QueueName, SchedulingUnit
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import (
     AFTER_GROUP,
@@ -39,8 +39,8 @@ from phalanx.model.groups import (
     pod_key,
     successor,
 )
+from phalanx.model.groups.expected_pods import unusable
 from phalanx.model.groups.group import OURS
-from phalanx.model.groups.to_come import unusable
 from phalanx.model.objects import Pod
 
 PENDING, ASSUMED, RUNNING = MemberState.PENDING, MemberState.ASSUMED, MemberState.RUNNING
@@ -60,15 +60,15 @@ class Members:
         self,
         state: ClusterState,
         queue: Queue,
-        lives: RootLives,
+        unit_lifecycle: UnitLifecycle,
         conditions: GroupConditions,
         workloads: WorkloadStatuses,
         commits: Commits,
-        reminders: Reminders,
+        reminders: PendingWrites,
     ) -> None:
         self._cluster = state
         self._queue = queue
-        self._lives = lives
+        self._unit_lifecycle = unit_lifecycle
         self.forest = state.forest
         self.conditions = conditions
         self.workloads = workloads
@@ -76,7 +76,7 @@ class Members:
         self._reminders = reminders
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
-        self.stumbled: dict[GroupKey, None] = {}  # leaves with failed binds
+        self.groups_with_failed_binds: dict[GroupKey, None] = {}  # leaves with failed binds
         self.notes = Notes({}, {}, {}, {})
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
 
@@ -316,18 +316,18 @@ class Members:
         back = bool(self.forest.forget(key))
         self.waiting_pods.setdefault(leaf, {})[record.key] = record
         self.notes.arrived.setdefault(leaf, {})[record.key] = record
-        root = self._lives.waiting(self.home.get(leaf, ""))
-        if root is not None and record.key in root.records:
-            root.records[record.key] = record
+        unit = self._unit_lifecycle.waiting(self.home.get(leaf, ""))
+        if unit is not None and record.key in unit.records:
+            unit.records[record.key] = record
             back = True  # changed, not new
         if failed:
-            self.stumbled[leaf] = None
+            self.groups_with_failed_binds[leaf] = None
         self._mark((leaf,), helps=back)
 
-    def assumed(self, seats: Iterable[tuple[PodRecord, int]]) -> None:
+    def assumed(self, assignment: Iterable[tuple[PodRecord, int]]) -> None:
         """Pods have nodes by our decision; those that are claimed wait no more."""
         leaf_of, by_leaf = self.forest.leaf_of_pod, dict[GroupKey, list[PodRecord]]()
-        for record, _ in seats:
+        for record, _ in assignment:
             leaf = leaf_of(record.namespace, record.name)
             if leaf is not None:
                 by_leaf.setdefault(leaf, []).append(record)
@@ -369,28 +369,28 @@ class Members:
                 pods.pop(name, None)
             if not pods:
                 del table[leaf]
-        root = self._lives.waiting(self.home.get(leaf, ""))
-        if root is not None:
+        unit = self._unit_lifecycle.waiting(self.home.get(leaf, ""))
+        if unit is not None:
             for name in names:
-                root.records.pop(name, None)
-            if not root.records and root.place is not ATTEMPT:
-                self._lives.leave(root)
+                unit.records.pop(name, None)
+            if not unit.records and unit.place is not ATTEMPT:
+                self._unit_lifecycle.leave(unit)
 
-    def place_of(self, record: PodRecord) -> Place:
+    def place_of(self, record: PodRecord) -> QueueName:
         """For validation: where a claimed pending pod is; NOWHERE means lost."""
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
             return NOWHERE
         if leaf in self.notes.dirty:
             return GATED  # arrived since the last step
-        root = self._lives.waiting(self.home.get(leaf, ""))
-        return root.place if root is not None and record.key in root.records else NOWHERE
+        unit = self._unit_lifecycle.waiting(self.home.get(leaf, ""))
+        return unit.place if unit is not None and record.key in unit.records else NOWHERE
 
     def settle(self, head: GroupKey) -> None:
         """What is known of a tree of which nobody waits."""
         key, group = root_key(head), self.forest.group(head)
-        if group is not None and self._lives.waiting(key) is None:
-            self._lives.settle(key, self.commits.state_of(group))
+        if group is not None and self._unit_lifecycle.waiting(key) is None:
+            self._unit_lifecycle.settle(key, self.commits.state_of(group))
 
     # ---- questions
 
@@ -402,17 +402,17 @@ class Members:
         group = self.forest.group(leaf)
         return group is not None and group.satisfied and all(above.satisfied for above in self.forest.above(leaf))
 
-    def root_of(self, key: GroupKey) -> Root | None:
+    def root_of(self, key: GroupKey) -> SchedulingUnit | None:
         """The root in which the pending pods of a group, or of those below it, are."""
         target = self.forest.root_of(key)
-        return self._lives.waiting(root_key(target) if target is not None else f"waiting/{root_key(key)}")
+        return self._unit_lifecycle.waiting(root_key(target) if target is not None else f"waiting/{root_key(key)}")
 
-    def group_of(self, root: Root) -> Group | None:
-        return self.forest.group(root.group) if root.group is not None else None
+    def group_of(self, unit: SchedulingUnit) -> Group | None:
+        return self.forest.group(unit.group) if unit.group is not None else None
 
-    def tree(self, root: Root, group: Group) -> Tree:
+    def tree(self, unit: SchedulingUnit, group: Group) -> GroupTree:
         """A root as an attempt sees it."""
-        return Tree(root.key, group, self.forest, self.waiting_pods, root.priority, list(root.records.values()))
+        return GroupTree(unit.key, group, self.forest, self.waiting_pods, unit.priority, list(unit.records.values()))
 
     @property
     def busy(self) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.preemption.single import MoreRows
-from phalanx.engine.scheduling.answers import Placed, PlacedAfter, Refused, carry_out
+from phalanx.engine.preemption.single_pod import MoreRows
+from phalanx.engine.scheduling.answers import NominatedAfterPreemption, Placed, Refused, carry_out
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.waiting import Waiting, twins_of
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import SchedulingUnit
+from phalanx.engine.scheduling.waiting import Waiting, equivalence_key
 from phalanx.engine.state.records import PodRecord
 
 LOOK = 8  # steps of work that a look costs at whom to evict on a row
@@ -26,7 +26,7 @@ class PodCycle:
         self,
         state: ClusterState,
         queue: Queue,
-        lives: RootLives,
+        unit_lifecycle: UnitLifecycle,
         attempts: Attempts,
         binding: Binding,
         preemption: PodPreemption,
@@ -37,7 +37,7 @@ class PodCycle:
     ) -> None:
         self._cluster = state
         self._queue = queue
-        self._lives = lives
+        self._unit_lifecycle = unit_lifecycle
         self._attempts = attempts
         self._binding = binding
         self._preemption = preemption
@@ -47,61 +47,61 @@ class PodCycle:
         self._emit = emit
         self._slices: dict[str, int] = {}  # root key -> how often it was put aside
 
-    def attempt(self, root: Root) -> None:
+    def attempt(self, unit: SchedulingUnit) -> None:
         """Work on a popped root. Never raises for a plugin's fault."""
-        came_from = root.bucket
-        root.bucket = None
+        came_from = unit.equivalence_class
+        unit.equivalence_class = None
         try:
-            self._attempt(root, root.record)
+            self._attempt(unit, unit.record)
         except MoreRows:
-            self._slices[root.key] = self._slices.get(root.key, 0) + 1
-            self._queue.put_aside(root, came_from)
+            self._slices[unit.key] = self._slices.get(unit.key, 0) + 1
+            self._queue.put_aside(unit, came_from)
             return
         if self._slices:
-            self._slices.pop(root.key, None)
+            self._slices.pop(unit.key, None)
         if came_from is not None:
-            self._queue.attempted(root, came_from)
+            self._queue.attempted(unit, came_from)
 
-    def _attempt(self, root: Root, record: PodRecord) -> None:
+    def _attempt(self, unit: SchedulingUnit, record: PodRecord) -> None:
         # Pods of a failed shape fail like their twin did, until something wakes the bucket.
-        bucket = self._queue.sleeping(twins_of(record))
-        if bucket is not None and not record.nominated:
-            self._queue.join(root, bucket)
-            self._status.say(record, UNSCHEDULABLE, bucket.message)
+        equivalence_class = self._queue.sleeping(equivalence_key(record))
+        if equivalence_class is not None and not record.nominated:
+            self._queue.join(unit, equivalence_class)
+            self._status.say(record, UNSCHEDULABLE, equivalence_class.message)
             return
-        self._evictions.look_again(root)
-        answer = self._attempts.pod(record, rows=self._rows(root))
+        self._evictions.look_again(unit)
+        answer = self._attempts.pod(record, rows=self._rows(unit))
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
-            self._binding.commit(root, record, answer.seats[0][1])
-        elif isinstance(answer, PlacedAfter):
-            self._preemption.carry_out(root, answer)
-            self._unschedulable(root, record, answer.refused, victims_go=True)
+            self._binding.commit(unit, record, answer.assignment[0][1])
+        elif isinstance(answer, NominatedAfterPreemption):
+            self._preemption.carry_out(unit, answer)
+            self._unschedulable(unit, record, answer.refused, victims_go=True)
         elif answer.diagnosis is None:
-            self._fail(root, record, answer.message)
+            self._fail(unit, record, answer.message)
         else:
             if answer.leaving:
-                self._preemption.await_leaving(root, answer.leaving)
-            self._unschedulable(root, record, answer, victims_go=answer.victims_go)
+                self._preemption.await_leaving(unit, answer.leaving)
+            self._unschedulable(unit, record, answer, victims_go=answer.victims_go)
 
-    def _rows(self, root: Root) -> int | None:
+    def _rows(self, unit: SchedulingUnit) -> int | None:
         """How many rows may be looked at for whom to evict before others are served; None: all of them. What is in the
         way changes all the time: whoever was put aside too often is not put aside again."""
         limit = self._cluster.settings.search_slice
         if not limit:
             return None
         few = max(1, limit // LOOK)
-        often = self._slices.get(root.key, 0) > PATIENCE * (1 + self._cluster.columns.n // few)
+        often = self._slices.get(unit.key, 0) > PATIENCE * (1 + self._cluster.columns.n // few)
         return None if often else few
 
     # ---- failure
 
-    def _fail(self, root: Root, record: PodRecord, message: str) -> None:
+    def _fail(self, unit: SchedulingUnit, record: PodRecord, message: str) -> None:
         """An error, not a verdict: try again after a while."""
         self._status.say(record, SCHEDULER_ERROR, message)
-        self._lives.back_off(root)
+        self._unit_lifecycle.back_off(unit)
 
-    def _unschedulable(self, root: Root, record: PodRecord, refused: Refused, *, victims_go: bool) -> None:
+    def _unschedulable(self, unit: SchedulingUnit, record: PodRecord, refused: Refused, *, victims_go: bool) -> None:
         """`victims_go`: room is being made for it."""
         diagnosis, profile = refused.diagnosis, self._cluster.profiles[record.scheduler_name]
         assert diagnosis is not None
@@ -110,9 +110,9 @@ class PodCycle:
         message = refused.message
         self._status.say(record, UNSCHEDULABLE, message)
         if victims_go and all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins):
-            self._evictions.sleep(root, message)  # only the row itself decides about a row
+            self._evictions.sleep(unit, message)  # only the row itself decides about a row
             return
         shared = refused.alike and not record.nominated
         self._waiting.sleep(
-            root, record, profile, diagnosis.plugins, message, self._cluster.now, shared=shared, asks=refused.asks
+            unit, record, profile, diagnosis.plugins, message, self._cluster.now, shared=shared, asks=refused.asks
         )

@@ -16,12 +16,12 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Code, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis, histogram
-from phalanx.engine.preemption.catalogue import Catalogue, Unit
-from phalanx.engine.preemption.single import Candidate, Chooser, MoreRows
-from phalanx.engine.scheduling.answers import PlacedAfter
+from phalanx.engine.preemption.single_pod import Candidate, Chooser, MoreRows
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.scheduling.answers import NominatedAfterPreemption
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import WORKLOAD, GroupKey
@@ -56,28 +56,28 @@ HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
 
 class PodPreemption:
     def __init__(
-        self, state: ClusterState, catalogue: Catalogue, evictions: Evictions, status: PodStatus, emit: Emit
+        self, state: ClusterState, victim_index: VictimIndex, evictions: Evictions, status: PodStatus, emit: Emit
     ) -> None:
         self._cluster = state
         self._evictions = evictions
         self._status = status
         self._emit = emit
-        self.catalogue = catalogue
-        self.chooser = Chooser(state, catalogue)
+        self.victim_index = victim_index
+        self.chooser = Chooser(state, victim_index)
         self._futile: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
 
     # ---- news
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind == "PodDisruptionBudget":
-            self.catalogue.budgets.changed(old, new)
+            self.victim_index.budgets.changed(old, new)
         elif kind in _GROUPS and (old is None or new is None or old.spec != new.spec):
             forest = self._cluster.forest
             meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
             key = GroupKey(kind, meta.namespace, meta.name)
             if old is None and kind != WORKLOAD and forest.named(key) is None:
                 return  # nobody belongs to it yet
-            self.catalogue.regroup()
+            self.victim_index.regroup()
 
     def helps(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
         row = change.row
@@ -86,7 +86,7 @@ class PodPreemption:
         columns = self._cluster.columns
         if any(columns.alloc_cell[rid][row] < amount for rid, amount in shape.requests):
             return False
-        unit_of = self.catalogue.unit_of
+        unit_of = self.victim_index.unit_of
         if change.kind & Wake.POD_PLACED and (change.record is None or unit_of(change.record)[1] >= priority):
             return False
         left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
@@ -110,17 +110,17 @@ class PodPreemption:
             return Look(f"preemption: {WAITING}", waits=True, leaving=leaving)
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
             return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
-        self.catalogue.refresh()
+        self.victim_index.refresh()
         key = (record.shape.id, record.priority)
         known = self._futile.get(key)
-        if known is not None and known[0] == self.catalogue.circumstances:
+        if known is not None and known[0] == self.victim_index.circumstances:
             return _no(record, known[1])
         found = self.chooser.choose(record, self._cluster.evaluation(record), diagnosis.resolvable, rows)
         if found is None:
             message = self._why_not(record, diagnosis)
             if len(self._futile) > 4096:
                 self._futile.clear()
-            self._futile[key] = (self.catalogue.circumstances, message)
+            self._futile[key] = (self.victim_index.circumstances, message)
             return _no(record, message)
         node = self._cluster.columns.names[found.row]
         return Look(f"preemption: {_found(node, found.units)}", found, nominate=node)
@@ -132,15 +132,15 @@ class PodPreemption:
         row = self._cluster.columns.row_of.get(record.nominated, -1) if record.nominated else -1
         if row < 0 or not len(diagnosis.resolvable) or not diagnosis.resolvable[row]:
             return ()
-        self.catalogue.refresh()
-        leaving = self.catalogue.leaving.get(row, {})
+        self.victim_index.refresh()
+        leaving = self.victim_index.leaving.get(row, {})
         return list(leaving.values()) if any(pod.priority < record.priority for pod in leaving.values()) else ()
 
     def _ongoing(self, record: PodRecord) -> bool:
         return self._evictions.stands(self._evictions.plan_of(f"pod/{record.key}"))
 
     def _why_not(self, record: PodRecord, diagnosis: Diagnosis) -> str:
-        columns, catalogue = self._cluster.columns, self.catalogue
+        columns, victim_index = self._cluster.columns, self.victim_index
         counts: dict[str, int] = {}
         resolvable = diagnosis.resolvable
         hopeless = int((columns.alive & ~resolvable).sum())
@@ -148,8 +148,8 @@ class PodPreemption:
             counts[NOT_HELPFUL] = hopeless
         lonely = np.zeros(columns.capacity, dtype=np.bool_)
         for row in np.flatnonzero(columns.alive & resolvable).tolist():
-            here = catalogue.on_row.get(row, {})
-            lonely[row] = not any(catalogue.units[key].priority < record.priority for key in here)
+            here = victim_index.on_row.get(row, {})
+            lonely[row] = not any(victim_index.units[key].priority < record.priority for key in here)
         if lonely.any():
             counts[NO_VICTIMS] = int(lonely.sum())
         for _, finding in diagnosis.findings:
@@ -160,30 +160,30 @@ class PodPreemption:
 
     # ---- doing
 
-    def carry_out(self, root: Root, answer: PlacedAfter) -> None:
+    def carry_out(self, root: SchedulingUnit, answer: NominatedAfterPreemption) -> None:
         """Evict, and wait; the promise is the caller's."""
-        (record, row), *_ = answer.seats
+        (record, row), *_ = answer.assignment
         node = self._cluster.columns.names[row]
         for other in list(self._cluster.nominations.on(node)):
             if other.priority < record.priority and other.key != record.key:
                 self._status.nominate(other, "")  # its promise no longer holds
-        leaving = list(self.catalogue.leaving.get(row, {}).values())
+        leaving = list(self.victim_index.leaving.get(row, {}).values())
         text = _found(node, answer.units)
         fresh = self._evictions.begin(root, [node], answer.victims, leaving, text=text, uid=record.uid, node=node)
         announce(self._cluster, self._emit, answer.units, "pod", fresh)
 
-    def await_leaving(self, root: Root, leaving: Sequence[PodRecord]) -> None:
+    def await_leaving(self, root: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
         """Nobody is sent away: those are on their way out."""
         text = "waiting for pods to leave"
         self._evictions.begin(root, [root.record.nominated], (), leaving, text=text)
 
 
-def _found(node: str, units: Iterable[Unit]) -> str:
+def _found(node: str, units: Iterable[EvictionUnit]) -> str:
     victims = sum(len(unit.pods) for unit in units)
     return f"found a potential placement for pod on node {node}, preempting {victims} victims"
 
 
-def announce(state: ClusterState, emit: Emit, units: Iterable[Unit], kind: str, fresh: Collection[str]) -> None:
+def announce(state: ClusterState, emit: Emit, units: Iterable[EvictionUnit], kind: str, fresh: Collection[str]) -> None:
     """DisruptionTarget on groups that go as a whole; `fresh`: pods that were not sent away before."""
     for unit in units:
         if isinstance(unit.key, str) or not any(pod in fresh for pod in unit.pods):

@@ -8,9 +8,9 @@ from phalanx.engine import decisions as d
 from phalanx.engine.events import PERMANENT
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.history import History
+from phalanx.engine.scheduling.pending_writes import PendingWrites
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.reminders import Reminders
-from phalanx.engine.scheduling.stories import Stories
 from phalanx.engine.state.records import PodRecord
 
 UNSCHEDULABLE = "Unschedulable"
@@ -18,10 +18,12 @@ SCHEDULER_ERROR = "SchedulerError"
 
 
 class PodStatus:
-    def __init__(self, state: ClusterState, queue: Queue, stories: Stories, reminders: Reminders, emit: Emit) -> None:
+    def __init__(
+        self, state: ClusterState, queue: Queue, history: History, reminders: PendingWrites, emit: Emit
+    ) -> None:
         self._cluster = state
         self._queue = queue
-        self._stories = stories
+        self._history = history
         self._reminders = reminders
         self._emit = emit
 
@@ -47,7 +49,7 @@ class PodStatus:
         if node:
             self._cluster.nominations.set(record, node)
         if record.key in self._cluster.records:  # a pod to come has no object to write to
-            self._stories.note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
+            self._history.note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
             self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
         if old:
             self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(old, -1), record))
@@ -58,7 +60,7 @@ class PodStatus:
         if record.said == said:
             return
         record.said = intern(said)  # its fellows are told the same
-        self._stories.note(record.key, reason, message)
+        self._history.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,
             namespace=record.namespace,

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework import ClusterChange, Code, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.preemption.catalogue import Catalogue
-from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.preemption.victim_index import VictimIndex
+from phalanx.engine.scheduling.lifecycle import PodLifecycle
 from phalanx.engine.scheduling.members import Members
 from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, PodStatus
 from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.reservations import gate_of
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.reserve_permit import gate_of
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Pod
 
@@ -31,19 +31,19 @@ class Pods:
         self,
         state: ClusterState,
         queue: Queue,
-        life: Lifecycle,
-        lives: RootLives,
+        pod_lifecycle: PodLifecycle,
+        unit_lifecycle: UnitLifecycle,
         members: Members,
         status: PodStatus,
-        catalogue: Catalogue,
+        victim_index: VictimIndex,
     ) -> None:
         self._cluster = state
         self._queue = queue
-        self._life = life
-        self._lives = lives
+        self._pod_lifecycle = pod_lifecycle
+        self._unit_lifecycle = unit_lifecycle
         self._members = members
         self._status = status
-        self._catalogue = catalogue
+        self._victim_index = victim_index
         self.records = state.records
         self.nominating: dict[str, int] = {}  # pod key -> Nominate decision under way
         self._orders = 0
@@ -83,21 +83,21 @@ class Pods:
         node = pod.spec.node_name
         if old is not None and old.node_name == node:
             if old.assumed:
-                self._life.shown(old)
+                self._pod_lifecycle.shown(old)
             if self._same(old, pod):
                 old.pod = None
                 if old.start_time != pod.status.start_time:
                     old.starts(pod.status.start_time)
-                    self._catalogue.started(old)
+                    self._victim_index.started(old)
                 return
-            self._life.replace(old, self._record(pod, old))
+            self._pod_lifecycle.replace(old, self._record(pod, old))
             return
         if old is not None:
             # Pending with us, or assumed on another node: somebody else was quicker.
-            self._life.withdraw(old)
+            self._pod_lifecycle.withdraw(old)
         record = self._record(pod, old)
-        self._life.keep(record, old)
-        self._life.found_on(record, node)
+        self._pod_lifecycle.keep(record, old)
+        self._pod_lifecycle.found_on(record, node)
 
     def _pending(self, old: PodRecord | None, pod: Pod) -> None:
         if old is not None and old.node_name:
@@ -112,7 +112,7 @@ class Pods:
             return
         if old is None:
             record = self._record(pod)
-            self._life.keep(record)
+            self._pod_lifecycle.keep(record)
             if record.nominated:
                 self._cluster.nominations.set(record, record.nominated)
             self.enqueue(record)
@@ -124,14 +124,14 @@ class Pods:
             record = old
         else:
             if self._members.claims(old):
-                self._life.unqueue(old)
-            promised = self._cluster.nominations.clear(old)
+                self._pod_lifecycle.unqueue(old)
+            reserved = self._cluster.nominations.clear(old)
             record = self._record(pod, old)
             record.said = old.said
             record.nominated = ""  # the object may still name a node that we have given up since
-            self._life.keep(record, old)
-            if promised:
-                self._cluster.nominations.set(record, promised)
+            self._pod_lifecycle.keep(record, old)
+            if reserved:
+                self._cluster.nominations.set(record, reserved)
             self.enqueue(record)
         if nominated != seen and nominated != record.nominated and record.key not in self.nominating:
             self._promised_by_others(record, nominated)
@@ -157,32 +157,32 @@ class Pods:
             self._members.pending(record)
             return
         key = f"pod/{record.key}"
-        root = self._queue.roots.get(key)
-        if root is None:
-            root = Root("Pod", key, record.priority, record.created, record.order)
-        root.attempts = root.errors = 0
-        root.priority = record.priority
-        root.records = {record.key: record}
-        self.admit(root)
+        unit = self._queue.units.get(key)
+        if unit is None:
+            unit = SchedulingUnit("Pod", key, record.priority, record.created, record.order)
+        unit.attempts = unit.errors = 0
+        unit.priority = record.priority
+        unit.records = {record.key: record}
+        self.admit(unit)
 
-    def admit(self, root: Root, newcomers: Iterable[PodRecord] | None = None) -> None:
+    def admit(self, unit: SchedulingUnit, newcomers: Iterable[PodRecord] | None = None) -> None:
         """Ask PreEnqueue plugins about every pending pod of a root; active if nobody objects, else gated. `newcomers`:
         the root is active already, only these are new."""
-        held = gate_of(self._cluster, root.records.values() if newcomers is None else newcomers)
+        held = gate_of(self._cluster, unit.records.values() if newcomers is None else newcomers)
         if held is not None:
             record, status, plugin = held
             if status.code is Code.ERROR:
                 self._status.say(record, SCHEDULER_ERROR, status.message)
-                self._lives.back_off(root)
-                root.gate = (plugin, status.message)
+                self._unit_lifecycle.back_off(unit)
+                unit.gate = (plugin, status.message)
                 return
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # kube-apiserver writes this itself; where it is there already nothing is sent.
                 self._status.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
-            self._lives.hold(root, plugin, status.message)
+            self._unit_lifecycle.hold(unit, plugin, status.message)
             return
         if newcomers is None:
-            self._lives.admit(root)
+            self._unit_lifecycle.admit(unit)
 
     def _same(self, old: PodRecord, pod: Pod) -> bool:
         """Whether everything placement looks at is as it was. Status and annotations change all the time."""
@@ -228,4 +228,4 @@ class Pods:
 
     def _remove(self, record: PodRecord, *, finished: bool) -> None:
         self.nominating.pop(record.key, None)
-        self._life.remove(record, finished=finished)
+        self._pod_lifecycle.remove(record, finished=finished)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Wake
-from phalanx.engine.scheduling.roots import (
+from phalanx.engine.scheduling.units import (
     ACTIVE,
     ATTEMPT,
     BACKOFF,
@@ -22,17 +22,17 @@ from phalanx.engine.scheduling.roots import (
     NOWHERE,
     SEARCH,
     WAITING,
-    Place,
-    Root,
+    QueueName,
+    SchedulingUnit,
 )
-from phalanx.engine.state.sieve import Requests, Sieve
+from phalanx.engine.state.capacity_index import CapacityIndex, Requests
 
 SortKey = Callable[[int, float, int], tuple[Any, ...]]
 # Changes of one row; a bucket may ask to hear of them only if the row has room for what it needs.
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
-Worth = Callable[["Bucket", ClusterChange], bool]
+WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
 _FEW = 64  # entries that mean nothing any more are no reason to look at all
 _MANY_OWED = 16  # changes; whom so much concerns is not asked
 _MANY_ASKED = 1_000  # buckets in one step
@@ -42,7 +42,7 @@ def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
     return (-priority, asked, order)
 
 
-class Bucket:
+class EquivalenceClass:
     """Roots that wait for the same thing."""
 
     __slots__ = (
@@ -61,27 +61,27 @@ class Bucket:
         "worth",
     )
 
-    def __init__(self, key: Hashable, wakes: Wake, worth: Worth | None, message: str, waits_for: Any) -> None:
+    def __init__(self, key: Hashable, wakes: Wake, worth: WorthRetrying | None, message: str, waits_for: Any) -> None:
         self.key = key
         self.wakes = wakes  # kinds of change that are looked at at all
         self.worth = worth  # finer question; None: every change of those kinds
         self.message = message  # what people were told
         self.waits_for = waits_for  # whatever `worth` needs
         self.needs: Requests | None = None  # also roused by changes of a row with room for this
-        self.heap: list[tuple[tuple[Any, ...], int, Root]] = []
+        self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self.left = 0  # entries of roots that have left since, at most
         self.asleep = True
         self.deadline = 0.0  # woken then even without an event
         self.armed = False  # has an entry among the deadlines
         self.owed: dict[tuple[int, int], ClusterChange] = {}  # (row, kind): it has yet to be asked about these
-        self.untold: list[Root] = []  # stood by while one like them was tried, and know nothing yet
+        self.untold: list[SchedulingUnit] = []  # stood by while one like them was tried, and know nothing yet
 
-    def first(self) -> Root | None:
+    def first(self) -> SchedulingUnit | None:
         while self.heap:
             entry = self.heap[0]
-            root = entry[2]
-            if root.entry is entry and root.place is WAITING:
-                return root
+            unit = entry[2]
+            if unit.entry is entry and unit.place is WAITING:
+                return unit
             heapq.heappop(self.heap)
             self.left -= 1
         return None
@@ -98,10 +98,10 @@ class Bucket:
 class Queue:
     def __init__(
         self,
-        sieve: Sieve[Bucket],
+        sieve: CapacityIndex[EquivalenceClass],
         sort_key: SortKey = by_priority,
         *,
-        readmit: Callable[[Root], None] | None = None,
+        readmit: Callable[[SchedulingUnit], None] | None = None,
         gatekeepers: Mapping[str, Wake] = MappingProxyType({}),
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
@@ -112,14 +112,16 @@ class Queue:
         self.initial_backoff = initial_backoff
         self.max_backoff = max_backoff
         self.flush_after = flush_after
-        self.roots: dict[str, Root] = {}  # every root that has pending pods
-        self._active: list[tuple[tuple[Any, ...], int, Root]] = []
-        self._backoff: list[tuple[float, int, Root]] = []
-        self._searching: dict[str, Root] = {}  # the one that goes on next first
-        self._buckets: dict[Hashable, Bucket] = {}
-        self._asleep: dict[int, dict[Hashable, Bucket]] = {bit: {} for bit in _bits(Wake.ANY)}
-        self._deadlines: list[tuple[float, int, Bucket]] = []
-        self._owed: list[tuple[tuple[Any, ...], int, Bucket]] = []  # buckets to be asked, who would be first in front
+        self.units: dict[str, SchedulingUnit] = {}  # every root that has pending pods
+        self._active: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
+        self._backoff: list[tuple[float, int, SchedulingUnit]] = []
+        self._searching: dict[str, SchedulingUnit] = {}  # the one that goes on next first
+        self._equivalence_classes: dict[Hashable, EquivalenceClass] = {}
+        self._asleep: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
+        self._deadlines: list[tuple[float, int, EquivalenceClass]] = []
+        self._owed: list[
+            tuple[tuple[Any, ...], int, EquivalenceClass]
+        ] = []  # buckets to be asked, who would be first in front
         self._asked = 0  # of those, since the last `flush`
         self._ticket = 0
         # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
@@ -129,120 +131,125 @@ class Queue:
 
     # ---- moving roots
 
-    def activate(self, root: Root) -> None:
+    def activate(self, unit: SchedulingUnit) -> None:
         """Into the active queue, from wherever it is."""
-        self._leave(root)
-        self._into_active(root)
+        self._leave(unit)
+        self._into_active(unit)
 
-    def back_off(self, root: Root, now: float) -> None:
+    def back_off(self, unit: SchedulingUnit, now: float) -> None:
         """After an error: wait, twice as long each time."""
-        self._leave(root)
-        root.errors += 1
-        delay = min(self.initial_backoff * 2.0 ** min(root.errors - 1, 30), self.max_backoff)
-        root.expiry = now + delay
-        root.place = BACKOFF
-        self.roots[root.key] = root
-        root.entry = (root.expiry, self._next(), root)
-        heapq.heappush(self._backoff, root.entry)
+        self._leave(unit)
+        unit.errors += 1
+        delay = min(self.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self.max_backoff)
+        unit.expiry = now + delay
+        unit.place = BACKOFF
+        self.units[unit.key] = unit
+        unit.entry = (unit.expiry, self._next(), unit)
+        heapq.heappush(self._backoff, unit.entry)
 
-    def gate(self, root: Root, plugin: str, message: str) -> None:
-        self._leave(root)
-        root.place = GATED
-        root.gate = (plugin, message)
-        self.roots[root.key] = root
+    def gate(self, unit: SchedulingUnit, plugin: str, message: str) -> None:
+        self._leave(unit)
+        unit.place = GATED
+        unit.gate = (plugin, message)
+        self.units[unit.key] = unit
 
     def wait(
         self,
-        root: Root,
+        unit: SchedulingUnit,
         key: Hashable,
         wakes: Wake,
-        worth: Worth | None,
+        worth: WorthRetrying | None,
         now: float,
         *,
         message: str = "",
         waits_for: Any = None,
         needs: Requests | None = None,
-    ) -> Bucket:
+    ) -> EquivalenceClass:
         """After a rejection: sleep in the bucket `key` until a change that is worth it: one of the kinds in `wakes`,
         or, if `needs` is given, any change of a row that has room for it."""
-        self._leave(root)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = Bucket(key, wakes, worth, message, waits_for)
+        self._leave(unit)
+        equivalence_class = self._equivalence_classes.get(key)
+        if equivalence_class is None:
+            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key, wakes, worth, message, waits_for)
         else:
-            self._unindex(bucket)
-            bucket.wakes, bucket.worth, bucket.message, bucket.waits_for = wakes, worth, message, waits_for
-        bucket.needs = needs
-        self._index(bucket)
-        bucket.asleep = True
-        bucket.deadline = now + self.flush_after
-        self._arm(bucket)
-        self._into_bucket(root, bucket)
-        return bucket
+            self._unindex(equivalence_class)
+            equivalence_class.wakes, equivalence_class.worth, equivalence_class.message, equivalence_class.waits_for = (
+                wakes,
+                worth,
+                message,
+                waits_for,
+            )
+        equivalence_class.needs = needs
+        self._index(equivalence_class)
+        equivalence_class.asleep = True
+        equivalence_class.deadline = now + self.flush_after
+        self._arm(equivalence_class)
+        self._into_bucket(unit, equivalence_class)
+        return equivalence_class
 
-    def sleeping(self, key: Hashable) -> Bucket | None:
+    def sleeping(self, key: Hashable) -> EquivalenceClass | None:
         """The bucket `key`, if it is asleep: a root that would land there need not be tried."""
-        bucket = self._buckets.get(key)
-        return bucket if bucket is not None and bucket.asleep else None
+        equivalence_class = self._equivalence_classes.get(key)
+        return equivalence_class if equivalence_class is not None and equivalence_class.asleep else None
 
-    def join(self, root: Root, bucket: Bucket) -> None:
+    def join(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
         """Let a root sleep with its twins without having been tried."""
-        self._leave(root)
-        self._into_bucket(root, bucket)
+        self._leave(unit)
+        self._into_bucket(unit, equivalence_class)
 
-    def put_aside(self, root: Root, scout_of: Bucket | None) -> None:
+    def put_aside(self, unit: SchedulingUnit, scout_of: EquivalenceClass | None) -> None:
         """Its attempt is not finished: the others first. `scout_of`: those who wait for what becomes of it."""
-        self._leave(root)
-        root.place = SEARCH
-        root.bucket = scout_of
-        self.roots[root.key] = root
-        self._searching[root.key] = root
+        self._leave(unit)
+        unit.place = SEARCH
+        unit.equivalence_class = scout_of
+        self.units[unit.key] = unit
+        self._searching[unit.key] = unit
 
     def above(self, priority: int) -> bool:
         """Somebody of a higher priority can be tried."""
         return self._has_active() and self._active[0][2].priority > priority
 
-    def put_aside_first(self) -> Root | None:
+    def put_aside_first(self) -> SchedulingUnit | None:
         """The root put aside whose turn it is."""
         return next(iter(self._searching.values()), None)
 
-    def go_on(self, root: Root) -> None:
+    def go_on(self, unit: SchedulingUnit) -> None:
         """Take out a root that was put aside. The caller must then move it somewhere, and call `attempted`."""
-        del self._searching[root.key]
-        root.place = ATTEMPT
+        del self._searching[unit.key]
+        unit.place = ATTEMPT
 
-    def stand_by(self, root: Root, scout: Root, key: Hashable) -> None:
+    def stand_by(self, unit: SchedulingUnit, representative: SchedulingUnit, key: Hashable) -> None:
         """Sleep until it is known what becomes of a root like this one, which was put aside."""
-        self._leave(root)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = Bucket(key, Wake.NOTHING, None, "", None)
-            bucket.asleep = False
-        scout.bucket = bucket
-        bucket.untold.append(root)
-        self._into_bucket(root, bucket)
+        self._leave(unit)
+        equivalence_class = self._equivalence_classes.get(key)
+        if equivalence_class is None:
+            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key, Wake.NOTHING, None, "", None)
+            equivalence_class.asleep = False
+        representative.equivalence_class = equivalence_class
+        equivalence_class.untold.append(unit)
+        self._into_bucket(unit, equivalence_class)
 
-    def remove(self, root: Root) -> None:
+    def remove(self, unit: SchedulingUnit) -> None:
         """Out of the queue: bound, assumed or gone."""
-        self._leave(root)
-        root.place = NOWHERE
-        self.roots.pop(root.key, None)
+        self._leave(unit)
+        unit.place = NOWHERE
+        self.units.pop(unit.key, None)
 
-    def pop(self) -> Root | None:
+    def pop(self) -> SchedulingUnit | None:
         """The next root to attempt. The caller must then move it somewhere, and call `attempted`."""
         if self._owed and not self._ask():
             return None
         while self._active:
             entry = heapq.heappop(self._active)
-            root = entry[2]
-            if root.entry is entry and root.place is ACTIVE:
-                root.entry = None
-                root.place = ATTEMPT
-                root.attempts += 1
-                return root
+            unit = entry[2]
+            if unit.entry is entry and unit.place is ACTIVE:
+                unit.entry = None
+                unit.place = ATTEMPT
+                unit.attempts += 1
+                return unit
         return None
 
-    def attempted(self, root: Root, came_from: Bucket | None) -> None:
+    def attempted(self, unit: SchedulingUnit, came_from: EquivalenceClass | None) -> None:
         """After an attempt of a root that was woken from a bucket: unless it went back to sleep there, its twins may
         go on."""
         if came_from is not None and not came_from.asleep:
@@ -255,21 +262,21 @@ class Queue:
         self._asked = 0
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
-            root = entry[2]
-            if root.entry is entry and root.place is BACKOFF:
-                if root.gate[0]:
-                    self._readmit(root)  # it failed at the gate: ask there again
+            unit = entry[2]
+            if unit.entry is entry and unit.place is BACKOFF:
+                if unit.gate[0]:
+                    self._readmit(unit)  # it failed at the gate: ask there again
                 else:
-                    self._into_active(root)
+                    self._into_active(unit)
         while self._deadlines and self._deadlines[0][0] <= now:
-            bucket = heapq.heappop(self._deadlines)[2]
-            bucket.armed = False
-            if not bucket.asleep:
+            equivalence_class = heapq.heappop(self._deadlines)[2]
+            equivalence_class.armed = False
+            if not equivalence_class.asleep:
                 continue
-            if bucket.deadline <= now:
-                self._rouse(bucket)
+            if equivalence_class.deadline <= now:
+                self._rouse(equivalence_class)
             else:
-                self._arm(bucket)
+                self._arm(equivalence_class)
 
     def next_time(self) -> float | None:
         """When `flush` will have something to do."""
@@ -293,63 +300,69 @@ class Queue:
         sleeping = self._asleep[kind]
         if sleeping:
             roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
-            for bucket in roused:
-                self._rouse(bucket)
+            for equivalence_class in roused:
+                self._rouse(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
             passing = self._sieve.passing(change.row)
             if len(passing) > _FEW:
                 self._owe(passing, change)
             else:
-                for bucket in passing:
-                    if bucket.asleep and (bucket.worth is None or bucket.worth(bucket, change)):
-                        self._rouse(bucket)
+                for equivalence_class in passing:
+                    if equivalence_class.asleep and (
+                        equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)
+                    ):
+                        self._rouse(equivalence_class)
         if self._gatekeepers:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
-            for root in [r for r in self.roots.values() if r.place is GATED and r.gate[0] in names]:
-                self._readmit(root)
+            for unit in [r for r in self.units.values() if r.place is GATED and r.gate[0] in names]:
+                self._readmit(unit)
 
-    def _owe(self, buckets: Iterable[Bucket], change: ClusterChange) -> None:
+    def _owe(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
         """Many could have the room, few will get it: each is asked when its turn comes, about the row as it is then."""
-        for bucket in buckets:
-            first = bucket.first() if bucket.asleep else None
+        for equivalence_class in equivalence_classes:
+            first = equivalence_class.first() if equivalence_class.asleep else None
             if first is None:
                 continue
-            if not bucket.owed:
-                heapq.heappush(self._owed, (self._entry(first)[0], self._ticket, bucket))
-            bucket.owed[change.row, int(change.kind)] = change
-            if len(bucket.owed) > _MANY_OWED:
-                self._rouse(bucket)
+            if not equivalence_class.owed:
+                heapq.heappush(self._owed, (self._entry(first)[0], self._ticket, equivalence_class))
+            equivalence_class.owed[change.row, int(change.kind)] = change
+            if len(equivalence_class.owed) > _MANY_OWED:
+                self._rouse(equivalence_class)
 
     def _ask(self) -> bool:
         """Ask those who would come before the first active root. False: enough were asked for now."""
         while self._owed:
-            key, _, bucket = self._owed[0]
+            key, _, equivalence_class = self._owed[0]
             if self._has_active() and self._active[0][0] < key:
                 return True
             if self._asked >= _MANY_ASKED:
                 return False
             heapq.heappop(self._owed)
-            owed, bucket.owed = bucket.owed, {}
-            if owed and bucket.asleep:
+            owed, equivalence_class.owed = equivalence_class.owed, {}
+            if owed and equivalence_class.asleep:
                 self._asked += 1
-                if bucket.worth is None or any(bucket.worth(bucket, change) for change in owed.values()):
-                    self._rouse(bucket)
+                if equivalence_class.worth is None or any(
+                    equivalence_class.worth(equivalence_class, change) for change in owed.values()
+                ):
+                    self._rouse(equivalence_class)
         return True
 
-    def missed(self, bucket: Bucket, changes: Iterable[ClusterChange] | None) -> None:
+    def missed(self, equivalence_class: EquivalenceClass, changes: Iterable[ClusterChange] | None) -> None:
         """What happened while the root that has just gone to sleep was being tried; None: too much to look at."""
         if changes is None:
-            self._rouse(bucket)
+            self._rouse(equivalence_class)
             return
         for change in changes:
-            asks = change.kind & bucket.wakes or (bucket.needs is not None and change.kind & ROW_WAKES)
-            if asks and (bucket.worth is None or bucket.worth(bucket, change)):
-                self._rouse(bucket)
+            asks = change.kind & equivalence_class.wakes or (
+                equivalence_class.needs is not None and change.kind & ROW_WAKES
+            )
+            if asks and (equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)):
+                self._rouse(equivalence_class)
                 return
 
-    def rouse(self, bucket: Bucket) -> None:
+    def rouse(self, equivalence_class: EquivalenceClass) -> None:
         """Wake a sleeping bucket, whatever it waits for."""
-        self._rouse(bucket)
+        self._rouse(equivalence_class)
 
     def requested(self) -> set[int]:
         """Ids of the resources that sleepers wait for."""
@@ -367,7 +380,7 @@ class Queue:
             heapq.heappop(self._active)
         return False
 
-    def places(self) -> Iterator[tuple[Root, Place]]:
+    def places(self) -> Iterator[tuple[SchedulingUnit, QueueName]]:
         """For validation: every root as found in the structures themselves."""
         for entry in self._active:
             if entry[2].entry is entry:
@@ -375,102 +388,104 @@ class Queue:
         for timed in self._backoff:
             if timed[2].entry is timed:
                 yield timed[2], BACKOFF
-        for root in self._searching.values():
-            yield root, SEARCH
-        for bucket in self._buckets.values():
-            for entry in bucket.heap:
+        for unit in self._searching.values():
+            yield unit, SEARCH
+        for equivalence_class in self._equivalence_classes.values():
+            for entry in equivalence_class.heap:
                 if entry[2].entry is entry:
                     yield entry[2], WAITING
-        for root in self.roots.values():
-            if root.place is GATED:
-                yield root, GATED
+        for unit in self.units.values():
+            if unit.place is GATED:
+                yield unit, GATED
 
     def validate(self) -> None:
         """Whoever sleeps in a bucket that is awake has somebody before it that is being tried."""
-        scouts = {id(r.bucket) for r in self.roots.values() if r.place in (ACTIVE, SEARCH)}
-        for bucket in self._buckets.values():
-            assert bucket.asleep or bucket.first() is None or id(bucket) in scouts, f"nobody leads {bucket.key}"
+        scouts = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
+        for equivalence_class in self._equivalence_classes.values():
+            assert equivalence_class.asleep or equivalence_class.first() is None or id(equivalence_class) in scouts, (
+                f"nobody leads {equivalence_class.key}"
+            )
 
     # ---- inside
 
-    def _arm(self, bucket: Bucket) -> None:
-        if not bucket.armed:
-            bucket.armed = True
-            heapq.heappush(self._deadlines, (bucket.deadline, self._next(), bucket))
+    def _arm(self, equivalence_class: EquivalenceClass) -> None:
+        if not equivalence_class.armed:
+            equivalence_class.armed = True
+            heapq.heappush(self._deadlines, (equivalence_class.deadline, self._next(), equivalence_class))
 
     def _next(self) -> int:
         self._ticket += 1
         return self._ticket
 
-    def _entry(self, root: Root) -> tuple[tuple[Any, ...], int, Root]:
-        return (self._sort_key(root.priority, root.asked, root.order), self._next(), root)
+    def _entry(self, unit: SchedulingUnit) -> tuple[tuple[Any, ...], int, SchedulingUnit]:
+        return (self._sort_key(unit.priority, unit.asked, unit.order), self._next(), unit)
 
-    def _into_active(self, root: Root) -> None:
-        root.place = ACTIVE
-        root.gate = ("", "")
-        self.roots[root.key] = root
-        root.entry = self._entry(root)
-        heapq.heappush(self._active, root.entry)
+    def _into_active(self, unit: SchedulingUnit) -> None:
+        unit.place = ACTIVE
+        unit.gate = ("", "")
+        self.units[unit.key] = unit
+        unit.entry = self._entry(unit)
+        heapq.heappush(self._active, unit.entry)
 
-    def _into_bucket(self, root: Root, bucket: Bucket) -> None:
-        root.place = WAITING
-        root.bucket = bucket
-        self.roots[root.key] = root
-        root.entry = self._entry(root)
-        heapq.heappush(bucket.heap, root.entry)
+    def _into_bucket(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
+        unit.place = WAITING
+        unit.equivalence_class = equivalence_class
+        self.units[unit.key] = unit
+        unit.entry = self._entry(unit)
+        heapq.heappush(equivalence_class.heap, unit.entry)
 
-    def _leave(self, root: Root) -> None:
+    def _leave(self, unit: SchedulingUnit) -> None:
         """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
-        scout_of = root.bucket if root.place in (ACTIVE, SEARCH) else None
-        root.entry = None
-        if root.place is SEARCH:
-            self._searching.pop(root.key, None)
-        if root.place is WAITING and root.bucket is not None:
-            root.bucket.leave()
-            if root.bucket.first() is None:
-                self._drop(root.bucket)
-        root.bucket = None
-        root.place = NOWHERE
+        scout_of = unit.equivalence_class if unit.place in (ACTIVE, SEARCH) else None
+        unit.entry = None
+        if unit.place is SEARCH:
+            self._searching.pop(unit.key, None)
+        if unit.place is WAITING and unit.equivalence_class is not None:
+            unit.equivalence_class.leave()
+            if unit.equivalence_class.first() is None:
+                self._drop(unit.equivalence_class)
+        unit.equivalence_class = None
+        unit.place = NOWHERE
         if scout_of is not None and not scout_of.asleep:
             self._follow(scout_of)
 
-    def _rouse(self, bucket: Bucket) -> None:
-        self._unindex(bucket)
-        bucket.owed = {}
-        bucket.asleep = False
-        self._follow(bucket)
+    def _rouse(self, equivalence_class: EquivalenceClass) -> None:
+        self._unindex(equivalence_class)
+        equivalence_class.owed = {}
+        equivalence_class.asleep = False
+        self._follow(equivalence_class)
 
-    def _follow(self, bucket: Bucket) -> None:
+    def _follow(self, equivalence_class: EquivalenceClass) -> None:
         """The first root of an awake bucket becomes active and remembers where it came from."""
-        root = bucket.first()
-        if root is None:
-            self._drop(bucket)
+        unit = equivalence_class.first()
+        if unit is None:
+            self._drop(equivalence_class)
             return
-        heapq.heappop(bucket.heap)
-        self._into_active(root)
-        root.bucket = bucket
+        heapq.heappop(equivalence_class.heap)
+        self._into_active(unit)
+        unit.equivalence_class = equivalence_class
 
-    def _drop(self, bucket: Bucket) -> None:
-        self._unindex(bucket)
-        bucket.asleep = False
-        if self._buckets.get(bucket.key) is bucket:
-            del self._buckets[bucket.key]
-        if len(self._deadlines) > 2 * len(self._buckets) + _FEW:
+    def _drop(self, equivalence_class: EquivalenceClass) -> None:
+        self._unindex(equivalence_class)
+        equivalence_class.asleep = False
+        if self._equivalence_classes.get(equivalence_class.key) is equivalence_class:
+            del self._equivalence_classes[equivalence_class.key]
+        if len(self._deadlines) > 2 * len(self._equivalence_classes) + _FEW:
             for _, _, each in self._deadlines:
                 each.armed = each.asleep
             self._deadlines = [entry for entry in self._deadlines if entry[2].asleep]
             heapq.heapify(self._deadlines)
 
-    def _index(self, bucket: Bucket) -> None:
-        for bit in _bits(bucket.wakes):
-            self._asleep[bit][bucket.key] = bucket
-        if bucket.needs is not None:
-            self._sieve.add(bucket, bucket.needs)
+    def _index(self, equivalence_class: EquivalenceClass) -> None:
+        for bit in _bits(equivalence_class.wakes):
+            self._asleep[bit][equivalence_class.key] = equivalence_class
+        if equivalence_class.needs is not None:
+            self._sieve.add(equivalence_class, equivalence_class.needs)
 
-    def _unindex(self, bucket: Bucket) -> None:
-        for bit in _bits(bucket.wakes):
-            self._asleep[bit].pop(bucket.key, None)
-        self._sieve.remove(bucket)
+    def _unindex(self, equivalence_class: EquivalenceClass) -> None:
+        for bit in _bits(equivalence_class.wakes):
+            self._asleep[bit].pop(equivalence_class.key, None)
+        self._sieve.remove(equivalence_class)
 
 
 @cache

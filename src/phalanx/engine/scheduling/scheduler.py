@@ -16,7 +16,7 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.plugins.registry import Indexes, builtin
-from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.admission import Admission
 from phalanx.engine.scheduling.attempt import Attempts
 from phalanx.engine.scheduling.binding import Binding
@@ -24,22 +24,22 @@ from phalanx.engine.scheduling.commits import Commits
 from phalanx.engine.scheduling.evictions import Evictions
 from phalanx.engine.scheduling.group_cycle import GroupCycle
 from phalanx.engine.scheduling.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.group_roots import Groups
-from phalanx.engine.scheduling.lifecycle import Lifecycle
+from phalanx.engine.scheduling.group_reservations import GroupReservations
+from phalanx.engine.scheduling.group_units import Groups
+from phalanx.engine.scheduling.history import History
+from phalanx.engine.scheduling.lifecycle import PodLifecycle
 from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.pending_writes import PendingWrites
 from phalanx.engine.scheduling.pod_cycle import PodCycle
 from phalanx.engine.scheduling.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.pod_status import PodStatus
 from phalanx.engine.scheduling.pods import Pods
 from phalanx.engine.scheduling.queue import Queue, by_priority
-from phalanx.engine.scheduling.reminders import Reminders
-from phalanx.engine.scheduling.room_to_come import RoomToCome
-from phalanx.engine.scheduling.root_lives import RootLives
-from phalanx.engine.scheduling.roots import Root
-from phalanx.engine.scheduling.searches import Searches
-from phalanx.engine.scheduling.stories import Stories
+from phalanx.engine.scheduling.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.scheduling.waiting import Waiting
-from phalanx.engine.state.sieve import Sieve
+from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.model.gates import Gates
 
 Watch = Callable[[str, Factory], Factory]  # by name
@@ -68,34 +68,45 @@ class Scheduler:
         self._make_profiles(plugins, watch)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
-        self.stories = Stories(state)
-        reminders = self.reminders = Reminders(state)
-        status = self.status = PodStatus(state, queue, self.stories, reminders, emit)
-        catalogue = Catalogue(state)
+        self.history = History(state)
+        reminders = self.reminders = PendingWrites(state)
+        status = self.status = PodStatus(state, queue, self.history, reminders, emit)
+        victim_index = VictimIndex(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
-        lives = self.lives = RootLives(state, queue, self.stories)
-        self.evictions = Evictions(state, queue, lives, emit)
-        self.preemption = PodPreemption(state, catalogue, self.evictions, status, emit)
-        self.group_preemption = GroupPreemption(state, catalogue, self.evictions, status, emit)
+        unit_lifecycle = self.unit_lifecycle = UnitLifecycle(state, queue, self.history)
+        self.evictions = Evictions(state, queue, unit_lifecycle, emit)
+        self.preemption = PodPreemption(state, victim_index, self.evictions, status, emit)
+        self.group_preemption = GroupPreemption(state, victim_index, self.evictions, status, emit)
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
-        self.searches = Searches(state, self.attempts, self.group_preemption)
+        self.searches = SlicedAttempts(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, self.preemption)
-        members = Members(state, queue, lives, conditions, WorkloadStatuses(state.forest, emit), commits, reminders)
-        self.life = Lifecycle(state, queue, waiting, members, self.stories, lives, self.evictions)
-        self.pods = Pods(state, queue, self.life, lives, members, status, catalogue)
-        self.binding = Binding(state, self.life, lives, members, self.pods, status, emit)
-        self.pod_cycle = PodCycle(
-            state, queue, lives, self.attempts, self.binding, self.preemption, self.evictions, waiting, status, emit
+        members = Members(
+            state, queue, unit_lifecycle, conditions, WorkloadStatuses(state.forest, emit), commits, reminders
         )
-        room = RoomToCome(state, queue, members)
+        self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, self.history, unit_lifecycle, self.evictions)
+        self.pods = Pods(state, queue, self.pod_lifecycle, unit_lifecycle, members, status, victim_index)
+        self.binding = Binding(state, self.pod_lifecycle, unit_lifecycle, members, self.pods, status, emit)
+        self.pod_cycle = PodCycle(
+            state,
+            queue,
+            unit_lifecycle,
+            self.attempts,
+            self.binding,
+            self.preemption,
+            self.evictions,
+            waiting,
+            status,
+            emit,
+        )
+        room = GroupReservations(state, queue, members)
         group_cycle = GroupCycle(
             state,
             queue,
             members,
-            self.life,
-            lives,
+            self.pod_lifecycle,
+            unit_lifecycle,
             self.binding,
             self.attempts,
             self.searches,
@@ -106,8 +117,8 @@ class Scheduler:
             status,
             emit,
         )
-        admission = Admission(members, self.pods, status, lives)
-        self.groups = Groups(state, queue, members, self.evictions, lives, admission, room, group_cycle)
+        admission = Admission(members, self.pods, status, unit_lifecycle)
+        self.groups = Groups(state, queue, members, self.evictions, unit_lifecycle, admission, room, group_cycle)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._listeners = [
             plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
@@ -134,7 +145,7 @@ class Scheduler:
     def _make_queue(self) -> Queue:
         sort = next((p.queue_sort for p in self.profiles.values() if p.queue_sort is not None), None)
         return Queue(
-            Sieve(self.columns),
+            CapacityIndex(self.columns),
             sort.sort_key if sort is not None else by_priority,
             readmit=self._readmit,
             gatekeepers={name: wakes for p in self.profiles.values() for name, wakes in p.gatekeepers.items()},
@@ -143,11 +154,11 @@ class Scheduler:
             flush_after=self.settings.flush_after,
         )
 
-    def _readmit(self, root: Root) -> None:
-        if root.kind == "Pod":
-            self.pods.admit(root)
+    def _readmit(self, unit: SchedulingUnit) -> None:
+        if unit.kind == "Pod":
+            self.pods.admit(unit)
         else:
-            self.groups.admit(root)
+            self.groups.admit(unit)
 
     def emit(self, cls: type[Any], **fields: Any) -> int:
         """Make a decision; returns its id."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.engine.preemption.catalogue import Catalogue
+from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.members import root_key
-from phalanx.engine.scheduling.roots import Place
+from phalanx.engine.scheduling.units import QueueName
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
 from phalanx.model.groups import PLACED, Group, GroupKey, MemberState, PodKey
@@ -26,9 +26,9 @@ def validate(engine: Scheduler) -> None:
     _forest(engine)
     _evictions(engine)
     _groups(engine)
-    _catalogue(engine)
+    _victim_index(engine)
     _searches(engine)
-    engine.stories.validate()
+    engine.history.validate()
 
 
 def _columns_equal_rebuild(engine: Scheduler) -> None:
@@ -63,21 +63,21 @@ def _columns_equal_rebuild(engine: Scheduler) -> None:
 
 
 def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
-    found: dict[str, Place] = {}
+    found: dict[str, QueueName] = {}
     members = engine.groups.members
     for root, place in engine.queue.places():
         assert root.place is place, f"{root} was found in {place}"
-        assert engine.queue.roots.get(root.key) is root, f"{root} is not registered"
+        assert engine.queue.units.get(root.key) is root, f"{root} is not registered"
         for key in root.records:
             assert key not in found, f"{key} is in two places: {found[key]} and {place}"
             found[key] = place
     for key, record in engine.pods.records.items():
         if record.node_name:
             assert key not in found, f"{record} is queued although it has a node"
-            homeless = key in engine.life.homeless.get(record.node_name, {})
-            assert (record.row >= 0) != homeless, f"{record} is neither on a row nor waiting for its node"
+            pods_on_unknown_nodes = key in engine.pod_lifecycle.pods_on_unknown_nodes.get(record.node_name, {})
+            assert (record.row >= 0) != pods_on_unknown_nodes, f"{record} is neither on a row nor waiting for its node"
         elif members.claims(record):
-            assert members.place_of(record) is not Place.NOWHERE, f"{record} is lost"
+            assert members.place_of(record) is not QueueName.NOWHERE, f"{record} is lost"
         else:
             assert key in found, f"{record} is lost"
     for key in found:
@@ -85,23 +85,23 @@ def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
 
 
 def _each_pod_in_its_state(engine: Scheduler) -> None:
-    life = engine.life
-    assert not life.impossible, f"transitions that do not exist: {list(life.impossible)}"
+    pod_lifecycle = engine.pod_lifecycle
+    assert not pod_lifecycle.impossible, f"transitions that do not exist: {list(pod_lifecycle.impossible)}"
     for key, record in engine.pods.records.items():
         state = record.state
         assert state is not PodState.GONE, f"{record} is gone, and known"
         assert bool(record.node_name) == (state is not PodState.PENDING), f"{record} is {state.name}"
-        assert (key in life.root_of) == record.assumed, f"{record} is {state.name}: where would it go back to?"
+        assert (key in pod_lifecycle.root_of) == record.assumed, f"{record} is {state.name}: where would it go back to?"
         if state is PodState.BINDING:
             assert record.bind, f"{record} is being bound by no decision"
         elif state is not PodState.BOUND:
             assert not record.bind, f"{record} is {state.name} with a Bind under way"
-        held = life.holding.get(key)
+        held = pod_lifecycle.holding.get(key)
         assert (held is not None) == (state is PodState.ASSUMED), f"{record} is {state.name}: who brings it on?"
         assert held is None or held.record is record, f"{record} is not the one that is held"
-    for key in (*life.holding, *life.root_of):
+    for key in (*pod_lifecycle.holding, *pod_lifecycle.root_of):
         assert key in engine.pods.records, f"{key} is gone, and kept"
-    for name, pods in life.homeless.items():
+    for name, pods in pod_lifecycle.pods_on_unknown_nodes.items():
         assert pods and name not in engine.columns.row_of, f"pods wait for node {name}, which is there"
         assert all(engine.pods.records.get(key) is record for key, record in pods.items())
 
@@ -111,7 +111,7 @@ def _no_overcommit(engine: Scheduler) -> None:
     assumed was checked by us, so without it the node must not be fuller than with room for it."""
     columns = engine.columns
     for record in engine.pods.records.values():
-        if record.assumed and record.row >= 0 and record.row not in engine.life.crowded:
+        if record.assumed and record.row >= 0 and record.row not in engine.pod_lifecycle.externally_filled_rows:
             for rid, _ in record.shape.requests:
                 over = columns.used[rid, record.row] > columns.alloc[rid, record.row]
                 name = columns.resource_names[rid]
@@ -119,17 +119,17 @@ def _no_overcommit(engine: Scheduler) -> None:
 
 
 def _nominations(engine: Scheduler) -> None:
-    promised = {record.key: node for node, record in engine.nominations.all()}
+    reserved = {record.key: node for node, record in engine.nominations.all()}
     engine.groups.room.validate()
-    to_come = {id(record) for record in engine.groups.room.promises}
+    expected_placements = {id(record) for record in engine.groups.room.reservations}
     for node, record in engine.nominations.all():
-        if id(record) in to_come:
+        if id(record) in expected_placements:
             continue
         assert engine.pods.records.get(record.key) is record, f"{record} was promised {node} and is gone"
         assert record.state is PodState.PENDING, f"{record} has a node, and the promise of {node}"
     for key, record in engine.pods.records.items():
         if record.state is PodState.PENDING:
-            assert record.nominated == promised.get(key, ""), f"{record} is not promised {record.nominated}"
+            assert record.nominated == reserved.get(key, ""), f"{record} is not promised {record.nominated}"
 
 
 def _forest(engine: Scheduler) -> None:
@@ -166,7 +166,7 @@ def _forest(engine: Scheduler) -> None:
 
 
 def _evictions(engine: Scheduler) -> None:
-    plans = {key: root.plan for key, root in engine.queue.roots.items() if root.plan is not None}
+    plans = {key: root.plan for key, root in engine.queue.units.items() if root.plan is not None}
     for key, plan in plans.items():
         assert plan.victims, f"the plan of {key} waits for nobody"
         for victim, uid in plan.victims.items():
@@ -177,22 +177,22 @@ def _evictions(engine: Scheduler) -> None:
 
 def _groups(engine: Scheduler) -> None:
     groups = engine.groups
-    engine.lives.validate()
+    engine.unit_lifecycle.validate()
     if groups.busy:
         return  # what happened was not worked through yet
-    for root in engine.queue.roots.values():
+    for root in engine.queue.units.values():
         assert root.records, f"{root} has nobody"
     forest = engine.cluster.forest
     for head in forest.roots():
         group, key = forest.group(head), root_key(head)
-        if group is not None and engine.lives.waiting(key) is None and forest.invalid(head) is None:
-            state, found = engine.lives.of(key), groups.commits.state_of(group)
+        if group is not None and engine.unit_lifecycle.waiting(key) is None and forest.invalid(head) is None:
+            state, found = engine.unit_lifecycle.of(key), groups.commits.state_of(group)
             assert state is found, f"{head} is {state.value}, and yet {found.value}"
 
 
-def _catalogue(engine: Scheduler) -> None:
+def _victim_index(engine: Scheduler) -> None:
     """Kept up change by change it says the same as when made anew."""
-    kept, anew = engine.preemption.catalogue, Catalogue(engine.cluster)
+    kept, anew = engine.preemption.victim_index, VictimIndex(engine.cluster)
     kept.refresh()
     anew.refresh()
     assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
@@ -211,7 +211,7 @@ def _catalogue(engine: Scheduler) -> None:
 def _searches(engine: Scheduler) -> None:
     """Unfinished attempts are of roots that go on, and whoever stands by has somebody to wait for."""
     for key, search in engine.searches.unfinished.items():
-        assert search.root.key == key
+        assert search.unit.key == key
         assert not engine.columns.journal.recording
     engine.searches.validate()
     engine.queue.validate()

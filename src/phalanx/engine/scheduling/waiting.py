@@ -17,8 +17,8 @@ from phalanx.engine.framework.evaluation import allows
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.scheduling.pod_preemption import HELPS_AFTER, PodPreemption
-from phalanx.engine.scheduling.queue import ROW_WAKES, Bucket, Queue
-from phalanx.engine.scheduling.roots import Root
+from phalanx.engine.scheduling.queue import ROW_WAKES, EquivalenceClass, Queue
+from phalanx.engine.scheduling.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -43,12 +43,12 @@ class Waiting:
         self._preemption = preemption
         self._floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
         # Buckets (with their priority) that need not ask those who evict before the floor sinks.
-        self._patient: dict[int, tuple[Bucket, int]] = {}
+        self._patient: dict[int, tuple[EquivalenceClass, int]] = {}
         self._sweep_at = FEW_PATIENT
 
     def sleep(
         self,
-        root: Root,
+        unit: SchedulingUnit,
         record: PodRecord,
         profile: Profile,
         plugins: frozenset[str],
@@ -68,13 +68,13 @@ class Waiting:
                 continue
             cross.append(plugin)
             wakes |= traits_of(plugin).wakes_on
-        key = twins_of(record) if shared else ("root", root.key)
+        key = equivalence_key(record) if shared else ("root", unit.key)
         interest, more = self.interest(profile, record.shape, record.priority, cross, asks)
         needs = record.shape.requests if profile.fit_is_strict else ()
-        bucket = self._queue.wait(
-            root, key, wakes | more, self._worth, now, message=message, waits_for=interest, needs=needs
+        equivalence_class = self._queue.wait(
+            unit, key, wakes | more, self._worth, now, message=message, waits_for=interest, needs=needs
         )
-        self.be_patient(bucket, record.priority)
+        self.be_patient(equivalence_class, record.priority)
 
     def interest(
         self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], asks: Wake | None = None
@@ -93,10 +93,10 @@ class Waiting:
             evicts = HELPS_AFTER if asks is None else HELPS_AFTER & asks
         return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
 
-    def be_patient(self, bucket: Bucket, priority: int) -> None:
+    def be_patient(self, equivalence_class: EquivalenceClass, priority: int) -> None:
         """Nobody of lower priority is there: the bucket is roused when the first one comes, not asked each time."""
         if priority <= self._floor:
-            self._patient[id(bucket)] = (bucket, priority)
+            self._patient[id(equivalence_class)] = (equivalence_class, priority)
             if len(self._patient) > self._sweep_at:
                 self._patient = {key: entry for key, entry in self._patient.items() if entry[0].asleep}
                 self._sweep_at = max(FEW_PATIENT, 2 * len(self._patient))
@@ -110,16 +110,16 @@ class Waiting:
         """A pod of lower priority than any before has been placed."""
         self._floor = priority
         patient, self._patient = self._patient, {}
-        for key, (bucket, rank) in patient.items():
-            if not bucket.asleep:
+        for key, (equivalence_class, rank) in patient.items():
+            if not equivalence_class.asleep:
                 continue
             if rank > priority:
-                self._queue.rouse(bucket)
+                self._queue.rouse(equivalence_class)
             else:
-                self._patient[key] = (bucket, rank)
+                self._patient[key] = (equivalence_class, rank)
 
-    def _worth(self, bucket: Bucket, change: ClusterChange) -> bool:
-        return self.helps(bucket.waits_for, change)
+    def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
+        return self.helps(equivalence_class.waits_for, change)
 
     def helps(self, interest: Interest, change: ClusterChange) -> bool:
         """Whether a change can make a shape feasible. Must never be wrongly False."""
@@ -140,7 +140,7 @@ class Waiting:
         return False
 
 
-def twins_of(record: PodRecord) -> tuple[Any, ...]:
+def equivalence_key(record: PodRecord) -> tuple[Any, ...]:
     """The bucket of single pods that no attempt can tell apart."""
     return ("shape", record.shape.id, record.priority, record.preemption_policy)
 

@@ -318,28 +318,28 @@ class Columns:
             self.journal.push(self.place, record, row)
         self.log.append((row, record, -1))
 
-    def place_all(self, seats: Sequence[tuple[PodRecord, int]]) -> None:
+    def place_all(self, assignment: Sequence[tuple[PodRecord, int]]) -> None:
         """`place`, for many at once: half as dear, and one operation of the journal."""
         pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
-        for record, row in seats:
+        for record, row in assignment:
             pods[row][record.key] = record
             record.row = row
             shapes.setdefault(record.shape, []).append(row)
         self._add(shapes, 1)
-        self.journal.push(self.unplace_all, [record for record, _ in seats])
-        self.log.extend([(row, record, 1) for record, row in seats])
+        self.journal.push(self.unplace_all, [record for record, _ in assignment])
+        self.log.extend([(row, record, 1) for record, row in assignment])
 
     def unplace_all(self, records: Sequence[PodRecord]) -> None:
         """`unplace`, likewise."""
-        seats = [(record, record.row) for record in records]
+        assignment = [(record, record.row) for record in records]
         pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
-        for record, row in seats:
+        for record, row in assignment:
             del pods[row][record.key]
             record.row = -1
             shapes.setdefault(record.shape, []).append(row)
         self._add(shapes, -1)
-        self.journal.push(self.place_all, seats)
-        self.log.extend([(row, record, -1) for record, row in seats])
+        self.journal.push(self.place_all, assignment)
+        self.log.extend([(row, record, -1) for record, row in assignment])
 
     def _add(self, shapes: Mapping[Shape, list[int]], sign: int) -> None:
         """What pods of these shapes ask for, on these rows."""

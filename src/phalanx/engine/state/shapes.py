@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.state.interest import OTHER, LabelInterest, Mentions, of_pod
+from phalanx.engine.state.label_interest import OTHER, LabelInterest, Mentions, of_pod
 from phalanx.engine.state.requests import PodRequest, given, pod_request
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import (

@@ -37,7 +37,7 @@ from phalanx.model.fieldpath import invalid as invalid_value
 from phalanx.model.gates import DROPPED
 from phalanx.model.kinds import FieldError, Json, Kind, Version
 from phalanx.model.rules import meta
-from phalanx.model.zeros import fill
+from phalanx.model.zero_values import fill
 
 HOOKED = frozenset(
     ("", "status", "approval", "resize", "ephemeralcontainers")

@@ -13,8 +13,8 @@ import msgspec
 
 from phalanx.local.api.fieldset import LEAF, Fields, difference, in_order, union, well_formed
 from phalanx.local.api.ownership import Walker, walker_of_type
-from phalanx.model.alike import Alike
 from phalanx.model.kinds import Json, Kind
+from phalanx.model.memo import Memo
 
 APPLY = "Apply"
 UPDATE = "Update"
@@ -95,7 +95,7 @@ class FieldTracker:
     """Ownership for create, update and the patches that are not apply."""
 
     def __init__(self) -> None:
-        self._of_pod_spec: Alike[Fields] | None = None  # the part of a pod that thousands have in common
+        self._of_pod_spec: Memo[Fields] | None = None  # the part of a pod that thousands have in common
 
     def walker(self, kind: Kind) -> Walker:
         return walker_of_type(kind.version(kind.storage_version).schema)
@@ -124,7 +124,7 @@ class FieldTracker:
         fields = self.walker(kind).filled(whole)
         if spec is not None:
             if self._of_pod_spec is None:
-                self._of_pod_spec = Alike(partial(self._spec_content, self.walker(kind)))
+                self._of_pod_spec = Memo(partial(self._spec_content, self.walker(kind)))
             fields["f:spec"] = self._of_pod_spec(spec)  # behind f:metadata, where it belongs
         return {key: node for key, node in fields.items() if key not in ("f:apiVersion", "f:kind")}
 

@@ -21,12 +21,12 @@ from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
-from phalanx.local.nodes.ends import exit_code, starts_again
-from phalanx.local.nodes.fit import Ledger, amounts, host_ports, pod_requests
+from phalanx.local.nodes.container_exits import exit_code, starts_again
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
-from phalanx.local.nodes.refusals import no_room, unsuitable
+from phalanx.local.nodes.node_capacity import Ledger, amounts, host_ports, pod_requests
+from phalanx.local.nodes.pod_events import PodEvents
+from phalanx.local.nodes.pod_rejections import no_room, unsuitable
 from phalanx.local.nodes.stopping import stopping
-from phalanx.local.nodes.tell import Teller
 from phalanx.local.nodes.views import (
     FINISHED,
     READY_SECONDS,
@@ -45,7 +45,7 @@ LONGEST_BACKOFF = 300.0
 RESIZE_SECONDS = 10.0  # until a pod that asks for more than its node has left is looked at again
 MANAGER = "kubelet"
 
-Place = tuple[str, str]  # (namespace, name) of a pod
+ServiceAddress = tuple[str, str]  # (namespace, name) of a pod
 
 
 class KubeletOptions(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class KubeletOptions(msgspec.Struct, frozen=True):
 class Node(msgspec.Struct):
     view: KubeletNode
     ledger: Ledger
-    pods: dict[Place, None] = field(default_factory=dict)
+    pods: dict[ServiceAddress, None] = field(default_factory=dict)
     offers: dict[str, Any] = field(default_factory=dict)  # allocatable to be written; None takes a resource away
 
     @property
@@ -108,12 +108,12 @@ class SimulatedKubelet:
         self.synced = asyncio.Event()
         self._client = client
         self._clock = clock
-        self._teller = Teller(client, clock)
+        self._teller = PodEvents(client, clock)
         self._options = options or KubeletOptions()
-        self._pods: dict[Place, Held] = {}
-        self._runs: dict[Place, Run] = {}
-        self._strangers: dict[str, dict[Place, None]] = {}  # node name -> pods on nodes not known (yet)
-        self._pod_work: WorkQueue[Place] = WorkQueue("kubelet")
+        self._pods: dict[ServiceAddress, Held] = {}
+        self._runs: dict[ServiceAddress, Run] = {}
+        self._strangers: dict[str, dict[ServiceAddress, None]] = {}  # node name -> pods on nodes not known (yet)
+        self._pod_work: WorkQueue[ServiceAddress] = WorkQueue("kubelet")
         self._node_work: WorkQueue[str] = WorkQueue("kubelet nodes")
 
     async def run(self) -> None:
@@ -184,7 +184,7 @@ class SimulatedKubelet:
         else:
             self._arrive(place, pod, node)
 
-    def _arrive(self, place: Place, pod: Held, node: Node) -> None:
+    def _arrive(self, place: ServiceAddress, pod: Held, node: Node) -> None:
         node.pods[place] = None
         if pod.phase in FINISHED:
             node.ledger.give_back(pod.uid)
@@ -192,7 +192,7 @@ class SimulatedKubelet:
             self._resume(place, read_pod(pod.body), node)
         self._pod_work.add(place)
 
-    def _leave(self, place: Place, pod: Held) -> None:
+    def _leave(self, place: ServiceAddress, pod: Held) -> None:
         del self._pods[place]
         self._runs.pop(place, None)
         strangers = self._strangers.get(pod.node)
@@ -205,7 +205,7 @@ class SimulatedKubelet:
             node.pods.pop(place, None)
             node.ledger.give_back(pod.uid)
 
-    def _resume(self, place: Place, pod: KubeletPod, node: Node) -> None:
+    def _resume(self, place: ServiceAddress, pod: KubeletPod, node: Node) -> None:
         """A pod that an earlier life of this process had started."""
         try:
             started = parse_rfc3339(pod.status.start_time or "")
@@ -255,7 +255,7 @@ class SimulatedKubelet:
 
     # -- a pod --------------------------------------------------------------------------------------------------
 
-    async def _pod_step(self, place: Place) -> None:
+    async def _pod_step(self, place: ServiceAddress) -> None:
         held = self._pods.get(place)
         node = self.nodes.get(held.node) if held is not None else None
         if held is None or node is None or node.failed:
@@ -274,7 +274,7 @@ class SimulatedKubelet:
         except NotFound:
             return  # gone meanwhile; any other failure is tried again
 
-    async def _admit(self, place: Place, pod: KubeletPod, node: Node) -> None:
+    async def _admit(self, place: ServiceAddress, pod: KubeletPod, node: Node) -> None:
         requests, ports = pod_requests(pod), host_ports(pod)
         now = self._clock.now()
         refusal = unsuitable(pod, node.view) or no_room(node.ledger, requests, ports)
@@ -289,7 +289,7 @@ class SimulatedKubelet:
         else:
             await self._live(place, pod, run)
 
-    async def _live(self, place: Place, pod: KubeletPod, run: Run) -> None:
+    async def _live(self, place: ServiceAddress, pod: KubeletPod, run: Run) -> None:
         """Whatever is due in the life of an admitted pod; then sleep until the next thing is."""
         now = self._clock.now()
         if not run.up and now < run.pod_started + self._real(self._options.start_seconds):
@@ -321,7 +321,7 @@ class SimulatedKubelet:
         if dues:
             self._wake(place, min(dues))
 
-    async def _report(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _report(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
         """That it runs, is ready, or is as its spec is now."""
         missing = pod.missing if not run.up else []
         if missing:
@@ -373,7 +373,7 @@ class SimulatedKubelet:
         reason, message = ("Infeasible", short.message) if never else ("Deferred", short.short)
         return status | pod_status.not_resized(rfc3339(now), reason, message)
 
-    async def _exit(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _exit(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
         """The containers ended by themselves."""
         code = exit_code(pod, run.restarts)
         if not starts_again(pod, code):
@@ -389,7 +389,7 @@ class SimulatedKubelet:
         run.back_at = now + self._real(wait)
         self._wake(place, run.back_at)
 
-    async def _restart(self, place: Place, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _restart(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
         began, run.started = rfc3339(run.started), now
         held = now < self._ready_at(pod, run)
         status = pod_status.restarted(pod, run.last_exit, began, rfc3339(now), run.restarts + 1, held)
@@ -398,14 +398,21 @@ class SimulatedKubelet:
         run.back_at, run.held = None, held
 
     async def _finish(
-        self, place: Place, pod: KubeletPod, run: Run, code: int, now: float, reason: str = "", message: str = ""
+        self,
+        place: ServiceAddress,
+        pod: KubeletPod,
+        run: Run,
+        code: int,
+        now: float,
+        reason: str = "",
+        message: str = "",
     ) -> None:
         status = pod_status.finished(pod, code, rfc3339(run.started), rfc3339(now), run.restarts, reason, message)
         await self._write(place, pod, status)
         run.over = True
         run.node.ledger.give_back(run.uid)
 
-    async def _stop(self, place: Place, pod: KubeletPod, node: Node, run: Run | None) -> None:
+    async def _stop(self, place: ServiceAddress, pod: KubeletPod, node: Node, run: Run | None) -> None:
         now = self._clock.now()
         if run is None:  # never admitted, or finished in an earlier life
             run = self._runs[place] = Run(sys.intern(pod.metadata.uid), node, now, now, over=pod.finished)
@@ -446,10 +453,10 @@ class SimulatedKubelet:
         seconds = number(pod.metadata.annotations, READY_SECONDS)
         return run.started if seconds is None else run.started + self._real(seconds)
 
-    def _wake(self, place: Place, when: float) -> None:
+    def _wake(self, place: ServiceAddress, when: float) -> None:
         self._pod_work.add_after(place, max(0.0, when - self._clock.now()) + 0.001)
 
-    async def _write(self, place: Place, pod: KubeletPod, status: dict[str, Any]) -> None:
+    async def _write(self, place: ServiceAddress, pod: KubeletPod, status: dict[str, Any]) -> None:
         seen = pod.metadata.generation  # which spec this status is about
         if seen:
             for condition in status.get("conditions") or ():

@@ -9,11 +9,11 @@ from typing import Any
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
+from phalanx.local.nodes.copied_nodes import create_twins
 from phalanx.local.nodes.fleet import USUAL, Tell, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
 from phalanx.local.nodes.topology import Topology
-from phalanx.local.nodes.twins import create_twins
 
 
 class SimulatedNodes:

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from phalanx.model import annotation_values
-from phalanx.model.alike import Alike
+from phalanx.model.memo import Memo
 from phalanx.model.objects.meta import Struct
 from phalanx.model.objects.pod import Container, ResourceRequirements, Resources
 
@@ -225,7 +225,7 @@ class KubeletNode(Struct, frozen=True, gc=False):
         return next((a.address for a in self.status.addresses or () if a.type == "InternalIP"), "")
 
 
-_the_same: Alike[Resources] = Alike(lambda resources: resources)
+_the_same: Memo[Resources] = Memo(lambda resources: resources)
 
 
 def kept(node: KubeletNode) -> KubeletNode:

@@ -1,6 +1,7 @@
 """The group tree, from every dialect: PodGroup and CompositePodGroup objects, KEP-4671 Workloads, our pod label."""
 
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
+from phalanx.model.groups.expected_pods import MIN_RESOURCES, TO_COME, announced
 from phalanx.model.groups.forest import GroupForest
 from phalanx.model.groups.group import KNOWN, ON_NODE, PLACED, Group, GroupSpec, Member, MemberState
 from phalanx.model.groups.keys import (
@@ -19,7 +20,6 @@ from phalanx.model.groups.keys import (
     pod_key,
     successor,
 )
-from phalanx.model.groups.to_come import MIN_RESOURCES, TO_COME, announced
 
 __all__ = [
     "AFTER_GROUP",

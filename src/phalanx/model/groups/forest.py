@@ -13,6 +13,7 @@ import msgspec
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
+from phalanx.model.groups.expected_pods import expected
 from phalanx.model.groups.group import (
     PREEMPT_LOWER,
     Group,
@@ -29,7 +30,6 @@ from phalanx.model.groups.keys import (
     pod_key,
 )
 from phalanx.model.groups.roster import Roster
-from phalanx.model.groups.to_come import expected
 from phalanx.model.groups.workloads import Name, Workloads
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod

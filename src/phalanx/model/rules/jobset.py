@@ -105,7 +105,7 @@ def _replicated_jobs(obj: Json, spec: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     name = (obj.get("metadata") or {}).get("name") or ""
     seen: list[str] = []
-    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "BestFirstSets"
     for index, item in enumerate(spec.get("replicatedJobs") or ()):
         path = f"spec.replicatedJobs[{index}]"
         own = item.get("name") or ""
@@ -156,7 +156,7 @@ def _depends_on(item: Json, earlier: list[str], in_order: bool, path: str) -> li
     at = f"{path}.dependsOn"
     errors: list[FieldError] = []
     if in_order:
-        errors.append(forbidden(at, "may not be set when startupPolicyOrder is InOrder"))
+        errors.append(forbidden(at, "may not be set when startupPolicyOrder is BestFirstSets"))
     if len(found) > 5:
         errors.append(too_many(at, len(found), 5))
     for index, dependency in enumerate(found):
@@ -294,7 +294,7 @@ def _scheduling(spec: Json, gates: Gates) -> list[FieldError]:
         errors += _entry(spec, entry, at, gates)
     if not entries:
         items = spec.get("replicatedJobs") or []
-        in_turn = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+        in_turn = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "BestFirstSets"
         if in_turn or any(item.get("dependsOn") for item in items):
             if ((found.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount"):
                 text = "may not be set when replicatedJobs start one after another"
@@ -322,8 +322,10 @@ def _policies(spec: Json) -> list[FieldError]:
         errors.append(not_supported("spec.successPolicy.operator", success.get("operator") or "", ("All", "Any")))
     errors += _targets(success, known, "spec.successPolicy")
     order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder")
-    if order not in ("AnyOrder", "InOrder"):
-        errors.append(not_supported("spec.startupPolicy.startupPolicyOrder", order or "", ("AnyOrder", "InOrder")))
+    if order not in ("AnyOrder", "BestFirstSets"):
+        errors.append(
+            not_supported("spec.startupPolicy.startupPolicyOrder", order or "", ("AnyOrder", "BestFirstSets"))
+        )
     failure: Json = spec.get("failurePolicy") or {}
     errors += not_negative(failure, "spec.failurePolicy", "maxRestarts")
     strategy = failure.get("restartStrategy")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.model import names
-from phalanx.model.alike import Alike
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
+from phalanx.model.memo import Memo
 from phalanx.model.rules import containers, placement, resources, volumes
 from phalanx.model.rules.meta import annotation_errors, label_errors
 
@@ -238,7 +238,7 @@ def _errors(spec: Json, path: str) -> list[FieldError]:
     return errors + _optional_parts(spec, path)
 
 
-_is_right = Alike(lambda spec: not _errors(spec, ""))
+_is_right = Memo(lambda spec: not _errors(spec, ""))
 
 
 def template_errors(template: Json, path: str) -> list[FieldError]:

@@ -32,10 +32,10 @@ from phalanx.local.api.limits import Limits
 from phalanx.local.api.server import connections
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.duties import Duties
 from phalanx.local.nodes import SimulatedNodes, parse_topology
 from phalanx.local.store import Store
 from phalanx.local.store.window import Bounds
+from phalanx.local.system_controllers import SystemControllers
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.serve.controllers import ControllersService
@@ -150,7 +150,7 @@ class ApiServer(Process):
         app.address, app.ready = ADDRESS, True
         state = ServerState()
         try:
-            duties = Duties(LocalClient(api, user_agent="duties"), context.registry, self.clock)
+            duties = SystemControllers(LocalClient(api, user_agent="duties"), context.registry, self.clock)
             beside = asyncio.create_task(duties.run(), name="duties")
             try:
                 ready = asyncio.create_task(duties.ready.wait())

@@ -9,10 +9,10 @@ from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.cronjob.grouping import group_cron_job
 from phalanx.controllers.workloads.job.grouping import size_of
-from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 
 
-def _pods(cron_job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(cron_job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     run = cron_job["spec"]["jobTemplate"]["spec"]
     return numbered(cron_job["metadata"]["name"], run["template"], size_of(run), found.links.get(""))
 
@@ -34,7 +34,7 @@ CRON_JOB = WorkloadKind(
     templates=_templates,
     place=lambda pod: None,  # its pods are those of its Jobs
     aliases=("cj",),
-    followed=False,
-    makes=r.JOBS,
+    grouped_in_cluster_mode=False,
+    creates=r.JOBS,
     run=_run,
 )

@@ -11,12 +11,12 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
 from phalanx.controllers.runtime.status import write_status
-from phalanx.controllers.runtime.together import together
 from phalanx.model.selectors import node_selector
 
 # A daemon belongs on its node whatever the node's state; upstream adds these to every daemon pod.

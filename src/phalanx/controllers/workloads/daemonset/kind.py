@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
-from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, its_template
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, its_template
 
 
 def _group(daemon_set: Json, related: Sequence[Json]) -> Grouping:
     return Grouping()
 
 
-def _pods(daemon_set: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(daemon_set: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     return iter(())  # as many as there are nodes, which a manifest does not say
 
 
@@ -31,6 +31,6 @@ DAEMON_SET = WorkloadKind(
     templates=its_template,
     place=lambda pod: None,
     aliases=("ds",),
-    followed=False,
+    grouped_in_cluster_mode=False,
     run=_run,
 )

@@ -8,15 +8,15 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.sets import pods_of_set
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     name, template = pod.made_by(r.REPLICA_SETS.kind), pod.labels.get("pod-template-hash")
     if not template or not name.endswith(f"-{template}"):
         return None
-    return Place(r.DEPLOYMENTS.kind, name.removesuffix(f"-{template}"), ("",))
+    return WorkloadSlot(r.DEPLOYMENTS.kind, name.removesuffix(f"-{template}"), ("",))
 
 
 def _run(local: Local) -> Iterable[Controller]:
@@ -34,6 +34,6 @@ DEPLOYMENT = WorkloadKind(
     place=_place,
     aliases=("deploy",),
     scaled=True,
-    certain=False,  # a ReplicaSet may have no Deployment
+    owner_is_certain=False,  # a ReplicaSet may have no Deployment
     run=_run,
 )

@@ -10,13 +10,13 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
-from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, news, run_of
 from phalanx.controllers.workloads.job.policy import Verdict, judge
@@ -314,11 +314,11 @@ def _job_of(pod: Json) -> str:
 def same_wishes(new: Json, old: Json) -> bool:
     """Whether an update changed nothing that its author decides."""
 
-    def wishes(obj: Json) -> tuple[object, ...]:
+    def workload_annotations(obj: Json) -> tuple[object, ...]:
         meta = obj["metadata"]
         return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), meta.get("annotations")
 
-    return wishes(new) == wishes(old)
+    return workload_annotations(new) == workload_annotations(old)
 
 
 def _index_by_job(pod: Json) -> list[str]:

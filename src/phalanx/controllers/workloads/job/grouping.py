@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.by_hand import COPIED, with_hand_made
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     POD_GROUPS,
@@ -20,7 +20,7 @@ from phalanx.controllers.grouping.core import (
 )
 from phalanx.controllers.grouping.names import by_uid, fitting, of_template
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
-from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.grouping.user_workload import COPIED, with_hand_made
 from phalanx.controllers.workloads.job.indexes import parse_indexes
 
 BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"
@@ -69,7 +69,7 @@ def leaf_of(job: Json) -> Leaf:
     """The one template. Basic unless the Job asks for a gang, in spec.scheduling or by annotation."""
     spec = job["spec"]
     asked: Json = spec.get("scheduling") or {}
-    wish = wishes(job["metadata"].get("annotations"))
+    wish = workload_annotations(job["metadata"].get("annotations"))
     policy: Json = asked.get("schedulingPolicy") or {}
     everybody = max(1, size_of(spec))
     if policy.get("gang") is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, Link, Refused
-from phalanx.controllers.grouping.outsiders import without_outsiders
+from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
+from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of

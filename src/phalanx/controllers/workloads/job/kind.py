@@ -8,10 +8,10 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.job.grouping import group_job, size_of
-from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, its_template, numbered, owned_by
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, its_template, numbered, owned_by
 
 
-def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     spec = job["spec"]
     return numbered(job["metadata"]["name"], spec["template"], size_of(spec), found.links.get(""))
 
@@ -29,8 +29,8 @@ JOB = WorkloadKind(
     pods=_pods,
     templates=its_template,
     place=owned_by(r.JOBS.kind),
-    ends=("Complete", "Failed"),
-    adopts=True,
+    final_conditions=("Complete", "Failed"),
+    owns_user_workload=True,
     jobs=lambda job, found: {"": job["metadata"]["name"]},
     run=_run,
 )

@@ -11,17 +11,17 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Refused
-from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders, stands
+from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders, stands
+from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.cache import MARKED
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import group_of
 from phalanx.controllers.runtime.status import conditions_of, write_status
-from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.job.controller import same_wishes
 from phalanx.controllers.workloads.jobset import policy as policy
 from phalanx.controllers.workloads.jobset.gang_config import check_links, uses_gang_config, workload_name
@@ -37,7 +37,7 @@ from phalanx.controllers.workloads.jobset.jobs import (
     steering,
     with_host_names,
 )
-from phalanx.controllers.workloads.jobset.look import Look
+from phalanx.controllers.workloads.jobset.observed_state import Look
 from phalanx.controllers.workloads.jobset.shape import Shape, job_name, shape_of
 from phalanx.controllers.workloads.jobset.status import children_of, counters
 

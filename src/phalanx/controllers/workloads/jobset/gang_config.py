@@ -16,9 +16,9 @@ from phalanx.controllers.grouping.core import (
     Link,
     Refused,
 )
-from phalanx.controllers.grouping.first_version import first_workload
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import gang
+from phalanx.controllers.grouping.v1alpha1 import first_workload
 from phalanx.controllers.workloads.jobset.shape import Shape
 
 OFF, GANG, REPLICATED = "Off", "Gang", "ReplicatedGang"

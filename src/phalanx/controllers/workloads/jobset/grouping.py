@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.by_hand import with_hand_made
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Refused
-from phalanx.controllers.grouping.wishes import wishes
+from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.workloads.jobset.gang_config import by_gang_config, uses_gang_config
 from phalanx.controllers.workloads.jobset.scheduling import by_scheduling
 from phalanx.controllers.workloads.jobset.shape import shape_of
@@ -33,7 +33,7 @@ def _group(jobset: Json, related: Sequence[Json]) -> Grouping:
     shape = shape_of(jobset)
     scheduling = jobset["spec"].get("scheduling")
     annotations = jobset["metadata"].get("annotations") or {}
-    asked = wishes(annotations)
+    asked = workload_annotations(annotations)
     tree = TREE in annotations
     if uses_gang_config(jobset):
         if tree or scheduling is not None:

@@ -10,8 +10,8 @@ from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.jobset.gang_config import uses_gang_config, workload_name
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, shape_of
-from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 JOB_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -21,7 +21,7 @@ def _items(jobset: Json) -> list[Json]:
     return list((jobset.get("spec") or {}).get("replicatedJobs") or ())
 
 
-def _pods(jobset: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(jobset: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     shape = shape_of(jobset)
     items = {item["name"]: item for item in _items(jobset)}
     for part in shape.parts:
@@ -37,12 +37,12 @@ def _templates(jobset: Json) -> Iterator[Json]:
             yield template
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     job, name = pod.made_by(r.JOBS.kind), pod.labels.get(JOB_SET_NAME)
-    return Place(r.JOB_SETS.kind, name, (job,)) if job and name else None
+    return WorkloadSlot(r.JOB_SETS.kind, name, (job,)) if job and name else None
 
 
-def _asks(jobset: Json) -> bool:
+def _requests_gang(jobset: Json) -> bool:
     holders = [jobset, *(item.get("template") or {} for item in _items(jobset))]
     return uses_gang_config(jobset) or any(
         EXCLUSIVE in ((holder.get("metadata") or {}).get("annotations") or {}) for holder in holders
@@ -62,10 +62,10 @@ JOB_SET = WorkloadKind(
     pods=_pods,
     templates=_templates,
     place=_place,
-    asks=_asks,
+    requests_gang=_requests_gang,
     aliases=("js",),
-    ends=("Completed", "Failed"),
-    adopts=True,
+    final_conditions=("Completed", "Failed"),
+    owns_user_workload=True,
     workload_name=workload_name,
     jobs=lambda jobset, found: {job: job for job in found.links},
     run=_run,

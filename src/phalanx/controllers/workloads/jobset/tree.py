@@ -1,7 +1,8 @@
 """JobSet as a tree of groups (KEP-6012): the set, its ReplicatedJobs, their Jobs.
 
 Asked for with the annotation `scheduling.phalanx.dev/group-tree: Job` (PodGroups are Jobs) or `ReplicatedJob`
-(PodGroups are ReplicatedJobs). Each level is a gang unless told otherwise; see `wishes` for the annotations, read from
+(PodGroups are ReplicatedJobs). Each level is a gang unless the annotations say otherwise; see
+`grouping/annotations.py`. They are read from
 
 * the JobSet: the whole set;
 * a Job template, with the prefix `replicated-job-`: all Jobs of the ReplicatedJob together;
@@ -10,10 +11,10 @@ Asked for with the annotation `scheduling.phalanx.dev/group-tree: Job` (PodGroup
 
 from __future__ import annotations
 
+from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import fitting, hashed
 from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
-from phalanx.controllers.grouping.wishes import DOMAIN, Wishes, wishes
 from phalanx.controllers.workloads.jobset.shape import Part, Shape
 
 TREE = f"{DOMAIN}/group-tree"
@@ -31,14 +32,14 @@ def by_tree(jobset: Json, shape: Shape) -> Grouping:
     parts = [part for part in shape.parts if part.pods and not part.linked]
     if not parts:
         return Grouping()
-    top = wishes(jobset["metadata"].get("annotations"))
+    top = workload_annotations(jobset["metadata"].get("annotations"))
     names = _template_names(shape, parts, leaves)
     children: list[Node | Leaf] = []
     for part in parts:
         if leaves == BY_JOB:
             children.append(_part_node(part, names, top.disruption))
         else:
-            wish = wishes(part.annotations, MIDDLE)
+            wish = workload_annotations(part.annotations, MIDDLE)
             children.append(_leaf(names["ReplicatedJob", part.name], part, part.pods, wish, top.disruption))
     root = Node(
         names["JobSet", ""],
@@ -73,9 +74,11 @@ def _objects(jobset: Json, shape: Shape, parts: list[Part], root: Node) -> Group
 
 
 def _part_node(part: Part, names: Names, above: str) -> Node:
-    wish = wishes(part.annotations, MIDDLE)
+    wish = workload_annotations(part.annotations, MIDDLE)
     disruption = _disruption(part, wish, above)
-    leaf = _leaf(names["Job", part.name], part, part.size, wishes(part.annotations), disruption, part.exclusive)
+    leaf = _leaf(
+        names["Job", part.name], part, part.size, workload_annotations(part.annotations), disruption, part.exclusive
+    )
     return Node(
         names["ReplicatedJob", part.name],
         _group_policy(wish, part.replicas, f"replicatedJob {part.name}"),
@@ -86,7 +89,7 @@ def _part_node(part: Part, names: Names, above: str) -> Node:
     )
 
 
-def _leaf(name: str, part: Part, pods: int, wish: Wishes, above: str, exclusive: str = "") -> Leaf:
+def _leaf(name: str, part: Part, pods: int, wish: WorkloadAnnotations, above: str, exclusive: str = "") -> Leaf:
     disruption = _disruption(part, wish, above)
     if wish.min_count is not None and wish.min_count > pods:
         raise Refused(f"replicatedJob {part.name}: min-count {wish.min_count} is more than its {pods} pods")
@@ -103,14 +106,14 @@ def _leaf(name: str, part: Part, pods: int, wish: Wishes, above: str, exclusive:
     )
 
 
-def _disruption(part: Part, wish: Wishes, above: str) -> str:
+def _disruption(part: Part, wish: WorkloadAnnotations, above: str) -> str:
     """KEP-6012: what is disrupted as one has parts that are disrupted as one."""
     if above == "all" and wish.disruption not in ("", "all"):
         raise Refused(f"replicatedJob {part.name}: what contains it is disrupted as one, so it must be as well")
     return "all" if above == "all" else wish.disruption
 
 
-def _group_policy(wish: Wishes, groups: int, where: str, *, basic: bool = False) -> Json:
+def _group_policy(wish: WorkloadAnnotations, groups: int, where: str, *, basic: bool = False) -> Json:
     if basic or wish.gang is False:
         return BASIC
     if wish.min_groups is not None and wish.min_groups > groups:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from phalanx.base.errors import Conflict
 from phalanx.controllers import resources as r
+from phalanx.controllers.group_apis import provider_of
 from phalanx.controllers.grouping.core import Grouping, Link, Refused
-from phalanx.controllers.providers import provider_of
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting

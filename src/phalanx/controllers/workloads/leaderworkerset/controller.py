@@ -15,8 +15,8 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, Refused
-from phalanx.controllers.providers import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events

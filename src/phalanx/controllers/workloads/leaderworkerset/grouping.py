@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from phalanx.controllers.grouping.by_hand import from_templates_of, with_hand_made, workload_above
+from phalanx.controllers.group_apis.contract import Part, Replica
+from phalanx.controllers.group_apis.native import min_resources, to_come
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
@@ -28,11 +30,9 @@ from phalanx.controllers.grouping.core import (
     Refused,
     namespace_of,
 )
-from phalanx.controllers.grouping.first_version import API, ONLY_GROUP, first_workload
 from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
-from phalanx.controllers.grouping.wishes import wishes
-from phalanx.controllers.providers.contract import Part, Replica
-from phalanx.controllers.providers.native import min_resources, to_come
+from phalanx.controllers.grouping.user_workload import from_templates_of, with_hand_made, workload_above
+from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.model.groups import MIN_RESOURCES, TO_COME
@@ -42,7 +42,7 @@ TEMPLATE = "replica"
 
 def asked(lws: Json) -> bool:
     """Whether the author wants groups. Pods that name a group themselves are left alone."""
-    wish = wishes(lws["metadata"].get("annotations"))
+    wish = workload_annotations(lws["metadata"].get("annotations"))
     if wish.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
         return False
     if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
@@ -139,7 +139,7 @@ def replica_of(lws: Json, index: int, revision: str, owner: Json) -> Replica:
 
 def _template(lws: Json) -> Leaf | Node:
     wanted: Json = lws["spec"].get("scheduling") or {}
-    wish = wishes(lws["metadata"].get("annotations"))
+    wish = workload_annotations(lws["metadata"].get("annotations"))
     size = n.size_of(lws)
     policy: Json = wanted.get("schedulingPolicy") or {}
     count = (policy.get("gang") or {}).get("minCount") or wish.min_count or size
@@ -171,7 +171,7 @@ def _template(lws: Json) -> Leaf | Node:
 def subgroup_topology(lws: Json) -> str:
     if not (lws["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}).get("subGroupSize"):
         return ""
-    wish = wishes(lws["metadata"].get("annotations"), "subgroup-")
+    wish = workload_annotations(lws["metadata"].get("annotations"), "subgroup-")
     return n.annotation(lws, n.SUBGROUP_EXCLUSIVE) or wish.topology
 
 
@@ -214,7 +214,7 @@ def _check(lws: Json) -> None:
     size = n.size_of(lws)
     wanted: Json = lws["spec"].get("scheduling") or {}
     count = ((wanted.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
-    wish = wishes(lws["metadata"].get("annotations"))
+    wish = workload_annotations(lws["metadata"].get("annotations"))
     for asked_for in (count, wish.min_count):
         if asked_for is not None and int(asked_for) > size:
             raise Refused(f"a gang of {asked_for} pods can never form in replicas of size {size}; lower minCount")

@@ -8,13 +8,13 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.ownership import controlled_by
-from phalanx.controllers.workloads.kind import Local, PodToCome, Replicated, WorkloadKind, replicas_of
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, Replicated, WorkloadKind, replicas_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.grouping import group_leader_worker_set, grouping
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 
-def _pods(lws: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(lws: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     size = n.size_of(lws)
     policy = lws["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}
     for index in range(replicas_of(lws)):
@@ -29,7 +29,7 @@ def _pods(lws: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodTo
                 inside = str(n.subgroup_index(size, small, worker)) if worker else "0"
                 part = "leader" if outside else inside
             name = f"{n.leader_name(lws, index)}{f'-{worker}' if worker else ''}"
-            yield PodToCome(name, template, links.get(part))
+            yield ExpectedPod(name, template, links.get(part))
 
 
 def _templates(lws: Json) -> Iterator[Json]:
@@ -39,7 +39,7 @@ def _templates(lws: Json) -> Iterator[Json]:
             yield inner[field]
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     """Parts as the grouping names them: `<replica>@<revision>[/<subgroup>]`.
 
     Labels that the LeaderWorkerSet's own webhook sets may be missing still: webhooks run in no certain order. The
@@ -61,7 +61,7 @@ def _place(pod: PodView) -> Place | None:
         parts = (f"{replica}/leader", f"{replica}/0", replica)
     else:
         parts = (replica,)
-    return Place(r.LEADER_WORKER_SETS.kind, lws, parts)
+    return WorkloadSlot(r.LEADER_WORKER_SETS.kind, lws, parts)
 
 
 def _present(lws: Json, leaders: Json | None, pods: Iterable[PodView]) -> list[str]:

@@ -12,17 +12,17 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.by_hand import made_by_hand
 from phalanx.controllers.grouping.core import Grouping, Link, Refused
-from phalanx.controllers.grouping.outsiders import without_outsiders
 from phalanx.controllers.grouping.priorities import keep_priority
+from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
+from phalanx.controllers.grouping.user_workload import made_by_hand
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
-from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.mpijob.grouping import everybody, group_mpi_job, waits_for_workers
 from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 

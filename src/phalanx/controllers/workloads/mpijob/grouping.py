@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.by_hand import with_hand_made
+from phalanx.controllers.group_apis.contract import Part, Replica
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
 from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
-from phalanx.controllers.grouping.wishes import wishes
-from phalanx.controllers.providers.contract import Part, Replica
+from phalanx.controllers.grouping.user_workload import with_hand_made
 
 
 def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
-    wish = wishes(job["metadata"].get("annotations"))
+    wish = workload_annotations(job["metadata"].get("annotations"))
     if wish.gang is False:
         return Grouping()
     name = job["metadata"]["name"]
@@ -91,7 +91,7 @@ def _policy(job: Json) -> Json:
 def _minimum(job: Json) -> int:
     total = everybody(job)
     asked = _policy(job).get("minAvailable")
-    wish = wishes(job["metadata"].get("annotations")).min_count
+    wish = workload_annotations(job["metadata"].get("annotations")).min_count
     count = int(asked) if asked is not None else wish or max(1, total)
     if count > max(1, total):
         raise Refused(f"a gang of {count} can never form: only {total} pods start together; lower minAvailable")

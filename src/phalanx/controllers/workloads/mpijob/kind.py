@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
-from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, replica_of
 from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 
 
-def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for part in replica_of(job, job).parts:
         name = f"{job['metadata']['name']}-{part.name}"
         yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name))
@@ -25,13 +25,13 @@ def _templates(job: Json) -> Iterator[Json]:
             yield role["template"]
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     """The launcher is a pod of a Job of the MPIJob, workers are its own."""
     name = pod.labels.get(JOB_NAME)
     if name and pod.made_by(r.JOBS.kind) == f"{name}-launcher":
-        return Place(MPI_JOBS.kind, name, ("launcher",))
+        return WorkloadSlot(MPI_JOBS.kind, name, ("launcher",))
     own = pod.made_by(MPI_JOBS.kind)
-    return Place(MPI_JOBS.kind, own, (pod.labels.get(JOB_ROLE, "worker"),)) if own else None
+    return WorkloadSlot(MPI_JOBS.kind, own, (pod.labels.get(JOB_ROLE, "worker"),)) if own else None
 
 
 def _run(local: Local) -> Iterable[Controller]:
@@ -46,8 +46,8 @@ MPI_JOB = WorkloadKind(
     pods=_pods,
     templates=_templates,
     place=_place,
-    ends=("Succeeded", "Failed"),
-    adopts=True,
-    certain=False,
+    final_conditions=("Succeeded", "Failed"),
+    owns_user_workload=True,
+    owner_is_certain=False,
     run=_run,
 )

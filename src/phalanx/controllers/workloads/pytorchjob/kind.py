@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from phalanx.base.client import Resource
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.grouping.roles import Role, one_gang, templates_of
-from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -34,15 +34,15 @@ def group_pytorch_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     return one_gang(job, roles_of(job), related, minimum=policy.get("minAvailable"), priority_class=priority)
 
 
-def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for role in roles_of(job):
         name = f"{job['metadata']['name']}-{role.name}"
         yield from numbered(name, role.template, role.count, found.links.get(role.name))
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     name, role = pod.made_by(PYTORCH_JOBS.kind), pod.labels.get(REPLICA_TYPE)
-    return Place(PYTORCH_JOBS.kind, name, (role.lower(),)) if name and role else None
+    return WorkloadSlot(PYTORCH_JOBS.kind, name, (role.lower(),)) if name and role else None
 
 
 PYTORCH_JOB = WorkloadKind(
@@ -52,6 +52,6 @@ PYTORCH_JOB = WorkloadKind(
     templates=lambda job: templates_of(roles_of(job)),
     place=_place,
     aliases=("ptj",),
-    ends=("Succeeded", "Failed"),
-    adopts=True,
+    final_conditions=("Succeeded", "Failed"),
+    owns_user_workload=True,
 )

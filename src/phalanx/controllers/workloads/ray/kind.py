@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from phalanx.base.client import Resource
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.grouping.roles import templates_of
-from phalanx.controllers.workloads.kind import PodToCome, WorkloadKind, numbered
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.ray.grouping import cluster_of, group_ray_cluster, group_ray_job, roles_of
 
 RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
@@ -17,18 +17,18 @@ GROUP = "ray.io/group"
 GANG = "ray.io/gang-scheduling-enabled"  # KubeRay's own word, a label
 
 
-def _pods(cluster: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(cluster: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for role in roles_of(cluster):
         name = f"{cluster['metadata']['name']}-{role.name}"
         yield from numbered(name, role.template, role.count, found.links.get(role.name))
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     cluster, group = pod.made_by(RAY_CLUSTERS.kind), pod.labels.get(GROUP)
-    return Place(RAY_CLUSTERS.kind, cluster, (group,)) if cluster and group else None
+    return WorkloadSlot(RAY_CLUSTERS.kind, cluster, (group,)) if cluster and group else None
 
 
-def _asks(workload: Json) -> bool:
+def _requests_gang(workload: Json) -> bool:
     return (workload["metadata"].get("labels") or {}).get(GANG) == "true"
 
 
@@ -38,7 +38,7 @@ RAY_CLUSTER = WorkloadKind(
     pods=_pods,
     templates=lambda cluster: templates_of(roles_of(cluster)),
     place=_place,
-    asks=_asks,
+    requests_gang=_requests_gang,
 )
 RAY_JOB = WorkloadKind(
     resource=RAY_JOBS,
@@ -46,7 +46,7 @@ RAY_JOB = WorkloadKind(
     pods=lambda job, related, found: _pods(cluster_of(job), related, found),
     templates=lambda job: templates_of(roles_of(cluster_of(job))),
     place=lambda pod: None,
-    asks=_asks,
-    followed=False,
-    makes=RAY_CLUSTERS,
+    requests_gang=_requests_gang,
+    grouped_in_cluster_mode=False,
+    creates=RAY_CLUSTERS,
 )

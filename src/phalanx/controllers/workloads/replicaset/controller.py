@@ -12,12 +12,12 @@ from phalanx.base.errors import ApiProblem, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.expectations import Expectations
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
-from phalanx.controllers.runtime.together import together
 
 BURST = 500  # pods created or removed in one go
 

@@ -29,6 +29,6 @@ REPLICATION_CONTROLLER = WorkloadKind(
     place=lambda pod: None,
     aliases=("rc",),
     scaled=True,
-    followed=False,
+    grouped_in_cluster_mode=False,
     run=_run,
 )

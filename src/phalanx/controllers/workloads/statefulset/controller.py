@@ -12,12 +12,12 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
+from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime.status import write_status
-from phalanx.controllers.runtime.together import together
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"

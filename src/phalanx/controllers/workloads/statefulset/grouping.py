@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations
 from phalanx.controllers.grouping.core import Grouping, Json, Refused
 from phalanx.controllers.grouping.parts import gang
 from phalanx.controllers.grouping.replicas import group_set
-from phalanx.controllers.grouping.wishes import DOMAIN, Wishes
 
 
 def group_stateful_set(obj: Json, related: Sequence[Json] = ()) -> Grouping:
     return group_set(obj, related, policy=_policy)
 
 
-def _policy(obj: Json, wish: Wishes) -> Json:
+def _policy(obj: Json, wish: WorkloadAnnotations) -> Json:
     spec = obj["spec"]
     if spec.get("podManagementPolicy", "OrderedReady") != "Parallel":
         raise Refused(

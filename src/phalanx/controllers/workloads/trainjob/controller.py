@@ -13,7 +13,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Refused
-from phalanx.controllers.grouping.outsiders import Gang, each_without_outsiders
+from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events

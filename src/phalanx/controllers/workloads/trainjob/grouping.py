@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phalanx.controllers.grouping.by_hand import with_hand_made
+from phalanx.controllers.group_apis.contract import Part, Replica
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
 from phalanx.controllers.grouping.names import fitting, hashed
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
-from phalanx.controllers.grouping.wishes import wishes
-from phalanx.controllers.providers.contract import Part, Replica
+from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.runtime.ownership import controlled_by
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
@@ -34,7 +34,7 @@ class Step:
 
 
 def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
-    wish = wishes(job["metadata"].get("annotations"))
+    wish = workload_annotations(job["metadata"].get("annotations"))
     if wish.gang is False:
         return Grouping()
     runtime = runtime_of(job, related)
@@ -50,7 +50,7 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf, list[str]]]:
-    wish = wishes(job["metadata"].get("annotations"))
+    wish = workload_annotations(job["metadata"].get("annotations"))
     asked: Json = runtime["spec"].get("scheduling") or {}
     priority = next((name for step in steps if (name := step.pod_spec.get("priorityClassName"))), "")
     by_name = {step.name: step for step in steps}

@@ -8,22 +8,22 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.jobset.kind import JOB_SET_NAME, REPLICATED_JOB_NAME
-from phalanx.controllers.workloads.kind import Local, PodToCome, WorkloadKind, numbered
-from phalanx.controllers.workloads.member import Place, PodView
+from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.trainjob.grouping import group_train_job, replica_of, runtime_named, runtime_of
 from phalanx.controllers.workloads.trainjob.names import RUNTIMES, TRAIN_JOBS
 
 
-def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[PodToCome]:
+def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for part in replica_of(job, runtime_of(job, related), job).parts:
         name = f"{job['metadata']['name']}-{part.name}"
         yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name))
 
 
-def _place(pod: PodView) -> Place | None:
+def _place(pod: PodView) -> WorkloadSlot | None:
     """The JobSet of a TrainJob has its name."""
     name, part = pod.labels.get(JOB_SET_NAME), pod.labels.get(REPLICATED_JOB_NAME)
-    return Place(TRAIN_JOBS.kind, name, (part,)) if name and part and pod.made_by(r.JOBS.kind) else None
+    return WorkloadSlot(TRAIN_JOBS.kind, name, (part,)) if name and part and pod.made_by(r.JOBS.kind) else None
 
 
 def _run(local: Local) -> Iterable[Controller]:
@@ -38,9 +38,9 @@ TRAIN_JOB = WorkloadKind(
     pods=_pods,
     templates=lambda job: (),  # its pods are written in the runtime
     place=_place,
-    ends=("Complete", "Failed"),
-    certain=False,
+    final_conditions=("Complete", "Failed"),
+    owner_is_certain=False,
     reads=RUNTIMES,
-    refers=runtime_named,
+    referenced_object=runtime_named,
     run=_run,
 )

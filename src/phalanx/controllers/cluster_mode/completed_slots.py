@@ -1,0 +1,58 @@
+"""Pods of a gang that are done for good and that nothing takes the place of: the gang no longer asks for them.
+
+The last wave of a Job may be smaller than the others (parallelism 4, completions 6), and a pod that is made again after
+others of its gang succeeded has fewer beside it. Schedulers count who runs, so a gang that went on asking for everybody
+would hold up the rest for ever. A local cluster's Job controller says so on the pods instead; that of a real one does
+not, and here its Jobs are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.resources import JOBS
+from phalanx.controllers.runtime.cache import Cache
+from phalanx.controllers.runtime.ownership import index_by_controller
+from phalanx.controllers.workloads.job.grouping import vacant
+
+
+class CompletedSlots:
+    def __init__(self, followed: Mapping[str, Cache]) -> None:
+        self._jobs = followed[JOBS.kind]
+        self._jobs.index("of", index_by_controller)
+
+    def _of(self, owner: Json) -> dict[str, int]:
+        """By name of the Jobs that make its pods, itself perhaps; not those of an earlier object of its name."""
+        if owner["kind"] == JOBS.kind:
+            return {owner["metadata"]["name"]: vacant(owner)}
+        return {job["metadata"]["name"]: vacant(job) for job in self._jobs.by_index("of", owner["metadata"]["uid"])}
+
+    def shown(self, owner: Json) -> list[str]:
+        """Changes whenever its groups have to ask for more, or for fewer."""
+        return [f"{name} {fewer}" for name, fewer in sorted(self._of(owner).items()) if fewer]
+
+    def without_those(self, owner: Json, found: Grouping, jobs: Mapping[str, str]) -> Grouping:
+        """The same groups, asking for those that are left. jobs: part -> name of the Job that makes its pods."""
+        fewer, by_group = self._of(owner), dict[str, int]()
+        for part, job in jobs.items():
+            link = found.links.get(part)
+            if link is not None and fewer.get(job):
+                by_group[link.pod_group] = by_group.get(link.pod_group, 0) + fewer[job]
+        if not by_group:
+            return found
+        groups = [_lowered(group, by_group.get(group["metadata"]["name"], 0)) for group in found.groups]
+        return replace(found, groups=groups)
+
+
+def minimum_of(group: Json) -> int:
+    """0: it is no gang."""
+    return int((group["spec"]["schedulingPolicy"].get("gang") or {}).get("minCount") or 0)
+
+
+def _lowered(group: Json, fewer: int) -> Json:
+    if not fewer or not minimum_of(group):
+        return group
+    policy = {"gang": {**group["spec"]["schedulingPolicy"]["gang"], "minCount": max(1, minimum_of(group) - fewer)}}
+    return {**group, "spec": {**group["spec"], "schedulingPolicy": policy}}

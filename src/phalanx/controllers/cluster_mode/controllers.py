@@ -1,0 +1,286 @@
+"""Controllers beside those of a real cluster: they make groups for workloads that others own, and nothing else.
+
+Upstream's controllers create the pods of workloads. Here only the Workloads,
+CompositePodGroups and PodGroups of those who asked are written, kept in step with sizes, and pods that came by without
+a link are labelled. Workloads themselves are never touched. Kinds that are not installed are looked for again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from phalanx.base import informer
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.informer import Change, Informer
+from phalanx.base.tasks import run_all
+from phalanx.base.work import WorkQueue
+from phalanx.controllers import resources as r
+from phalanx.controllers.cluster_mode.directory import Directory, Pods, finished
+from phalanx.controllers.cluster_mode.linking import requests_gang
+from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, HandsOff
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Refused
+from phalanx.controllers.grouping.names import LABEL
+from phalanx.controllers.grouping.user_workload import made_by_hand
+from phalanx.controllers.runtime.cache import Cache, Caches, Handler, Json, Key
+from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.workloads.job.grouping import vacant
+from phalanx.controllers.workloads.kind import WorkloadKind
+from phalanx.controllers.workloads.member import PodView
+from phalanx.controllers.workloads.registry import BY_KIND, FOLLOWED, READ, places
+from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
+
+
+class GroupController(Controller):
+    """The groups of one kind of workload."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        cache: Cache,
+        groups: Groups,
+        directory: Directory,
+        writer: ClusterWriter,
+        pods: Pods,
+        relabel: Callable[[str, Key], None],
+    ) -> None:
+        super().__init__()
+        self.cache, self._relabel = cache, relabel
+        self._groups, self._directory, self._writer, self._pods = groups, directory, writer, pods
+        cache.on_change(lambda key, new, old: self.queue.add(key))
+        groups.feed(cache.resource.kind, self.queue)
+
+    async def reconcile(self, key: Key) -> None:
+        owner = self.cache.get(key.namespace, key.name)
+        if owner is None or deleting(owner):
+            return  # owner references take the groups away
+        await self._group(key, owner)
+        for pod in self._pods.of(owner["kind"], key.namespace, key.name):
+            if SIZE_GATE in pod.gates and not self._directory.early(pod):
+                await self._writer.open_gate(pod, SIZE_GATE)
+
+    async def _group(self, key: Key, owner: Json) -> None:
+        if not requests_gang(owner) or finished(owner):
+            await self._tidy(owner)
+            return
+        theirs = self._directory.handed_over(owner)
+        if theirs is not None:
+            await self._hand_over(owner, f"{theirs['kind']} {theirs['metadata']['name']}")
+            return
+        wanted = self._directory.wanted(owner)
+        if wanted is None:
+            if not self._directory.enrolled(owner) and self._directory.would_have(owner):
+                note = "it began before groups were asked for and runs on without; start it again to have them"
+                self._warn(owner, "NotGrouped", note)
+            return
+        try:
+            if isinstance(wanted, Refused):
+                raise wanted
+            kind = BY_KIND[owner["kind"]]
+            await self._writer.write(owner, wanted, self._in_use(owner), apart=kind.replicated is not None)
+            if kind.owns_user_workload and wanted.workload is None:
+                by_hand = made_by_hand(owner, self._groups.for_owner(owner))
+                if by_hand is not None:
+                    await self._groups.adopt(owner, by_hand)
+            for reason, note in wanted.notes:
+                self._warn(owner, reason, note)
+            self._relabel(owner["kind"], key)
+        except Refused as refused:
+            self._warn(owner, refused.reason, refused.message)
+        except HandsOff as reason:
+            await self._hand_over(owner, str(reason))
+        except NotFound as problem:
+            note = f"scheduling objects are not served by this cluster ({problem}); install the custom resources"
+            self._warn(owner, "APINotAvailable", note)
+            self.queue.add_after(key, informer.ABSENT_SECONDS)  # about when the caches look again
+
+    async def _tidy(self, owner: Json) -> None:
+        """Groups of a workload that no longer asks; those of a finished one stay until it goes, as a record."""
+        if not requests_gang(owner):
+            await self._writer.delete(self._writer.ours(owner), self._in_use(owner))
+
+    async def _hand_over(self, owner: Json, what: str) -> None:
+        """Its own controller makes the groups: leave it to that, and take back what we made unless pods use it."""
+        ours = self._writer.ours(owner)
+        in_use = self._in_use(owner)
+        if ours and not in_use:
+            await self._writer.delete(ours, in_use)
+        note = f"{what} was made by the controller of this {owner['kind']}; groups are left to it"
+        self._groups.events.normal(owner, NAME, "GroupsHandedOver", note)
+
+    def _in_use(self, owner: Json) -> set[str]:
+        meta = owner["metadata"]
+        found = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
+        return {pod.group for pod in found if pod.group}
+
+    def _warn(self, owner: Json, reason: str, note: str) -> None:
+        self._groups.events.warning(owner, NAME, reason, note)
+
+
+class ClusterControllers:
+    """Everything of cluster mode that speaks to the API server. `follow` runs always, `work` only while leading."""
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client = client
+        self._caches = Caches(client)
+        self.events = Events(client, clock)
+        self._groups = Groups(self._caches, self.events)
+        self.pods = Pods()
+        followed = {kind.resource.kind: self._caches.of(kind.resource, optional=True) for kind in FOLLOWED}
+        read = {resource.kind: self._caches.of(resource, optional=True) for resource in READ}
+        classes = self._caches.of(r.PRIORITY_CLASSES, optional=True)
+        self.directory = Directory(self._groups, followed, self.pods, read, classes)
+        self.writer = ClusterWriter(self._caches, self._groups)
+        self.controllers = {
+            kind: GroupController(cache, self._groups, self.directory, self.writer, self.pods, self._relabel)
+            for kind, cache in followed.items()
+        }
+        self._labels: WorkQueue[Key] = WorkQueue("pod-labels")
+        self._pod_informer: Informer[PodView] = Informer(client, r.PODS, PodView, self._pod_changed)
+        self._unlinked: dict[Key, PodView] = {}
+        for cache in followed.values():
+            cache.index("parent", _by_parent)
+            cache.index("under", _by_composite)
+        self._groups.workloads.on_change(self._workload_changed)
+        self._groups.composites.on_change(self._composite_changed)
+        followed[r.JOBS.kind].on_change(self._job_changed)
+        for kind in FOLLOWED:
+            if kind.replicated is not None:
+                followed[kind.replicated.made_of.kind].on_change(self._part_changed(kind.resource.kind))
+            for resource in kind.reads:
+                read[resource.kind].on_change(self._read_changed(kind))
+        self.ready = asyncio.Event()
+
+    @property
+    def informers(self) -> Sequence[Informer[PodView] | Informer[bytes]]:
+        return [self._pod_informer, *self._caches.informers]
+
+    async def follow(self) -> None:
+        """Fill the caches and keep them up to date, until cancelled. Reads only."""
+        await run_all((("pod informer", self._pod_informer.run()), ("caches", self._caches.run(self._filled))))
+
+    async def _filled(self) -> None:
+        await self._pod_informer.synced.wait()
+        self.ready.set()
+        await asyncio.Event().wait()
+
+    async def work(self) -> None:
+        """Write, until cancelled."""
+        await self.ready.wait()
+        works = [(f"groups of {kind}", controller.run()) for kind, controller in self.controllers.items()]
+        await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
+
+    # ---- news
+
+    def _pod_changed(self, change: Change[PodView]) -> None:
+        key = Key(change.namespace, change.name)
+        pod, old = self.pods.take(change)
+        self._unlinked.pop(key, None)
+        if pod is None:
+            # A group nobody uses may go now; a workload that starts over may have one.
+            self._look_again(old)
+            return
+        if not pod.linked and pod.controller is not None and pod.metadata.deletion_timestamp is None:
+            self._unlinked[key] = pod
+            self._labels.add(key)
+        if SIZE_GATE in pod.gates:
+            self._look_again(pod)  # perhaps its group has grown meanwhile
+        elif old is None:
+            # Perhaps the first pod of a replica of another revision, or one whose group went while it was made.
+            lost = bool(pod.group) and self._groups.pod_groups.get(change.namespace, pod.group) is None
+            self._look_again(pod, replicated=not lost)
+
+    def _look_again(self, pod: PodView | None, *, replicated: bool = False) -> None:
+        for place in places(pod) if pod is not None else ():
+            controller = self.controllers.get(place.kind)
+            wanted = not replicated or BY_KIND[place.kind].replicated is not None
+            if pod is not None and controller is not None and wanted:
+                controller.queue.add(Key(pod.metadata.namespace, place.name))
+
+    def _relabel(self, kind: str, key: Key) -> None:
+        """News of a workload may come after its pods."""
+        for pod in self.pods.of(kind, key.namespace, key.name):
+            found = Key(pod.metadata.namespace, pod.metadata.name)
+            if found in self._unlinked:
+                self._labels.add(found)
+
+    def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """Workloads that a parent handed a template to wait for the parent's Workload."""
+        about = ((new or old or {}).get("spec") or {}).get("controllerRef")
+        if about:
+            for controller in self.controllers.values():
+                for child in controller.cache.by_index("parent", f"{key.namespace}/{about['kind']}/{about['name']}"):
+                    controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
+
+    def _composite_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """Workloads below somebody's tree wait for the group above them."""
+        for controller in self.controllers.values() if new is None or old is None else ():
+            for child in controller.cache.by_index("under", str(key)):
+                controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
+
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """A gang asks for fewer when pods of a Job are done for good, and for all again when the Job is made anew."""
+        reference = controller_of(new or old or {})
+        controller = self.controllers.get(reference["kind"]) if reference is not None else None
+        if reference is None or controller is None:
+            return
+        if (vacant(new) if new is not None else 0) != (vacant(old) if old is not None else 0):
+            controller.queue.add(Key(key.namespace, reference["name"]))
+
+    def _part_changed(self, kind: str) -> Handler:
+        def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            """It says how many replicas there are, and of which revision."""
+            reference = controller_of(new) if new is not None else None
+            if reference is not None and reference["kind"] == kind:
+                self.controllers[kind].queue.add(Key(key.namespace, reference["name"]))
+
+        return changed
+
+    def _read_changed(self, kind: WorkloadKind) -> Handler:
+        controller = self.controllers[kind.resource.kind]
+
+        def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            for workload in controller.cache:
+                if kind.referenced_object(workload)[1] == key.name:
+                    controller.queue.add(Key(workload["metadata"]["namespace"], workload["metadata"]["name"]))
+
+        return changed
+
+    # ---- pods without a link
+
+    async def _label(self, key: Key) -> None:
+        """A pod that no webhook saw. Its spec is fixed, its labels are not.
+
+        Pods that have a node already are labelled too: they count towards the gang of the others.
+        """
+        pod = self._unlinked.get(key)
+        if pod is None:
+            return
+        found = self.directory.member(pod)
+        if found is None or not found.link.pod_group or len(found.link.pod_group) > LABEL:
+            return
+        patch: Json = {"metadata": {"uid": pod.metadata.uid, "labels": {GROUP_LABEL: found.link.pod_group}}}
+        if going := self.directory.going(found):
+            patch["metadata"]["annotations"] = {AFTER_GROUP: going}
+        try:
+            await self._client.patch(r.PODS, key.name, patch, key.namespace)
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
+            return
+
+
+def _by_composite(child: Json) -> list[str]:
+    name = (child["metadata"].get("annotations") or {}).get(PARENT_COMPOSITE)
+    return [f"{child['metadata']['namespace']}/{name}"] if name else []
+
+
+def _by_parent(child: Json) -> list[str]:
+    parent = controller_of(child)
+    if parent is None or GROUP_TEMPLATE not in (child["metadata"].get("annotations") or {}):
+        return []
+    return [f"{child['metadata']['namespace']}/{parent['kind']}/{parent['name']}"]

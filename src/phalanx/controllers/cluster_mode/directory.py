@@ -1,0 +1,331 @@
+"""What is known, without asking anybody, of the workloads of a real cluster and of the links of their pods.
+
+Answers come from caches alone: the webhook stands between every pod and its creation. A workload is *enrolled* when its
+groups exist or when it has not begun; one that began without groups is left alone until it starts over, since a gang
+that counts pods outside of it would never be complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from phalanx.base.informer import Change
+from phalanx.controllers.cluster_mode.completed_slots import CompletedSlots, minimum_of
+from phalanx.controllers.cluster_mode.linking import (
+    Abilities,
+    Priority,
+    fit_labels,
+    link_of,
+    pod_patch,
+    requests_gang,
+    scheduler_for,
+)
+from phalanx.controllers.grouping.compare import Difference, difference
+from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.names import LABEL, SUBDOMAIN
+from phalanx.controllers.grouping.priorities import policy_of, value_of
+from phalanx.controllers.grouping.replacement import with_successor
+from phalanx.controllers.runtime.cache import Cache, Handler, Key
+from phalanx.controllers.runtime.groups import Groups, of_namesake
+from phalanx.controllers.runtime.ownership import controlled_by, deleting
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
+from phalanx.controllers.workloads.registry import BY_KIND, places
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "phalanx-controllers"
+Wanted = Grouping | Refused | None  # None: does not ask, or is not enrolled
+
+
+class Member(NamedTuple):
+    """Where a pod belongs."""
+
+    owner: Json
+    place: WorkloadSlot
+    link: Link
+
+
+class Pods:
+    """Pods that have not finished, by the workloads they may be part of."""
+
+    def __init__(self) -> None:
+        self._pods: dict[Key, PodView] = {}
+        self._by_place: dict[tuple[str, str, str], dict[Key, None]] = {}  # (kind, namespace, name)
+
+    def take(self, change: Change[PodView]) -> tuple[PodView | None, PodView | None]:
+        """Follow a change. The pod as it is, unless gone or over, and as it was."""
+        key = Key(change.namespace, change.name)
+        old = self._pods.pop(key, None)
+        if old is not None:
+            for place in places(old):
+                index = (place.kind, key.namespace, place.name)
+                members = self._by_place.get(index, {})
+                members.pop(key, None)
+                if not members:
+                    self._by_place.pop(index, None)
+        pod = change.object
+        if pod is None or pod.finished:
+            return None, old
+        self._pods[key] = pod
+        for place in places(pod):
+            self._by_place.setdefault((place.kind, key.namespace, place.name), {})[key] = None
+        return pod, old
+
+    def of(self, kind: str, namespace: str, name: str) -> list[PodView]:
+        return [self._pods[key] for key in self._by_place.get((kind, namespace, name), ())]
+
+
+class Directory:
+    def __init__(
+        self, groups: Groups, followed: dict[str, Cache], pods: Pods, read: dict[str, Cache], classes: Cache
+    ) -> None:
+        """Caches by kind; followed: of workloads; read: of what some of them refer to; classes: PriorityClasses."""
+        self._classes = classes
+        self.abilities = Abilities()
+        self.scheduler = ""  # where grouped pods go unless their workload says otherwise
+        self._groups, self._followed, self._pods, self._read = groups, followed, pods, read
+        self._enrolled: set[str] = set()  # uids
+        self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (what it was made of, answer)
+        self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
+        self._vacancies = CompletedSlots(followed)
+        for kind, cache in followed.items():
+            cache.on_change(self._watcher(kind))
+        groups.pod_groups.on_change(self._watcher(POD_GROUPS.kind))
+
+    # ---- workloads
+
+    def wanted(self, owner: Json) -> Wanted:
+        """The groups of a workload."""
+        uid = owner["metadata"]["uid"]
+        if not requests_gang(owner) or finished(owner) or deleting(owner) or not self.enrolled(owner):
+            return None
+        replicas = self._replicas(owner)
+        related = self._related(owner)
+        made_of = (
+            owner["metadata"]["resourceVersion"],
+            *self._vacancies.shown(owner),
+            *replicas,
+            *self._predecessors(owner),
+            *(other["metadata"]["resourceVersion"] for other in related),
+        )
+        known = self._memo.get(uid)
+        if known is None or known[0] != made_of:
+            known = self._memo[uid] = (made_of, self._compute(owner, replicas, related))
+        return known[1]
+
+    def _predecessors(self, owner: Json) -> list[str]:
+        """What decides whether the group of a set can take new pods (see grouping.succession)."""
+        if not BY_KIND[owner["kind"]].scaled:
+            return []
+        pods = owner["spec"]["template"].get("spec") or {}
+        known = self._groups.pod_groups.by_index("controller", owner["metadata"]["uid"])
+        return [
+            str(value_of(str(pods.get("priorityClassName") or ""), self._classes)),
+            *(f"{found['metadata']['name']} {deleting(found)} {found['spec'].get('priority')}" for found in known),
+            *self._promised(owner),
+        ]
+
+    def _compute(self, owner: Json, replicas: Sequence[str], related: list[Json]) -> Wanted:
+        kind = BY_KIND[owner["kind"]]
+        try:
+            if kind.replicated is not None:
+                found = kind.replicated.group(owner, replicas, related)
+            else:
+                found = kind.group(owner, related)
+            if not found:
+                return None
+            if any(link.workload for link in found.links.values()) and not self.abilities.workload_ref:
+                raise Refused(
+                    "this cluster drops spec.workloadRef from pods, so groups of the first Workload version cannot "
+                    "be used; ask with the annotation scheduling.phalanx.dev/gang instead",
+                    "UnsupportedByCluster",
+                )
+        except Refused as refused:
+            return refused
+        found = self._vacancies.without_those(owner, found, kind.jobs(owner, found))
+        if not self.abilities.scheduling_group:
+            found = fit_labels(found)
+        if not kind.scaled:
+            return found
+        known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
+        longest = SUBDOMAIN if self.abilities.scheduling_group else LABEL
+        priority_of = partial(value_of, classes=self._classes)
+        promised = self._promised(owner)
+        return with_successor(found, owner["metadata"]["uid"], known, priority_of, longest, promised)
+
+    def _promised(self, owner: Json) -> list[str]:
+        """Groups that the webhook has named to pods which have no node yet."""
+        meta = owner["metadata"]
+        pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
+        return sorted({pod.group for pod in pods if pod.group and not pod.spec.node_name})
+
+    def enrolled(self, owner: Json) -> bool:
+        meta = owner["metadata"]
+        if meta["uid"] in self._enrolled:
+            return True
+        pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
+        begun = any(pod.spec.node_name and not pod.linked for pod in pods)
+        # One that is linked was so by us, before we were stopped, and waits for its group.
+        if begun and not any(pod.linked for pod in pods) and not any(is_ours(obj) for obj in self._groups.owned(owner)):
+            return False
+        self._enrolled.add(meta["uid"])
+        return True
+
+    def would_have(self, owner: Json) -> bool:
+        """Whether it would have groups if it began now. A StatefulSet made of a LeaderWorkerSet has that one's
+        annotations, and its groups are that one's business."""
+        return self._compute(owner, self._replicas(owner), self._related(owner)) is not None
+
+    def handed_over(self, owner: Json) -> Json | None:
+        """A scheduling object that somebody else made and this workload controls: its own controller makes them."""
+        return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
+
+    def _related(self, owner: Json) -> list[Json]:
+        """What the groups of a workload hang on: its parent's Workloads, one made by hand, an object it refers to."""
+        meta, kind = owner["metadata"], BY_KIND[owner["kind"]]
+        found: list[Json] = []
+        if kind.workload_name is not None:
+            by_hand = self._groups.workloads.get(meta["namespace"], kind.workload_name(meta["name"]))
+            found += [by_hand] if by_hand is not None else []
+        named, name = kind.referenced_object(owner)
+        cache = self._read.get(named)
+        if cache is not None:
+            other = cache.get(meta["namespace"] if cache.resource.namespaced else "", name)
+            found += [other] if other is not None else []
+        return [*found, *self._groups.around(owner)]
+
+    def _replicas(self, owner: Json) -> list[str]:
+        meta, rules = owner["metadata"], BY_KIND[owner["kind"]].replicated
+        if rules is None:
+            return []
+        made_of = self._followed[rules.made_of.kind].get(meta["namespace"], meta["name"])
+        return rules.present(owner, made_of, self._pods.of(owner["kind"], meta["namespace"], meta["name"]))
+
+    # ---- pods
+
+    def member(self, pod: PodView, namespace: str = "") -> Member | None:
+        """Where a pod belongs, as far as is known now."""
+        namespace = pod.metadata.namespace or namespace
+        for place in places(pod):
+            cache = self._followed.get(place.kind)
+            owner = cache.get(namespace, place.name) if cache is not None else None
+            if owner is None or self.handed_over(owner) is not None:
+                continue
+            wanted = self.wanted(owner)
+            if isinstance(wanted, Grouping):
+                link = link_of(wanted.links, place)
+                if link is None and BY_KIND[place.kind].replicated is not None:
+                    link = link_of(self._late_replica(owner, place), place)
+                if link is not None:
+                    return Member(owner, place, link)
+        return None
+
+    def _late_replica(self, owner: Json, place: WorkloadSlot) -> Mapping[str, Link]:
+        """A replica whose first pod is being made."""
+        found = self._compute(owner, [place.parts[-1]], self._related(owner))
+        return found.links if isinstance(found, Grouping) else {}
+
+    def patch(self, pod: PodView, namespace: str) -> list[Json]:
+        """What a pod that is being created needs, as a JSON patch."""
+        found = self.member(pod, namespace)
+        if found is None:
+            return []
+        scheduler = scheduler_for(found.owner, self.scheduler)
+        early = self._lags(found, namespace)
+        after, priority = self.going(found), self._kept_priority(pod, found, namespace)
+        return pod_patch(pod, found.link, self.abilities, scheduler, after=after, early=early, priority=priority)
+
+    def _kept_priority(self, pod: PodView, member: Member, namespace: str) -> Priority | None:
+        """Pods of a gang have its priority. Another one that was asked for since holds when no pod is in the gang any
+        more, as locally; else the first pod of a roll-out would wait for ever."""
+        group = self._groups.pod_groups.get(namespace, member.link.pod_group) if member.link.pod_group else None
+        if group is None or deleting(group) or "gang" not in group["spec"]["schedulingPolicy"]:
+            return None
+        theirs = str(group["spec"].get("priorityClassName") or "")
+        value = int(group["spec"].get("priority") or 0)
+        if pod.spec.priority_class_name == theirs or value_of(theirs, self._classes) != value:
+            return None
+        return Priority(theirs, value, policy_of(theirs, self._classes))
+
+    def early(self, pod: PodView) -> bool:
+        """Whether a pod is there before its group asks for as many as its workload has by now."""
+        found = self.member(pod)
+        return found is not None and self._lags(found, pod.metadata.namespace)
+
+    def going(self, member: Member) -> str:
+        """The uid of a group of the pod's name that is on its way out, or of an earlier workload of the same name."""
+        known = self._groups.pod_groups.get(member.owner["metadata"]["namespace"], member.link.pod_group)
+        if known is None or not (deleting(known) or of_namesake(known, member.owner)):
+            return ""
+        mine = controlled_by(known, member.owner["metadata"]["uid"]) and not deleting(known)
+        return "" if mine else str(known["metadata"]["uid"])
+
+    async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None:
+        """News of a workload and of its size may come a little later than its pods: wait for it, but not for long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._owners_seen(pod, namespace)
+                await self._counted(pod, namespace)
+        except TimeoutError:
+            return
+
+    async def _owners_seen(self, pod: PodView, namespace: str) -> None:
+        for place in places(pod):
+            cache = self._followed.get(place.kind)
+            if cache is not None and cache.served and BY_KIND[place.kind].owner_is_certain:
+                while cache.get(namespace, place.name) is None:
+                    await self._news((place.kind, namespace, place.name))
+
+    async def _counted(self, pod: PodView, namespace: str) -> None:
+        """A workload that grew asks for more members before there are more: else the first of them start alone."""
+        found = self.member(pod, namespace)
+        while found is not None and self._lags(found, namespace):
+            await self._news((POD_GROUPS.kind, namespace, found.link.pod_group))
+
+    def _lags(self, member: Member, namespace: str) -> bool:
+        known = self._groups.pod_groups.get(namespace, member.link.pod_group)
+        wanted = self.wanted(member.owner)
+        if known is None or deleting(known) or not isinstance(wanted, Grouping):
+            return False
+        group = next((obj for obj in wanted.groups if obj["metadata"]["name"] == member.link.pod_group), None)
+        if group is None or not is_ours(known) or difference(known, group) is not Difference.COUNTS:
+            return False
+        return minimum_of(known) < minimum_of(group)
+
+    async def _news(self, key: tuple[str, str, str]) -> None:
+        """Of one object: (kind, namespace, name)."""
+        future = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(key, [])
+        waiting.append(future)
+        try:
+            await future
+        finally:
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._waiting.pop(key, None)
+
+    def _watcher(self, kind: str) -> Handler:
+        def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            if old is not None and (new is None or old["metadata"]["uid"] != new["metadata"]["uid"]):
+                self._enrolled.discard(old["metadata"]["uid"])
+                self._memo.pop(old["metadata"]["uid"], None)
+            if new is not None:
+                for future in list(self._waiting.get((kind, key.namespace, key.name), ())):
+                    if not future.done():
+                        future.set_result(None)
+
+        return changed
+
+
+def is_ours(obj: Json) -> bool:
+    return (obj["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
+
+
+def finished(workload: Json) -> bool:
+    """Over for good: nobody makes pods of it any more. Sets and replicas never are."""
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    ends = BY_KIND[workload["kind"]].final_conditions
+    return any(entry.get("type") in ends and entry.get("status") == "True" for entry in conditions)

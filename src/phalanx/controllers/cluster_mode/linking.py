@@ -1,0 +1,147 @@
+"""Which group a pod of a workload belongs to, and the JSON patch that puts it there. Pure functions.
+
+On a real cluster other controllers make the pods, so a pod is recognised by what they wrote on it: its controller
+reference and its labels (see `place` of each kind). Must never look anything up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from phalanx.controllers.grouping.annotations import DOMAIN
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Grouping, Json, Link
+from phalanx.controllers.grouping.names import LABEL, fitting
+from phalanx.controllers.workloads.member import PodView, WorkloadSlot
+from phalanx.controllers.workloads.registry import kind_of
+from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
+
+SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: which scheduler its grouped pods go to
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def link_of(links: Mapping[str, Link], place: WorkloadSlot) -> Link | None:
+    return next((links[part] for part in place.parts if part in links), None)
+
+
+# -- who asks --------------------------------------------------------------------------------------------------------
+
+
+def requests_gang(workload: Json) -> bool:
+    """Whether the author asked for groups at all. On a shared cluster nothing is made for those who did not.
+
+    The grouping library decides the rest; it would also give a plain Job a group without a gang, as in Kubernetes 1.37.
+    """
+    kind = kind_of(workload)
+    annotations = workload["metadata"].get("annotations") or {}
+    if kind is None or any(names_group(template) for template in kind.templates(workload)):
+        return False
+    if any(key.startswith(f"{DOMAIN}/") and key != SCHEDULER_NAME for key in annotations):
+        return True
+    spec = workload.get("spec") or {}
+    return GROUP_TEMPLATE in annotations or spec.get("scheduling") is not None or kind.requests_gang(workload)
+
+
+def names_group(template: Json) -> bool:
+    """Whether the author put these pods into a group by hand, with our label. (The library knows the two fields.)"""
+    return GROUP_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+
+
+def scheduler_for(workload: Json, otherwise: str) -> str:
+    """The scheduler that grouped pods of a workload go to; "" leaves them where they are."""
+    asked = (workload["metadata"].get("annotations") or {}).get(SCHEDULER_NAME)
+    return str(asked) if asked else otherwise
+
+
+# -- names that fit into labels --------------------------------------------------------------------------------------
+
+
+def fit_labels(grouping: Grouping) -> Grouping:
+    """The same groups with names of at most 63 characters: longer ones do not fit into the label of a pod."""
+    names = {group["metadata"]["name"]: fitting(group["metadata"]["name"]) for group in grouping.groups}
+    if all(old == new for old, new in names.items()):
+        return grouping
+    groups = [
+        {**group, "metadata": {**group["metadata"], "name": names[group["metadata"]["name"]]}}
+        for group in grouping.groups
+    ]
+    links = {
+        part: replace(link, pod_group=names.get(link.pod_group, link.pod_group))
+        for part, link in grouping.links.items()
+    }
+    return replace(grouping, groups=groups, links=links)
+
+
+# -- patches ---------------------------------------------------------------------------------------------------------
+
+
+class Abilities(NamedTuple):
+    """Fields of a pod that the API server keeps; where it keeps neither, a label has to do."""
+
+    scheduling_group: bool = False  # Kubernetes 1.36 and later, with the gate GenericWorkload
+    workload_ref: bool = False  # Kubernetes 1.35
+
+
+class Priority(NamedTuple):
+    """As it stands in a pod: the API server compares the number and the policy with what the class says."""
+
+    class_name: str
+    value: int
+    policy: str
+
+
+def pod_patch(
+    pod: PodView,
+    link: Link,
+    abilities: Abilities,
+    scheduler: str = "",
+    *,
+    after: str = "",
+    early: bool = False,
+    priority: Priority | None = None,
+) -> list[Json]:
+    """JSON patch of a pod that is being created. What the pod's author said stays.
+
+    after: uid of a group of the wanted name that is on its way out. The pod waits for the next one; it is linked by
+    label, since the field would keep the old one from going.
+    early: the group does not ask for this many pods yet. The pod is gated until it does.
+    priority: of the gang, where the pod's template asks for another by now.
+    """
+    if pod.linked or pod.spec.node_name:
+        return []
+    patch: list[Json] = []
+    if after:
+        patch += _add(pod.metadata.annotations, "annotations", AFTER_GROUP, after)
+    if link.pod_group and abilities.scheduling_group and not after:
+        patch.append({"op": "add", "path": "/spec/schedulingGroup", "value": {"podGroupName": link.pod_group}})
+    elif link.pod_group and len(link.pod_group) <= LABEL:
+        patch += _add(pod.metadata.labels, "labels", GROUP_LABEL, link.pod_group)
+    elif link.workload and abilities.workload_ref:
+        reference = {"name": link.workload, "podGroup": link.group}
+        if link.replica_key:
+            reference["podGroupReplicaKey"] = link.replica_key
+        patch.append({"op": "add", "path": "/spec/workloadRef", "value": reference})
+    if patch and early:
+        gates = [{"name": name} for name in (*pod.gates, SIZE_GATE)]
+        patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
+    if patch and scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER) and scheduler != DEFAULT_SCHEDULER:
+        patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
+    return [*patch, *_with_priority(pod, priority)] if patch and priority is not None else patch
+
+
+def _with_priority(pod: PodView, priority: Priority) -> list[Json]:
+    patch: list[Json] = []
+    if priority.class_name:
+        patch.append({"op": "add", "path": "/spec/priorityClassName", "value": priority.class_name})
+    elif pod.spec.priority_class_name:
+        patch.append({"op": "remove", "path": "/spec/priorityClassName"})
+    patch.append({"op": "add", "path": "/spec/priority", "value": priority.value})
+    patch.append({"op": "add", "path": "/spec/preemptionPolicy", "value": priority.policy})
+    return patch
+
+
+def _add(known: Mapping[str, str] | None, field: str, key: str, value: str) -> list[Json]:
+    if known is None:
+        return [{"op": "add", "path": f"/metadata/{field}", "value": {key: value}}]
+    return [{"op": "add", "path": f"/metadata/{field}/" + key.replace("~", "~0").replace("/", "~1"), "value": value}]

@@ -1,0 +1,200 @@
+"""Writes the scheduling objects of workloads that other controllers own, and only those it made itself.
+
+An object without our mark is somebody else's, even when the workload controls it: it is never changed, never deleted,
+and its presence ends our interest in that workload. Safe to kill between any two writes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from enum import Enum
+
+import msgspec
+
+from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
+from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
+from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
+from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused
+from phalanx.controllers.grouping.priorities import default_class, value_of
+from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
+from phalanx.controllers.runtime.controller import Cache, Caches
+from phalanx.controllers.runtime.groups import Groups, of_namesake
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting
+from phalanx.controllers.workloads.member import PodView
+
+NAME = "group-controller"
+
+
+class HandsOff(Exception):
+    """The workload's own controller makes its scheduling objects."""
+
+
+class _State(Enum):
+    GOOD = "as wanted"
+    LEAVING = "being deleted"
+    OTHER = "not as wanted, and not to be changed"
+
+
+class ClusterWriter:
+    def __init__(self, caches: Caches, groups: Groups) -> None:
+        self._client, self._groups = caches.client, groups
+        self._classes = caches.of(PRIORITY_CLASSES, optional=True)
+        self.fill_priority = False  # groups are custom resources: no admission does it for us
+
+    async def write(self, owner: Json, grouping: Grouping, in_use: Collection[str], *, apart: bool = False) -> None:
+        """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and HandsOff.
+
+        apart: its groups have nothing to do with each other, so that new ones are made beside those of earlier rules.
+        """
+        wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects}
+        surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
+        await self.delete(surplus, in_use)
+        kept: list[str] = []
+        plan = ""  # a Workload whose templates are no longer those asked for
+        for obj in grouping.objects:  # parents before children
+            state = await self._ensure(owner, self._dressed(obj, grouping, bool(in_use)))
+            if state is _State.OTHER and in_use and obj["kind"] == WORKLOADS.kind:
+                plan = obj["metadata"]["name"]  # the groups made from now on say themselves what they are
+                continue
+            if state is _State.OTHER and apart and in_use:
+                kept.append(obj["metadata"]["name"])
+                await self.delete(
+                    [known for known in self.ours(owner) if known["metadata"]["name"] == kept[-1]], in_use
+                )
+                continue
+            if state is _State.OTHER:
+                await self._replace(owner, obj, in_use)
+            if state is not _State.GOOD and not apart:
+                return  # the news of its end brings us back
+        if kept:
+            names = ", ".join(kept[:5])
+            raise Refused(f"{names} keep the rules they were made with while pods are in them", "GroupsUnchanged")
+        if plan and not apart:
+            raise Refused(
+                f"Workload {plan} cannot be changed as asked while pods are in its groups; "
+                f"it is replaced when {_shown(owner)} has no pods",
+                "GroupsUnchanged",
+            )
+
+    async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
+        """Fixed fields differ: start over with the whole tree, since a parent stays while it has children."""
+        if in_use:
+            raise Refused(
+                f"{obj['kind']} {obj['metadata']['name']} cannot be changed as asked while pods are in its groups; "
+                f"it is replaced when {_shown(owner)} has no pods",
+                "GroupsUnchanged",
+            )
+        await self.delete(self.ours(owner), in_use)
+
+    def ours(self, owner: Json) -> list[Json]:
+        """Children before parents."""
+        return [obj for obj in self._groups.owned(owner) if is_ours(obj)]
+
+    async def delete(self, objects: list[Json], in_use: Collection[str]) -> None:
+        """Pods that name a group which is gone would wait for ever, so a group with pods stays until they are gone."""
+        if in_use:
+            objects = [obj for obj in objects if obj["kind"] == "PodGroup" and obj["metadata"]["name"] not in in_use]
+        for obj in objects:
+            if not deleting(obj):
+                await self._delete(obj)
+
+    async def open_gate(self, pod: PodView, gate: str) -> None:
+        meta = pod.metadata
+        left = [{"name": name} for name in pod.gates if name != gate]
+        patch: Json = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": left or None}}
+        try:
+            await self._client.patch(PODS, meta.name, patch, meta.namespace)
+        except (NotFound, Conflict):  # gone, or another pod of that name by now
+            return
+
+    async def _ensure(self, owner: Json, wanted: Json) -> _State:
+        meta = wanted["metadata"]
+        cache = self._cache(wanted["kind"])
+        known = cache.get(meta["namespace"], meta["name"])
+        if known is None:
+            try:
+                first = wanted["apiVersion"] == WORKLOADS_V1ALPHA1.api_version
+                resource = WORKLOADS_V1ALPHA1 if first else cache.resource
+                made = msgspec.json.decode(await self._client.create(resource, wanted, meta["namespace"]))
+                if not first:
+                    cache.remember(made)
+                note = f"Created {wanted['kind']} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
+                self._groups.events.normal(owner, NAME, f"{wanted['kind']}Created", note)
+                return _State.GOOD
+            except AlreadyExists:  # made before a crash, or somebody else's
+                known = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
+                cache.remember(known)
+        if not controlled_by(known, owner["metadata"]["uid"]):
+            if of_namesake(known, owner):
+                return _State.LEAVING
+            raise Refused(_clash(known, owner), "NameConflict")
+        if not is_ours(known):
+            raise HandsOff(f"{known['kind']} {meta['name']}")
+        if deleting(known):
+            return _State.LEAVING
+        found = difference(known, wanted, default_class(self._classes))
+        if found is Difference.COUNTS:
+            try:
+                body = with_counts_of(known, wanted)
+                answer = await self._client.update(cache.resource, meta["name"], body, meta["namespace"])
+                cache.remember(msgspec.json.decode(answer))
+                return _State.GOOD
+            except Invalid:  # the count of a CompositePodGroup is fixed
+                return _State.OTHER
+        return _State.GOOD if found is Difference.NONE else _State.OTHER
+
+    def _dressed(self, obj: Json, grouping: Grouping, in_use: bool) -> Json:
+        """With our mark, the Workload as a second owner where Kubernetes has it so, and the priority of its class."""
+        obj = copy.deepcopy(obj)
+        meta, spec = obj["metadata"], obj["spec"]
+        meta.setdefault("labels", {})[MANAGED_BY] = MANAGER
+        if grouping.owned_by_workload and obj["kind"] == "PodGroup" and grouping.workload is not None:
+            name = grouping.workload["metadata"]["name"]
+            above = self._groups.workloads.get(meta["namespace"], name)
+            if above is not None:
+                reference = {"apiVersion": WORKLOADS.api_version, "kind": WORKLOADS.kind, "name": name}
+                meta["ownerReferences"].append({**reference, "uid": above["metadata"]["uid"]})
+        if self.fill_priority and obj["kind"] != "Workload":
+            known = self._cache(obj["kind"]).get(meta["namespace"], meta["name"]) if in_use else None
+            if known is not None and known["spec"].get("priorityClassName") == spec.get("priorityClassName"):
+                # As admission has it: what the class was worth when the group was made, whatever became of the class.
+                spec["priority"] = known["spec"].get("priority")
+            else:
+                spec["priority"] = self._priority(str(spec.get("priorityClassName") or ""))
+        return obj
+
+    def _priority(self, name: str) -> int:
+        """Of a class, or of the one that is the default; pods have got theirs the same way."""
+        found = value_of(name, self._classes)
+        if found is None:
+            raise Refused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")
+        return found
+
+    def _cache(self, kind: str) -> Cache:
+        if kind == "Workload":
+            return self._groups.workloads
+        return self._groups.composites if kind == "CompositePodGroup" else self._groups.pod_groups
+
+    async def _delete(self, obj: Json) -> None:
+        meta = obj["metadata"]
+        resource = self._cache(obj["kind"]).resource
+        try:
+            await self._client.delete(
+                resource, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Background"
+            )
+        except (NotFound, Conflict):  # gone, or another object of that name by now
+            return
+
+
+def _shown(owner: Json) -> str:
+    return f"{owner['kind']} {owner['metadata']['name']}"
+
+
+def _clash(known: Json, owner: Json) -> str:
+    reference = controller_of(known)
+    whose = f"belongs to {reference['kind']} {reference['name']}" if reference is not None else "was made by hand"
+    return (
+        f"{known['kind']} {known['metadata']['name']} already exists and {whose}; delete or rename it, "
+        f"or rename {owner['kind']} {owner['metadata']['name']}"
+    )

@@ -1,0 +1,71 @@
+"""What a workload's author may ask for by annotation, where the kind has no field for it.
+
+    scheduling.phalanx.dev/gang: "true" | "false"     all pods of the workload start together, or not
+    scheduling.phalanx.dev/topology: KEY              they share one domain of this node label
+    scheduling.phalanx.dev/disruption: all | single   they are preempted together, or one by one
+    scheduling.phalanx.dev/min-count: "N"             as many as must start together (default: all of them)
+    scheduling.phalanx.dev/min-groups: "N"            the same for groups of groups
+
+A level that lies between two objects (a ReplicatedJob, between JobSet and Job) has keys of its own, with a prefix.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.controllers.grouping.core import Json, Refused
+from phalanx.model.annotation_values import MAX_INT32, BadValue, shortened, whole_number
+
+DOMAIN = "scheduling.phalanx.dev"
+GANG = f"{DOMAIN}/gang"
+
+
+class WorkloadAnnotations(msgspec.Struct, frozen=True):
+    gang: bool | None = None
+    topology: str = ""
+    disruption: str = ""
+    min_count: int | None = None
+    min_groups: int | None = None
+
+    @property
+    def constraints(self) -> Json | None:
+        return {"topology": [{"key": self.topology}]} if self.topology else None
+
+    @property
+    def mode(self) -> Json | None:
+        return {self.disruption: {}} if self.disruption else None
+
+    def __bool__(self) -> bool:
+        return self != WorkloadAnnotations()
+
+
+def workload_annotations(annotations: Json | None, prefix: str = "") -> WorkloadAnnotations:
+    """Read `scheduling.phalanx.dev/<prefix><wish>`; raises Refused for values that mean nothing."""
+    found = annotations or {}
+
+    def value(wish: str) -> str:
+        return str(found.get(f"{DOMAIN}/{prefix}{wish}") or "").strip()
+
+    def choice(wish: str, *allowed: str) -> str:
+        text = value(wish)
+        if text and text not in allowed:
+            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {shortened(text)!r} is not one of {', '.join(allowed)}")
+        return text
+
+    def count(wish: str) -> int | None:
+        text = value(wish)
+        if not text:
+            return None
+        try:
+            return whole_number(text, 1, MAX_INT32)
+        except BadValue as problem:
+            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {problem}") from None
+
+    asked = choice("gang", "true", "false")
+    return WorkloadAnnotations(
+        gang=None if not asked else asked == "true",
+        topology=value("topology"),
+        disruption=choice("disruption", "all", "single"),
+        min_count=count("min-count"),
+        min_groups=count("min-groups"),
+    )

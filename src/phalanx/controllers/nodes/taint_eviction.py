@@ -1,0 +1,171 @@
+"""Pods that must leave their node: it has a NoExecute taint they do not tolerate (for ever), or it is gone.
+
+Deletes pods, never taints; what is deleted is made anew elsewhere by whoever owns it. There is no limit to how many
+nodes may be emptied at once: the nodes of a local cluster fail because somebody wants to see what happens then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.pods import condition, finished, ready
+from phalanx.engine.plugins.tolerations import NO_EXECUTE, tolerates
+from phalanx.model.objects.node import Taint
+from phalanx.model.objects.pod import Toleration
+
+QUARANTINE = 5.0  # seconds for which a node must have been missing before its pods count as lost
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+class TaintEviction(Controller):
+    name = "leaving pods"
+    workers = 16
+
+    def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
+        super().__init__()
+        self._client, self._clock, self._events = caches.client, clock, events
+        self._nodes = caches.of(r.NODES)
+        self._pods = caches.of(r.PODS)
+        self._pods.index("node", _node_of)
+        self._since: dict[str, float] = {}  # pod uid -> when its time on the node began to run out; monotonic
+        self._missing: dict[str, float] = {}  # node -> since when it is not there; monotonic
+        self._emptied: set[str] = set()  # nodes with a NoExecute taint
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
+
+    def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        name = key.name
+        taints = _no_execute(new) if new is not None else []
+        if new is not None and not taints and name not in self._emptied and name not in self._missing:
+            return  # the usual case: nobody has to leave
+        if taints:
+            self._emptied.add(name)
+        else:
+            self._emptied.discard(name)
+        if new is not None:
+            self._missing.pop(name, None)
+        for pod in self._pods.by_index("node", name):
+            self.queue.add(Key(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None:
+            if old is not None:
+                self._since.pop(old["metadata"]["uid"], None)
+            return
+        for name in _node_of(new):
+            if name in self._emptied or self._nodes.get("", name) is None:
+                self.queue.add(key)
+
+    async def reconcile(self, key: Key) -> None:
+        pod = self._pods.get(*key)
+        where = _node_of(pod) if pod is not None else []
+        if pod is None or not where:
+            return
+        node = self._nodes.get("", where[0])
+        try:
+            if node is None:
+                await self._lost(key, pod, where[0])
+            elif deleting(pod):
+                await self._out_of_service(pod, node)
+            else:
+                await self._tainted(key, pod, node)
+        except (NotFound, Conflict):
+            return  # gone, or replaced by another of the same name
+
+    # ---- taints
+
+    async def _tainted(self, key: Key, pod: Json, node: Json) -> None:
+        if (condition(node, "Ready") or {"status": "True"}).get("status") != "True" and ready(pod):
+            # Nobody answers there; the kubelet takes this back if it does.
+            await self._report(pod, "Ready", "False", "NodeNotReady", "Node is not ready")
+        uid = pod["metadata"]["uid"]
+        seconds = stays(pod, _no_execute(node))
+        if seconds is None:
+            self._since.pop(uid, None)
+            return
+        since = self._since.setdefault(uid, self._clock.monotonic())
+        left = since + seconds - self._clock.monotonic()
+        if left > 0:
+            self.queue.add_after(key, left)
+            return
+        text = f"Marking for deletion Pod {key}"
+        self._events.normal(pod, "taint-eviction", "TaintManagerEviction", text)
+        await self._mark(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+        await self._client.delete(r.PODS, key.name, key.namespace, uid=uid)
+
+    async def _out_of_service(self, pod: Json, node: Json) -> None:
+        """A node that somebody has declared dead will not report the end of its pods."""
+        entry = condition(node, "Ready") or {}
+        declared = any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or ())
+        if declared and entry.get("status") != "True":
+            await self._remove(pod, "PodGC: node is out of service")
+
+    # ---- nodes that are gone
+
+    async def _lost(self, key: Key, pod: Json, name: str) -> None:
+        since = self._missing.setdefault(name, self._clock.monotonic())
+        left = since + QUARANTINE - self._clock.monotonic()
+        if left > 0:
+            self.queue.add_after(key, left)
+            return
+        try:
+            await self._client.get(r.NODES, name)
+        except NotFound:
+            await self._remove(pod, "PodGC: node no longer exists")
+        else:
+            self.queue.add_after(key, 1.0)  # there, and not in our cache yet
+
+    async def _remove(self, pod: Json, message: str) -> None:
+        """Nobody is left to stop it: it ends here and now."""
+        meta = pod["metadata"]
+        status: Json = {} if finished(pod) else {"phase": "Failed"}
+        await self._mark(pod, "DeletionByPodGC", message, **status)
+        await self._client.delete(r.PODS, meta["name"], meta["namespace"], grace_seconds=0, uid=meta["uid"])
+
+    async def _mark(self, pod: Json, reason: str, message: str, **status: Any) -> None:
+        if not finished(pod):
+            await self._report(pod, "DisruptionTarget", "True", reason, message, **status)
+
+    async def _report(self, pod: Json, type_: str, value: str, reason: str, message: str, **status: Any) -> None:
+        meta, now = pod["metadata"], rfc3339(self._clock.now())
+        entry = {"type": type_, "status": value, "reason": reason, "message": message, "lastTransitionTime": now}
+        body = {"metadata": {"uid": meta["uid"]}, "status": {**status, "conditions": [entry]}}
+        await self._client.patch(
+            r.PODS, meta["name"], body, meta["namespace"],
+            patch_type="application/strategic-merge-patch+json", subresource="status",
+        )  # fmt: skip
+
+
+def stays(pod: Json, taints: list[Taint]) -> float | None:
+    """How many seconds a pod may stay with these NoExecute taints; None: for ever."""
+    if not taints:
+        return None
+    tolerations = msgspec.convert((pod.get("spec") or {}).get("tolerations") or [], list[Toleration])
+    limits: list[float] = []
+    for taint in taints:
+        # Of several tolerations for a taint the first counts, as upstream has it.
+        found = next((t for t in tolerations if tolerates(t, taint)), None)
+        if found is None:
+            return 0.0
+        if found.toleration_seconds is not None:
+            limits.append(max(0.0, float(found.toleration_seconds)))
+    return min(limits, default=None)
+
+
+def _no_execute(node: Json) -> list[Taint]:
+    taints = msgspec.convert((node.get("spec") or {}).get("taints") or [], list[Taint])
+    return [taint for taint in taints if taint.effect == NO_EXECUTE]
+
+
+def _node_of(pod: Json) -> list[str]:
+    """Cache index."""
+    name = (pod.get("spec") or {}).get("nodeName")
+    return [name] if name else []

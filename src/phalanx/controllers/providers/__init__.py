@@ -1,7 +1,0 @@
-"""Other schedulers' words for a gang (KEP-407): which objects they want, and how a pod says where it belongs."""
-
-from phalanx.controllers.providers.contract import Part, Replica, SchedulerProvider
-from phalanx.controllers.providers.creation import create_pod_group_if_not_exists
-from phalanx.controllers.providers.registry import PROVIDER, provider_of
-
-__all__ = ["PROVIDER", "Part", "Replica", "SchedulerProvider", "create_pod_group_if_not_exists", "provider_of"]

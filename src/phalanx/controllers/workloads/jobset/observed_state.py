@@ -1,0 +1,134 @@
+"""One look at a JobSet: what there is, whose turn it is, and the status being written."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from phalanx.base.clock import Clock, parse_rfc3339
+from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.runtime.controller import Key
+from phalanx.controllers.runtime.status import set_condition
+from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, replicas_of
+from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
+from phalanx.controllers.workloads.jobset.status import Children, started, waits
+
+Json = dict[str, Any]
+
+GROUPED = "WorkloadSchedulingReady"
+
+
+class Look:
+    def __init__(self, jobset: Json, children: Children, status: Json, clock: Clock) -> None:
+        self.jobset, self.children, self.status = jobset, children, status
+        self._clock = clock
+        self.news: list[tuple[str, str, str]] = []
+        self.key = Key(jobset["metadata"]["namespace"], jobset["metadata"]["name"])
+        self.attempt = int(status.get("restarts") or 0)
+
+    # ---- reading
+
+    def known(self, type_: str) -> str:
+        return next((str(c["status"]) for c in self.status["conditions"] if c["type"] == type_), "")
+
+    @property
+    def finished(self) -> bool:
+        return "True" in (self.known("Completed"), self.known("Failed"))
+
+    @property
+    def ended_at(self) -> float:
+        ends = [c for c in self.status["conditions"] if c["type"] in ("Completed", "Failed") and c["status"] == "True"]
+        return parse_rfc3339(ends[0]["lastTransitionTime"])
+
+    @property
+    def in_order(self) -> bool:
+        order = (self.jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder")
+        return order == "BestFirstSets" and not self.jobset["spec"].get("suspend")
+
+    def entries(self) -> dict[str, Json]:
+        return {entry["name"]: entry for entry in self.status["replicatedJobsStatus"]}
+
+    def turns(self) -> list[Json]:
+        """ReplicatedJobs that may run now."""
+        items = {item["name"]: item for item in self.jobset["spec"]["replicatedJobs"]}
+        entries, found = self.entries(), []
+        for item in items.values():
+            if waits(item, items, entries):
+                continue
+            found.append(item)
+            if self.in_order and not started(item, entries[item["name"]]):
+                break
+        return found
+
+    def exclusive(self, item: Json) -> str:
+        own = (item["template"].get("metadata") or {}).get("annotations") or {}
+        return str(own.get(EXCLUSIVE) or (self.jobset["metadata"].get("annotations") or {}).get(EXCLUSIVE) or "")
+
+    def job_attempt(self, part: str, index: int) -> int | None:
+        restarts = self.entries()[part].get("jobRestarts")
+        if restarts is None:
+            return None
+        return int(restarts[index]) if index < len(restarts) else 0
+
+    def restarts_counted(self) -> int:
+        single = sum(sum(entry.get("jobRestartsCountTowardsMax") or ()) for entry in self.entries().values())
+        return int(self.status.get("restartsCountTowardsMax") or 0) + single
+
+    # ---- writing
+
+    def condition(self, type_: str, status: str, reason: str, message: str, *, news: bool = False) -> None:
+        if news and self.known(type_) != status:
+            self.news.append(("Normal", reason, message))
+        set_condition(self.status["conditions"], type_, status, reason, message, self._clock)
+
+    def finish(self, type_: str, reason: str, message: str) -> None:
+        self.condition(type_, "True", reason, message)
+        self.status["terminalState"] = type_
+        self.news.append(("Normal" if type_ == "Completed" else "Warning", reason, message))
+
+    def restart(self, *, counts: bool) -> None:
+        self.status["restarts"] = self.attempt + 1
+        if counts:
+            self.status["restartsCountTowardsMax"] = int(self.status.get("restartsCountTowardsMax") or 0) + 1
+
+    def restart_job(self, job: Json, *, counts: bool) -> None:
+        labels = job["metadata"]["labels"]
+        part, index = labels[PART], int(labels[JOB_INDEX])
+        replicas = next(replicas_of(i) for i in self.jobset["spec"]["replicatedJobs"] if i["name"] == part)
+        entry = copy.deepcopy(self.entries()[part])
+        for field, wanted in (("jobRestarts", True), ("jobRestartsCountTowardsMax", counts)):
+            numbers = list(entry.get(field) or [0] * replicas)
+            numbers[index] += wanted
+            entry[field] = numbers
+        every = self.status["replicatedJobsStatus"]
+        self.status["replicatedJobsStatus"] = [entry if old["name"] == part else old for old in every]
+
+    def note_ready(self) -> None:
+        if self.known("RestartingJobSet") != "True" or self.jobset["spec"].get("suspend") or self.children.previous:
+            return
+        items, entries = self.jobset["spec"]["replicatedJobs"], self.entries().values()
+        if sum(e["ready"] + e["succeeded"] for e in entries) == sum(map(replicas_of, items)):
+            self.condition("RestartingJobSet", "False", "JobsReady", "all jobs are ready or have succeeded")
+
+    def note_order(self) -> None:
+        """StartupPolicyInProgress and StartupPolicyCompleted exclude each other."""
+        if not self.in_order:
+            return
+        entries = self.entries()
+        done = all(started(item, entries[item["name"]]) for item in self.jobset["spec"]["replicatedJobs"])
+        if done:
+            if self.known("StartupPolicyInProgress"):
+                text = "in order startup policy has completed"
+                self.condition("StartupPolicyInProgress", "False", "InOrderStartupPolicyCompleted", text)
+                self.condition("StartupPolicyCompleted", "True", "InOrderStartupPolicyCompleted", text, news=True)
+        elif self.known("StartupPolicyCompleted") != "True":
+            text = "in order startup policy is in progress"
+            self.condition("StartupPolicyInProgress", "True", "InOrderStartupPolicyInProgress", text, news=True)
+
+    def refuse(self, refused: Refused) -> None:
+        self.condition(GROUPED, "False", refused.reason, refused.message)
+        self.news.append(("Warning", refused.reason, refused.message))
+
+    def grouped(self) -> None:
+        if self.known(GROUPED) == "False":
+            self.condition(GROUPED, "True", "GroupsCreated", "all scheduling groups exist")

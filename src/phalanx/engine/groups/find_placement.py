@@ -1,0 +1,78 @@
+"""Where a tree goes as things are: the search by counting, then what counting cannot judge, then the patient way.
+
+The only place that does this: an attempt, a question and a variant of either call `find`. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from phalanx.engine.framework import Status
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups import messages
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.group_plugins import GroupPlugins
+from phalanx.engine.groups.outcomes import assignment_of, explained
+from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds, open_to_members
+from phalanx.engine.placement import SearchOutcome, SearchVerdict, place
+from phalanx.model.groups import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    assignment: Assignment  # empty: the minimum is met already and nobody else fits
+    satisfied: set[int]  # ids of the parts that have their minimum then
+    outcome: SearchOutcome
+
+
+class NotFound(msgspec.Struct, frozen=True):
+    outcome: SearchOutcome
+    rules: bool = False  # there is room, but no placement keeps the pods' rules about each other and their volumes
+    used: int = 0  # expansions of a patient search that gave up; 0: it went through everything, or was not needed
+
+    @property
+    def proved(self) -> bool:
+        """By counting alone there is no room."""
+        return not self.rules and self.outcome.verdict is not SearchVerdict.EXHAUSTED
+
+    def text(self, group: Group, built: Built) -> str:
+        """Why; the certificate stays with the outcome."""
+        if self.rules:
+            return messages.coupled(group, used=self.used)
+        text = explained(group, built, self.outcome)
+        if self.used and self.outcome.verdict is not SearchVerdict.EXHAUSTED:
+            text += messages.used_up(self.used)
+        return text
+
+
+def find(
+    state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None
+) -> Found | NotFound | Status:
+    """A Status where a plugin allows no placement at all. Raises PluginFailure."""
+    outcome = place(built.problem, explained=False) if points is None else points.search(group, built)
+    if isinstance(outcome, Status):
+        return outcome
+    assignment = assignment_of(built, outcome, row_of=state.columns.row_of) if outcome.placed else []
+    if not built.coupled or (outcome.placed and not assignment):
+        return Found(assignment, outcome.satisfied, outcome) if outcome.placed else NotFound(outcome)
+    try:
+        return _by_filters(state, built, outcome, assignment, points)
+    finally:
+        for evaluation in built.evaluations:
+            evaluation.refresh()  # they followed the trial
+
+
+def _by_filters(
+    state: ClusterState, built: Built, outcome: SearchOutcome, assignment: Assignment, points: GroupPlugins | None
+) -> Found | NotFound:
+    if outcome.placed and holds(state, assignment):
+        return Found(assignment, outcome.satisfied, outcome)
+    # The patient way knows nothing of the places that a plugin names.
+    free = points is None or not points.generates
+    careful = SequentialTrial(state, built)
+    found = careful.run() if free and (outcome.placed or open_to_members(state, built)) else None
+    if found:
+        return Found(found, careful.satisfied, outcome)
+    return NotFound(outcome, rules=outcome.placed, used=careful.expansions if careful.exhausted else 0)

@@ -1,0 +1,402 @@
+"""From the engine's columns to a preemption problem for one group tree. Nothing is changed; nothing is evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import chain
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.framework import Bools
+from phalanx.engine.framework.adapters import RowFilter, guarded
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.groups.build import Built
+from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, ShapeRow, Subtree, done, groups, leaves
+from phalanx.engine.preemption.problem import PreemptionProblem, Units
+from phalanx.engine.preemption.row_filters import Filters, RowFilters
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.slices import Disturbed, worked
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import GroupKey, PodKey
+
+EVERY = 512  # units that are looked at without a stop
+LOOK = 3  # of work, for each unit on a row: who is in the way
+LOOK_BEYOND = 15  # the same where not only the row itself has to be looked at
+FOLLOWED = 32  # rows after which the catalogue looks at what trials left in the log
+MOST_HINDERED = 20_000  # such looks
+Blockers = dict[tuple[int, int], tuple[int, ...]]  # see PreemptionProblem
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """A preemption problem and what its numbers stand for."""
+
+    problem: PreemptionProblem
+    units: list[EvictionUnit]
+    built: Built
+    origin: dict[int, int]  # id(leaf of the problem) -> id(leaf of `built`)
+    restricted: bool = False  # a plugin says where room may be made, which filters asked one by one do not know
+    exact: bool = True  # the problem says all that the filters say: whoever fits in it, fits
+
+    def tree(self, budget: int) -> Built:
+        """The groups as this stage wants them in, for a search that asks the filters."""
+        root = self.problem.placement.root
+        pending = {id(leaf): self.built.pending[self.origin[id(leaf)]] for leaf in leaves(root)}
+        return replace(self.built, problem=replace(self.built.problem, root=root, budget=budget), pending=pending)
+
+
+class Openings(msgspec.Struct, eq=False):
+    """Where members may go once others are gone."""
+
+    shapes: list[ShapeRow]
+    blockers: Blockers
+    exact: bool  # nothing was guessed, and no rule reaches beyond a node
+
+
+class PreemptionProblemBuilder:
+    """Makes stages of one built group; arrays that do not depend on the stage are made once."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        victim_index: VictimIndex,
+        built: Built,
+        priority: int,
+        allowed: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`allowed`: (capacity,) the only nodes on which room may be made."""
+        self.cluster = state
+        self.columns = state.columns
+        self.victim_index = victim_index
+        self.built = built
+        self.priority = priority
+        self._restricted = allowed is not None
+        self._allowed = state.columns.alive if allowed is None else allowed & state.columns.alive
+        self.rids = [self.columns.resources[name] for name in built.problem.resources]
+        self._seen = self._circumstances()
+        self.units: list[EvictionUnit] = []
+        self._list([unit for unit in victim_index.units.values() if unit.priority < priority])
+        self.arrays = self._units()
+        self._pause()
+        self.free = self._free()
+        self._pause()
+        self._numbers = {unit.key: number for number, unit in enumerate(self.units)}
+        self._pause()
+        self._looks = 0
+        self.openings = self._openings()
+
+    def stage(self, root: Subtree, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
+        placement = replace(self.built.problem, free=self.free, shapes=self.openings.shapes, root=root)
+        problem = PreemptionProblem(
+            placement, self.arrays, self.openings.blockers, node_names=self.columns.names, order=order, budget=budget
+        )
+        return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
+
+    def overtaken(self, assignment: Sequence[tuple[PodRecord, int]]) -> bool:
+        """Whether less is free on these rows than when it was counted: it is then counted anew, for the next stage."""
+        rows, free = sorted({row for _, row in assignment}), self._free()
+        if (free[:, rows] >= self.free[:, rows]).all():
+            return False
+        self.free = free
+        return True
+
+    # ---- who could go
+
+    def _circumstances(self) -> tuple[int, ...]:
+        """What numbers of units and budgets depend on."""
+        budgets = self.victim_index.budgets
+        return (self.victim_index.epoch, budgets.version, budgets.spending)
+
+    def _list(self, units: list[EvictionUnit]) -> None:
+        """Whom it hurts least to lose first; many are sorted piece by piece."""
+        unit_cost, pieces = self.victim_index.unit_cost, []
+        for first in range(0, len(units), EVERY):
+            pieces.append(sorted(units[first : first + EVERY], key=unit_cost))
+            self._stop(len(pieces[-1]) // 2)
+        for number, unit in enumerate(merge(*pieces, key=unit_cost) if len(pieces) > 1 else chain(*pieces)):
+            self.units.append(unit)
+            self._pause(number)
+
+    def _pause(self, number: int | None = None) -> None:
+        """After some units (None: after all of them) others may be served. What a unit frees may change meanwhile: that
+        is looked at in the end. Not who is a unit, and whom budgets protect."""
+        if number is None or number % EVERY == EVERY - 1:
+            self._stop(EVERY // 2 if number is not None else len(self.units) // 50)
+
+    def _stop(self, work: int) -> None:
+        worked(work)
+        if self._circumstances() != self._seen:
+            raise Disturbed
+
+    def _units(self) -> Units:
+        budgets, forest = self.victim_index.budgets, self.victim_index.forest
+        kinds: dict[int, int] = {}  # id of a shape -> its number
+        vectors: list[Floats] = []
+        index = {rid: i for i, rid in enumerate(self.rids)}
+        parts: dict[tuple[int, int], list[PodRecord]] = {}
+        gangs: dict[GroupKey, int] = {}
+        running: list[int] = []
+        minimum: list[int] = []
+        membership: list[list[tuple[int, int]]] = []
+        names: list[str] = []
+        lost: list[float] = []
+        priority: list[int] = []
+        hit: dict[GroupKey, int] = {}
+        workloads: list[int] = []
+        for number, unit in enumerate(self.units):
+            mine: dict[int, int] = {}
+            for record in unit.pods.values():
+                parts.setdefault((record.row, number), []).append(record)
+                leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+                if forest is None or leaf is None:
+                    continue
+                if leaf not in gangs:
+                    gangs[leaf] = len(running)
+                    running.append(self.victim_index.running(leaf))
+                    minimum.append(self.victim_index.minimum(leaf))
+                mine[gangs[leaf]] = mine.get(gangs[leaf], 0) + 1
+            membership.append([(gang, count) for gang, count in mine.items() if minimum[gang] > 0])
+            names.append(unit.name)
+            lost.append(self.victim_index.lost(unit))
+            priority.append(unit.priority)
+            workload = self.victim_index.workload(unit)
+            workloads.append(-1 if workload is None else hit.setdefault(workload, len(hit)))
+            self._pause(number)
+        self._pause()
+        order = sorted(parts)
+        self._pause()
+        where: list[int] = []  # part of each pod
+        what: list[int] = []  # and its kind
+        hits = np.zeros((len(budgets.allowed), len(order)), dtype=np.int64)
+        for at, key in enumerate(order):
+            for record in parts[key]:
+                kind = kinds.get(id(record.shape))
+                if kind is None:
+                    kind = kinds[id(record.shape)] = len(vectors)
+                    vectors.append(np.zeros(len(self.rids)))
+                    for rid, amount in record.shape.requests:
+                        if rid in index:
+                            vectors[kind][index[rid]] = amount
+                where.append(at)
+                what.append(kind)
+                for budget in budgets.of(record) if budgets.allowed else ():
+                    hits[budget, at] += 1
+            self._pause(at)
+        self._pause()
+        of = np.array(where, dtype=np.int64)
+        self._pause()
+        table = np.array(vectors).reshape(len(vectors), len(self.rids))[np.array(what, dtype=np.int64)]  # (P, R)
+        requests = np.array([np.bincount(of, weights=row, minlength=len(order)) for row in table.T])
+        pods = np.bincount(of, minlength=len(order))
+        self._pause()
+        places = np.array(order, dtype=np.int64).reshape(len(order), 2)  # of parts: row, unit
+        self._pause()
+        return Units(
+            names,
+            np.array(priority, dtype=np.int64),
+            np.array(lost),
+            np.ascontiguousarray(places[:, 1]),
+            np.ascontiguousarray(places[:, 0]),
+            requests,
+            pods,
+            hits,
+            np.array(budgets.allowed, dtype=np.int64),
+            membership,
+            running,
+            minimum,
+            budgets.names,
+            workloads,
+        )
+
+    def _free(self) -> Floats:
+        """(R, N) free now or about to be, less what others of at least our rank were promised."""
+        columns, n = self.columns, self.columns.n
+        free: Floats = columns.alloc[self.rids, :n] - columns.used[self.rids, :n]
+        index = {rid: i for i, rid in enumerate(self.rids)}
+
+        def add(record: PodRecord, row: int, sign: float) -> None:
+            for rid, amount in record.shape.requests:
+                if rid in index:
+                    free[index[rid], row] += sign * amount
+
+        for row, leaving in self.victim_index.leaving.items():
+            for record in leaving.values():
+                add(record, row, 1.0)
+        ours = {record.key for records in self.built.pending.values() for record in records}
+        for node, record in self.cluster.nominations.all():
+            row = columns.row_of.get(node, -1)
+            if row >= 0 and record.row < 0 and record.key not in ours and record.priority >= self.priority:
+                add(record, row, -1.0)
+        return free
+
+    # ---- where members may go once others are gone
+
+    def _openings(self) -> Openings:
+        """Open now, or once somebody who sits on the row is gone."""
+        openings = Openings([], {}, not self.built.coupled)
+        for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
+            filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
+            mask = self._open(evaluation, filters)
+            resolvable = evaluation.diagnose().resolvable[: len(mask)]
+            hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask & resolvable)
+            openings.exact &= self._clear_ways(
+                RowFilters(evaluation, filters), number, mask, hindered, openings.blockers
+            )
+            openings.shapes.append(_with_mask(row, mask))
+        return openings
+
+    def relaxed(self, stage: Stage) -> Stage:
+        """The same without what reaches beyond a node: no plan that keeps all rules costs less than the least here."""
+        openings = Openings([], {}, True)
+        for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
+            evaluation.refresh()
+            filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
+            local = [each for each in filters if isinstance(each[1], RowFilter) and not traits_of(each[0]).ties]
+            mask = self._open(evaluation, local)
+            hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
+            if not self._clear_ways(RowFilters(evaluation, local), number, mask, hindered, openings.blockers):
+                for at in [at for at in openings.blockers if at[0] == number]:
+                    openings.blockers[at] = ()  # guessed, some of them: the bound must hold
+            for plugin, tracker in filters:
+                if not isinstance(tracker, RowFilter) and not traits_of(plugin).ties:
+                    mask &= ~_for_good(plugin, tracker, mask)
+            openings.shapes.append(_with_mask(row, mask))
+        same = all(
+            a.mask.tobytes() == b.mask.tobytes() for a, b in zip(openings.shapes, self.openings.shapes, strict=True)
+        )
+        if same and openings.blockers == self.openings.blockers:
+            return stage
+        placement = replace(stage.problem.placement, shapes=openings.shapes)
+        return replace(stage, problem=replace(stage.problem, placement=placement, blockers=openings.blockers))
+
+    def _open(self, evaluation: Evaluation, filters: Filters) -> Bools:
+        """(n,) rows that these filters pass as things are."""
+        n = self.columns.n
+        mask = self._allowed[:n].copy()
+        for _, tracker in filters:
+            mask &= tracker.mask[:n]
+        if evaluation.pre_filter() is not None:
+            mask[:] = False
+        return mask
+
+    def _clear_ways(self, gate: RowFilters, shape: int, mask: Bools, hindered: Ints, blockers: Blockers) -> bool:
+        """Which hindered rows open up when those on them go, and who of them is in the way. Each row by itself, with
+        others served in between. False: some may open when others go, or who it is was guessed."""
+        exact = True
+        for number, row in enumerate(hindered.tolist()):
+            here: dict[int, list[PodRecord]] = {}
+            for key in self.victim_index.on_row.get(row, {}):
+                if (unit := self._numbers.get(key)) is not None:
+                    here[unit] = [pod for pod in self.units[unit].pods.values() if pod.row == row]
+            self._stop((LOOK_BEYOND if gate.approach(row) else LOOK) * (1 + len(here)))
+            if number % FOLLOWED == 0:
+                self.victim_index.refresh()  # trials fill the log: whoever falls behind has to begin anew
+            gate.approach(row)  # others may have been served
+            guilty, sure = self._in_the_way(gate, row, here)
+            exact &= sure
+            if guilty is not None:
+                mask[row] = True
+                blockers[shape, row] = tuple(guilty)
+        gate.evaluation.refresh()
+        return exact
+
+    def _in_the_way(
+        self, gate: RowFilters, row: int, here: dict[int, list[PodRecord]]
+    ) -> tuple[list[int] | None, bool]:
+        """Who of those on a row keeps it shut (None: it is shut without them, too), and whether that is certain."""
+        mark = self.columns.journal.mark()
+        try:
+            for pods in here.values():
+                for pod in pods:
+                    self.columns.unplace(pod)
+            if gate.passes(row):
+                return self._guilty(gate, row, list(here), here)
+            return None, gate.shut(row)
+        finally:
+            self.columns.journal.rewind(mark)
+
+    def _guilty(
+        self, gate: RowFilters, row: int, units: list[int], here: dict[int, list[PodRecord]]
+    ) -> tuple[list[int], bool]:
+        """Found by halves; all of them where only several together keep it shut, or looking closer costs too much."""
+        if self._looks >= MOST_HINDERED:
+            return units, False
+        self._looks += 1
+        inner = self.columns.journal.mark()
+        for unit in units:
+            for pod in here[unit]:
+                self.columns.place(pod, row)
+        shut = not gate.passes(row)
+        self.columns.journal.rewind(inner)
+        if not shut:
+            return [], True
+        if len(units) == 1:
+            return units, True
+        half = len(units) // 2
+        first, sure = self._guilty(gate, row, units[:half], here)
+        second, also = self._guilty(gate, row, units[half:], here)
+        return (first + second, sure and also) if first or second else (units, False)
+
+
+def _with_mask(row: ShapeRow, mask: Bools) -> ShapeRow:
+    score = None if row.score is None else row.score.copy()  # the search may be interrupted
+    return replace(row, mask=mask, slots=None, score=score)
+
+
+def _for_good(plugin: Any, tracker: Any, open_: Bools) -> Bools:
+    """(n,) rows that a filter closes, whoever goes."""
+    n = len(open_)
+    closed: Bools = np.zeros(n, dtype=np.bool_)
+    rows = np.flatnonzero(open_ & ~tracker.mask[:n])
+    for finding in guarded(plugin, tracker.explain, rows) if len(rows) else ():
+        if finding.unresolvable:
+            closed[finding.rows] = True
+    return closed
+
+
+def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]]:
+    """A copy of the tree in which groups (by id) must come in as well: leaves with that many more pods, composites and
+    leaves that do not run yet with their own minimum; and where each new leaf came from."""
+    origin: dict[int, int] = {}
+
+    def copy(group: Subtree) -> Subtree:
+        if isinstance(group, Leaf):
+            extra = more.get(id(group), 0)
+            fresh: Subtree = replace(group, minimum=group.satisfied + extra) if extra else replace(group)
+            origin[id(fresh)] = id(group)
+            return fresh
+        children = tuple(copy(child) for child in group.children)
+        minimum = group.minimum
+        if any(id(below) in more for below in groups(group)[1:]):
+            touched = sum(any(id(below) in more for below in groups(old)) or done(old) for old in group.children)
+            minimum = max(minimum, touched)
+        return replace(group, children=children, minimum=minimum)
+
+    return copy(root), origin
+
+
+def leftovers(root: Subtree) -> list[Leaf]:
+    """Leaves whose minimum is met and that still have pods waiting."""
+    if isinstance(root, Composite) and not done(root):
+        return []
+    return [leaf for leaf in leaves(root) if leaf.need == 0 and leaf.total > 0]
+
+
+def latecomers(root: Subtree) -> list[Subtree]:
+    """Groups with pods waiting, not running yet, that a parent which has its minimum does not need."""
+    if isinstance(root, Leaf) or not done(root):
+        return []
+    found: list[Subtree] = []
+    for child in root.children:
+        if done(child):
+            found += latecomers(child)
+        elif any(leaf.total for leaf in leaves(child)):
+            found.append(child)
+    return found

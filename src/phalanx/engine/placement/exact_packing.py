@@ -1,0 +1,154 @@
+"""The packing that leaves the nodes worth most to others, exactly, for tasks small enough to look at every way.
+
+Like the table in exact.py, but over all fillings of a node, and with the worth of what is left as the value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.engine.placement.exact import CELLS_PER_STEP, TooLarge
+from phalanx.engine.placement.pack import Area, Item, make_area, smallest
+from phalanx.engine.placement.problem import Floats, Ints
+from phalanx.engine.placement.residual_capacity import ResidualCapacity
+from phalanx.engine.placement.slots import count_slots
+from phalanx.engine.slices import worked
+
+MAX_CELLS = 300_000  # a few milliseconds
+MAX_STATES = 4_096
+MAX_FILLINGS = 4_096
+SHORTLIST = 48  # nodes of either kind that are looked at for pods that are all alike
+
+
+class ValuedFillings:
+    """Every way to use one class of node: pods per item, what it leaves, and the state before."""
+
+    __slots__ = ("counts", "gain", "left", "sources")
+
+    def __init__(self, counts: Ints, left: Floats, sources: NDArray[np.int64]) -> None:
+        self.counts = counts  # (P, I)
+        self.left = left  # (R, P)
+        self.sources = sources  # (P, T); T itself = not reachable
+        self.gain: Floats = np.zeros(len(counts))  # (P,) change of worth
+
+
+def _fillings(
+    items: list[Item], requests: Floats, free: Floats, bounds: Ints, axes: Ints, strides: Ints
+) -> ValuedFillings:
+    if float(np.prod(bounds + 1, dtype=np.float64)) > MAX_FILLINGS:
+        raise TooLarge
+    grid = np.indices(tuple(bounds + 1)).reshape(len(items), -1).T
+    left = free[None, :] - grid @ requests
+    ok = (left >= 0).all(axis=1)
+    for i, item in enumerate(items):
+        for rival in item.rivals:
+            ok &= ~((grid[:, i] > 0) & (grid[:, rival] > 0))
+    grid, left = grid[ok], left[ok]
+    if len(grid) * len(axes) > MAX_CELLS:
+        raise TooLarge
+    before = axes[None, :, :] - grid[:, None, :]  # (P, T, I)
+    sources = before @ strides
+    sources[(before < 0).any(axis=2)] = len(axes)
+    return ValuedFillings(grid, left.T, sources)
+
+
+def _weigh(worth: ResidualCapacity, classes: list[ValuedFillings]) -> None:
+    """Gains of all fillings in one evaluation; the first filling of a class is the empty one."""
+    values = worth(np.concatenate([fillings.left for fillings in classes], axis=1))
+    start = 0
+    for fillings in classes:
+        end = start + len(fillings.counts)
+        fillings.gain = values[start:end] - values[start]
+        start = end
+
+
+def solve_best(area: Area, items: list[Item]) -> Ints | None:
+    """(I, M) pods per item and node; None is a proof that the items do not fit. Raises TooLarge."""
+    sizes = [item.count + 1 for item in items]
+    if float(np.prod(sizes, dtype=np.float64)) > MAX_STATES:
+        raise TooLarge
+    axes = np.indices(sizes).reshape(len(items), -1).T  # (T, I)
+    states = len(axes)
+    strides = np.ones(len(items), dtype=np.int64)
+    for axis in range(len(items) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * sizes[axis + 1]
+    bounds = np.array(
+        [np.minimum(np.minimum(item.bound, count_slots(item.request, area.free)), item.count) for item in items]
+    )
+    order = np.argsort(area.rank, kind="stable")
+    nodes = order[np.asarray(bounds.any(axis=0))[order]].tolist()
+    rows, limits = np.ascontiguousarray(area.free.T), np.ascontiguousarray(bounds.T)
+    requests = np.array([item.request for item in items])
+    known: dict[bytes, ValuedFillings] = {}
+    uses: list[tuple[int, ValuedFillings]] = []
+    cells = 0
+    pods = sum(item.count for item in items)
+    alike: dict[bytes, int] = {}
+    for m in nodes:
+        signature = rows[m].tobytes() + limits[m].tobytes()
+        alike[signature] = alike.get(signature, 0) + 1
+        if alike[signature] > pods:
+            continue  # every pod has its own node of this kind already
+        if signature not in known:
+            known[signature] = _fillings(items, requests, area.free[:, m], bounds[:, m], axes, strides)
+        uses.append((m, known[signature]))
+        cells += known[signature].sources.size
+        if cells > MAX_CELLS:
+            raise TooLarge
+    if not uses:
+        return None
+    _weigh(ResidualCapacity(area.free, area.plain, area.devices), list(known.values()))
+    table = np.full(states + 1, -np.inf)
+    table[0] = 0.0
+    steps: list[tuple[int, ValuedFillings, NDArray[np.int64]]] = []
+    everyone = np.arange(states)
+    for m, fillings in uses:
+        worked(4 + fillings.sources.size // CELLS_PER_STEP)
+        values = table[fillings.sources] + fillings.gain[:, None]
+        choice = values.argmax(axis=0)
+        table[:-1] = values[choice, everyone]
+        steps.append((m, fillings, choice))
+    state = states - 1
+    if table[state] == -np.inf:
+        return None
+    placed = np.zeros((len(items), area.free.shape[1]), dtype=np.int64)
+    for m, fillings, choice in reversed(steps):
+        chosen = int(choice[state])
+        placed[:, m] = fillings.counts[chosen]
+        state = int(fillings.sources[chosen, state])
+    return placed
+
+
+def choose_alike(
+    free: Floats, kinds: tuple[Ints, Ints], rank: Ints, request: Floats, slots: Ints, count: int
+) -> tuple[Ints, Ints] | None:
+    """(nodes, pods per node) for count pods that are all alike, where there are devices to be kept usable. None: no
+    devices here, or too much to look at."""
+    room = np.flatnonzero(slots)
+    devices = kinds[1]
+    if not free[np.ix_(devices, room)].any():
+        return None
+    spared = strangers(free, devices, request)[room]
+    few = np.concatenate([_tightest(room[~spared], slots, rank), _tightest(room[spared], slots, rank)])
+    if int(slots[few].sum()) < count:
+        return None
+    area = make_area(free[:, few], kinds, rank[few])
+    try:
+        placed = solve_best(area, [Item(request, count, slots[few])])
+    except TooLarge:
+        return None
+    if placed is None:
+        return None
+    used = np.flatnonzero(placed[0])
+    return few[used], placed[0][used]
+
+
+def strangers(free: Floats, devices: Ints, request: Floats) -> NDArray[np.bool_]:
+    """(M,) nodes with devices left that such a pod does not ask for."""
+    found: NDArray[np.bool_] = (free[devices[request[devices] == 0]] > 0).any(axis=0)
+    return found
+
+
+def _tightest(nodes: Ints, slots: Ints, rank: Ints) -> Ints:
+    return nodes[smallest(slots[nodes].astype(np.float64), rank[nodes], SHORTLIST)[:SHORTLIST]]

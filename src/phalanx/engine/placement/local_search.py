@@ -1,0 +1,185 @@
+"""More pods than the minimums and their extras give, for trees that cannot be placed whole.
+
+Which children, which root domain, and whose extras are worth a larger domain: the first placement decides that by
+the minimums alone. From there on we climb: one change at a time, and each that seats more pods is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
+from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, done, groups, leaves
+from phalanx.engine.placement.search import Extras, Search
+from phalanx.engine.placement.state import Budget, Exhausted, State
+
+TRIES = 16  # expansions per group for other domains and more children at once, and as many again for single changes
+DOMAINS = 4  # root domains looked at
+CHANGES = 16  # single changes looked at
+
+
+def improve(problem: Problem, first: SearchOutcome) -> SearchOutcome:
+    start = _other_domains(problem, first)
+    climb = Climb(problem, start)
+    best = climb.run()
+    best.expansions = start.expansions + climb.budget.used
+    return best
+
+
+def _other_domains(problem: Problem, first: SearchOutcome) -> SearchOutcome:
+    """Other root domains, more children at once."""
+    root = problem.root
+    assert isinstance(root, Composite)
+    total = sum(leaf.total for leaf in leaves(root))
+    best, most = first, _pods(first)
+    allowance = Budget(min(problem.budget, TRIES * len(groups(root))))
+    pending = sum(not done(child) for child in root.children)
+    beyond = max(0, pending - max(0, root.minimum - (len(root.children) - pending)))
+    probe = Search(State(problem, Budget(0)), False, Budget(0))
+    for area in islice(probe.areas(root, 0), DOMAINS):
+        for more in range(beyond, -1, -1):
+            if most >= total or not allowance.left:
+                break
+            budget = Budget(min(allowance.left, 4 * len(groups(root))))
+            state = State(problem, budget)
+            state.areas, state.area_ids = list(probe.state.areas), dict(probe.state.area_ids)
+            outcome = _assign(Search(state, False, budget, more, generous=True), root, area, inside=True)
+            allowance.used += max(1, budget.used)
+            if outcome is not None and _pods(outcome) > most:
+                best, most = outcome, _pods(outcome)
+            if outcome is not None and more:
+                break
+    best.expansions = first.expansions + allowance.used
+    return best
+
+
+class Choice(NamedTuple):
+    children: frozenset[int]  # of the root, by position: those that take part
+    whole: frozenset[int]  # id() of leaves that must be whole
+
+
+class Climb:
+    def __init__(self, problem: Problem, start: SearchOutcome) -> None:
+        assert isinstance(problem.root, Composite)
+        self.problem = problem
+        self.root: Composite = problem.root
+        self.best = start
+        self.budget = Budget(min(problem.budget, TRIES * len(groups(self.root))))
+        self._tried: set[Choice] = set()
+
+    def run(self) -> SearchOutcome:
+        total = sum(leaf.total for leaf in leaves(self.root))
+        choice = Choice(self._taking_part(), frozenset())
+        while _pods(self.best) < total:
+            better = self._step(choice)
+            if better is None:
+                break
+            choice = Choice(self._taking_part(), better.whole)
+        return self.best
+
+    def _taking_part(self) -> frozenset[int]:
+        return frozenset(i for i, child in enumerate(self.root.children) if id(child) in self.best.satisfied)
+
+    def _step(self, choice: Choice) -> Choice | None:
+        for other in self._neighbours(choice):
+            if other in self._tried:
+                continue
+            if len(self._tried) >= CHANGES or not self.budget.left:
+                return None
+            self._tried.add(other)
+            found = self._place(other)
+            if found is not None and _pods(found) > _pods(self.best):
+                self.best = found
+                return other
+        return None
+
+    def _neighbours(self, choice: Choice) -> Iterator[Choice]:
+        """One leaf whole, beside the others that must be or instead of them; one child more, less, or for another."""
+        children = self.root.children
+        seated = {id(leaf): 0 for leaf in leaves(self.root)}
+        for share in self.best.shares:
+            seated[id(share.leaf)] += int(share.counts.sum())
+        inside = [leaf for i in sorted(choice.children) for leaf in leaves(children[i])]
+        short = [leaf for leaf in inside if seated[id(leaf)] < leaf.total and id(leaf) not in choice.whole]
+        short.sort(key=lambda leaf: seated[id(leaf)] - leaf.total)
+        for leaf in short:
+            yield Choice(choice.children, choice.whole | {id(leaf)})
+        for leaf in short:
+            yield Choice(choice.children, frozenset({id(leaf)}))
+        size = [sum(leaf.total for leaf in leaves(child)) for child in children]
+        others = sorted((i for i in range(len(children)) if i not in choice.children), key=lambda i: -size[i])
+        for i in others:
+            yield Choice(choice.children | {i}, choice.whole)
+        leaving = [i for i in choice.children if not done(children[i])]
+        leaving.sort(key=lambda i: sum(seated[id(leaf)] for leaf in leaves(children[i])))
+        for gone in leaving:
+            rest = choice.whole - {id(leaf) for leaf in leaves(children[gone])}
+            if len(choice.children) > self.root.minimum:
+                yield Choice(choice.children - {gone}, rest)
+            for i in others:
+                yield Choice(choice.children - {gone} | {i}, rest)
+
+    def _place(self, choice: Choice) -> SearchOutcome | None:
+        originals: dict[int, Subtree] = {}
+
+        def copy(group: Subtree) -> Subtree:
+            twin: Subtree
+            if isinstance(group, Composite):
+                twin = replace(group, children=tuple(copy(child) for child in group.children))
+            else:
+                minimum = group.satisfied + group.total if id(group) in choice.whole else group.minimum
+                twin = replace(group, minimum=minimum)
+            originals[id(twin)] = group
+            return twin
+
+        kept = tuple(copy(self.root.children[i]) for i in sorted(choice.children))
+        root = replace(self.root, children=kept, minimum=len(kept))
+        originals[id(root)] = self.root
+        budget = Budget(min(self.budget.left, 4 * len(groups(root))))
+        state = State(replace(self.problem, root=root), budget)
+        outcome = _assign(Search(state, False, budget), root, 0)
+        self.budget.used += max(1, budget.used)
+        if outcome is None:
+            return None
+        leaf_of = {twin: group for twin, group in originals.items() if isinstance(group, Leaf)}
+        outcome.shares = [replace(share, leaf=leaf_of[id(share.leaf)]) for share in outcome.shares]
+        outcome.satisfied = {id(originals[twin]) for twin in outcome.satisfied}
+        outcome.domains = {id(originals[twin]): domain for twin, domain in outcome.domains.items()}
+        return outcome
+
+
+def _assign(search: Search, root: Subtree, area: int, *, inside: bool = False) -> SearchOutcome | None:
+    """Minimums and then extras; None: not found within the budget."""
+    try:
+        if not search.run(root, area, inside=inside):
+            return None
+    except Exhausted:
+        return None
+    Extras(search.state, search.decisions, search.budget).run(root)
+    return gather(search.state, search.decisions, 0)
+
+
+def _pods(outcome: SearchOutcome) -> int:
+    return int(sum(share.counts.sum() for share in outcome.shares))
+
+
+def gather(state: State, decisions: list[tuple[Subtree, int]], used: int) -> SearchOutcome:
+    outcome = SearchOutcome(SearchVerdict.PLACED, used)
+    handles = {area: (key, domain) for (_, key, domain), area in state.area_ids.items()}
+    for assign in state.assignment.values():
+        for shape, (nodes, counts) in assign.placed.items():
+            if len(nodes):
+                outcome.shares.append(Share(assign.leaf, shape, nodes, counts))
+    order = {id(leaf): i for i, leaf in enumerate(leaves(state.problem.root))}
+    outcome.shares.sort(key=lambda share: (order[id(share.leaf)], share.shape))
+    for group, area in decisions:
+        outcome.satisfied.add(id(group))
+        if group.key is not None and area in handles:
+            outcome.domains[id(group)] = handles[area]
+    for group in groups(state.problem.root):
+        if done(group):
+            outcome.satisfied.add(id(group))
+    return outcome

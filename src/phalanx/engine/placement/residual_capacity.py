@@ -1,0 +1,102 @@
+"""What room is worth to others: how many pods of usual sizes the nodes could still take.
+
+A gang is placed without knowing who comes next. Of two placements the better one leaves more ways to use what is left:
+devices beside enough cpu and memory to feed them, and plain nodes in pieces that are not too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phalanx.engine.placement.problem import Floats, Ints
+from phalanx.engine.state.requests import is_device
+
+PLAIN = frozenset({"cpu", "memory", "ephemeral-storage"})
+SIZES = 4  # powers of two, up to the most that a node has left
+APPETITES = np.arange(3, 11) / 10.0  # of the plain resources that a node has for each device
+PIECES = (0.25, 0.5, 1.0)  # of the largest node, by resource
+PLAIN_SHARE = 0.1  # weight of plain pods beside the weight 1 of each kind of device
+CRUMB_SHARE = 0.05  # weight of what no usual pod could use; decides between equals
+ROUNDING = 1e-9
+
+
+def split_resources(names: Sequence[str]) -> tuple[Ints, Ints]:
+    """(rows that every node has, rows of devices); the mere number of pods is neither."""
+    plain = [row for row, name in enumerate(names) if name in PLAIN]
+    devices = [row for row, name in enumerate(names) if is_device(name)]
+    return np.array(plain, dtype=np.int64), np.array(devices, dtype=np.int64)
+
+
+class ResidualCapacity:
+    """Worth of nodes by what is left on them, measured against what the area had: (R, K) to (K,)."""
+
+    def __init__(self, free: Floats, plain: Ints, devices: Ints) -> None:
+        self._plain = plain
+        self._others = [np.delete(np.arange(len(plain)), row) for row in range(len(plain))]
+        peak = free.max(axis=1, initial=0.0)
+        self._unit = 1.0 / np.where(peak > 0, peak, 1.0)
+        self._hosts = [_Hosts(free, plain, row) for row in devices if peak[row] > 0]
+        self._weights = [1.0 / max(1.0, float(hosts.pods(free).sum())) for hosts in self._hosts]
+        self._plain_weight = PLAIN_SHARE / max(1.0, float(self._plain_pods(free).sum()))
+        self._devices = [hosts.row for hosts in self._hosts]
+        self._crumb_weight = CRUMB_SHARE / max(ROUNDING, float(self._crumbs(free).sum()))
+
+    def __call__(self, left: Floats) -> Floats:
+        worth = self._plain_weight * self._plain_pods(left) + self._crumb_weight * self._crumbs(left)
+        for hosts, weight in zip(self._hosts, self._weights, strict=True):
+            worth += weight * hosts.pods(left)
+        return worth
+
+    def _plain_pods(self, left: Floats) -> Floats:
+        """Pods of equal pieces of everything, and pods that want a larger piece of one resource than of the others."""
+        total: Floats = np.zeros(left.shape[1])
+        if not len(self._plain):
+            return total
+        shares = left[self._plain] * self._unit[self._plain, None]
+        fit = [np.floor(shares / piece + ROUNDING) for piece in PIECES]
+        for large, piece in enumerate(fit):
+            total += piece.min(axis=0)
+            for small in fit[:large]:
+                for row, others in enumerate(self._others):
+                    least = small[others[0]] if len(others) == 1 else small[others].min(axis=0, initial=np.inf)
+                    total += np.minimum(piece[row], least)
+        return total
+
+    def _crumbs(self, left: Floats) -> Floats:
+        """The share of a node's scarcest resource, squared: balanced leftovers and whole nodes before crumbs."""
+        shares = left * self._unit[:, None]
+        plain = shares[self._plain].min(axis=0, initial=1.0)
+        worth: Floats = 0.5 * plain * plain
+        for row in self._devices:
+            both = np.minimum(shares[row], plain)
+            worth += both * both
+        return worth
+
+
+class _Hosts:
+    """The nodes with one kind of device."""
+
+    def __init__(self, free: Floats, plain: Ints, row: int) -> None:
+        self.row = row
+        self._plain = plain
+        most = free[:, free[row] > 0].max(axis=1)
+        largest = 2.0 ** np.floor(np.log2(most[row]))
+        self._sizes = largest / 2.0 ** np.arange(SIZES)
+        self._sizes = self._sizes[self._sizes >= 1.0]
+        self._meals = self._sizes[:, None] * APPETITES  # (sizes, appetites)
+        # What a node has of each plain resource, counted in devices.
+        self._fed = most[row] / np.where(most[plain] > 0, most[plain], 1.0)
+
+    def pods(self, left: Floats) -> Floats:
+        """Pods of every size and appetite that fit, summed."""
+        here = left[self.row]
+        total: Floats = np.zeros(left.shape[1])
+        at = np.flatnonzero(here >= self._sizes[-1])
+        if not len(at):
+            return total
+        fed = (left[self._plain][:, at] * self._fed[:, None]).min(axis=0, initial=np.inf)
+        whole = np.floor(here[at] / self._sizes[:, None])  # (sizes, K)
+        total[at] = np.minimum(np.floor(fed / self._meals[:, :, None] + ROUNDING), whole[:, None]).sum(axis=(0, 1))
+        return total

@@ -1,0 +1,175 @@
+"""The cheapest units for one choice of domains: branch and bound over units that span nodes or share a budget.
+
+`covering` prices every node on its own, which may evict a unit in part or count a budget's room twice: a lower bound.
+Where the bound is not attained some unit is to blame: once it is out, once it must stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from phalanx.engine.placement.problem import Floats
+from phalanx.engine.preemption.cost import cost_of, hurts_least_first
+from phalanx.engine.preemption.cost_bounds import Stand
+from phalanx.engine.preemption.covering import Contest, Cover, cover
+from phalanx.engine.preemption.node_options import NodeOptions, Scope, Situation, TooManyWays
+from phalanx.engine.slices import worked
+
+
+class SearchBudget(msgspec.Struct):
+    """Expansions: one covering task, more for large ones."""
+
+    limit: int
+    used: int = 0
+    truncated: bool = False  # something was not looked at: no proof
+
+    def spend(self, cells: int) -> None:
+        self.used += 1 + cells // 50_000
+        worked(40 + cells // 20_000)
+
+    @property
+    def over(self) -> bool:
+        return self.used >= self.limit
+
+
+class Relaxed(msgspec.Struct, frozen=True):
+    price: float
+    units: frozenset[int]  # touched
+    share: dict[int, int]  # unit -> pods of it that the bound really wants gone
+    placed: dict[int, list[tuple[int, int]]]  # node -> (shape, members)
+
+
+class BranchAndBound:
+    def __init__(self, freeing: NodeOptions, effort: SearchBudget) -> None:
+        self.freeing = freeing
+        self.units = freeing.units
+        self.effort = effort
+        self._covers: dict[tuple[object, ...], Cover | None] = {}
+
+    def cover(self, name: object, cluster: Contest, now: Situation) -> Cover | None:
+        """Memo by what can matter to the cluster."""
+        touched: tuple[object, ...] = ()
+        if now.node_key:
+            inside = set(cluster.nodes.tolist())
+            touched = tuple((node, key) for node, key in sorted(now.node_key.items()) if node in inside)
+        handle = (name, now.scope.name, now.terms, touched)
+        if handle not in self._covers:
+            states = int(np.prod([item.most + 1 for item in cluster.items], dtype=np.float64))
+            self.effort.spend(len(cluster.nodes) * min(states, 1_000))
+            self._covers[handle] = cover(self.freeing, cluster, now)
+        return self._covers[handle]
+
+    def relax(self, clusters: list[tuple[object, Contest]], now: Situation) -> Relaxed | None:
+        price = 0.0
+        taken: list[int] = []
+        placed: dict[int, list[tuple[int, int]]] = {}
+        for name, cluster in clusters:
+            found = self.cover(name, cluster, now)
+            if found is None:
+                return None
+            price += found.price
+            for at in np.flatnonzero(found.counts.any(axis=0)):
+                node = int(cluster.nodes[at])
+                wanted = [(item.shape, int(c)) for item, c in zip(cluster.items, found.counts[:, at], strict=True) if c]
+                placed[node] = wanted
+                taken += self.freeing.cheapest(node, wanted, cluster.rivals, now)
+        share: dict[int, int] = {}
+        for part in taken:
+            unit = int(self.units.part_unit[part])
+            share[unit] = share.get(unit, 0) + int(self.units.part_pods[part])
+        return Relaxed(price, frozenset(share), share, placed)
+
+    def run(
+        self,
+        clusters: list[tuple[object, Contest]],
+        scope: Scope,
+        best: float,
+        found: Callable[[frozenset[int]], float],
+    ) -> None:
+        """Reports every set of units that is at least as good through `found`, which returns the new best."""
+        prices = self.freeing.prices
+        stack = [Stand()]
+        while stack:
+            if self.effort.over:
+                self.effort.truncated = True
+                return
+            stand = stack.pop()
+            now = Situation(self.freeing, scope, stand)
+            try:
+                relaxed = self.relax(clusters, now)
+            except TooManyWays:
+                self.effort.truncated = True
+                return
+            if relaxed is None:
+                continue
+            bound = prices.proved(prices.decided(stand) + relaxed.price)
+            if bound >= best:
+                continue
+            rounded = self.spare(stand.out | relaxed.units, relaxed.placed)
+            if prices.whole(cost_of(self.units, rounded)) <= best:
+                best = found(rounded)
+            if bound < best:
+                stack += self.cases(stand, relaxed)
+
+    def cases(self, stand: Stand, relaxed: Relaxed) -> list[Stand]:
+        """What to tell apart, the more promising last; nothing: the bound is attained."""
+        units = self.blame(stand.out, relaxed)
+        if not units:
+            return self.freeing.prices.blame(stand, relaxed.units)
+        return [
+            Stand(stand.out, stand.kept | {units[0]}, stand.paid),
+            Stand(stand.out | {units[0]}, stand.kept, stand.paid),
+        ]
+
+    def blame(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:
+        """Units whose real cost is more than the bound charged, worst first."""
+        units = self.units
+        partly = [u for u in relaxed.share if u not in out and relaxed.share[u] < units.pods[u]]
+        if partly:
+            return sorted(partly, key=lambda u: (-relaxed.share[u] / units.pods[u], -units.pods[u], u))
+        everybody = sorted(out | relaxed.units)
+        over = units.hits[:, everybody].sum(axis=1) > units.allowed
+        guilty = [u for u in relaxed.share if u not in out and units.hits[over, u].any()]
+        return sorted(guilty, key=lambda u: (-int(units.hits[over, u].sum()), u))
+
+    def spare(self, chosen: frozenset[int], placed: dict[int, list[tuple[int, int]]]) -> frozenset[int]:
+        """Put back whom the members, where they stand now, do not need gone: the dearest first."""
+        units, freeing = self.units, self.freeing
+        placement = freeing.problem.placement
+        slack: dict[int, Floats] = {}
+        for node, wanted in placed.items():
+            left = placement.free[:, node].copy()
+            for shape, count in wanted:
+                left -= placement.shapes[shape].request * count
+            slack[node] = left
+        needed_for = {
+            node: {r for s, _ in wanted for r in np.flatnonzero(placement.shapes[s].request)}
+            for node, wanted in placed.items()
+        }
+        for unit in chosen:
+            for part in freeing.parts_of((unit,)):
+                node = int(units.part_node[part])
+                if node in slack:
+                    slack[node] += units.part_request[:, part]
+        kept = set(chosen)
+        for unit in reversed(hurts_least_first(units, chosen)):
+            parts = [p for p in freeing.parts_of((unit,)) if int(units.part_node[p]) in slack]
+            fits = True
+            for part in parts:
+                node = int(units.part_node[part])
+                after = slack[node] - units.part_request[:, part]
+                if any(after[r] < 0 for r in needed_for[node]) or self._blocks(unit, node, placed[node]):
+                    fits = False
+                    break
+            if fits:
+                kept.discard(unit)
+                for part in parts:
+                    slack[int(units.part_node[part])] -= units.part_request[:, part]
+        return frozenset(kept)
+
+    def _blocks(self, unit: int, node: int, wanted: list[tuple[int, int]]) -> bool:
+        blocked = self.freeing.blocked.get(node)
+        return blocked is not None and any(unit in blocked.get(shape, ()) for shape, _ in wanted)

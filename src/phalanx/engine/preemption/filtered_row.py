@@ -1,0 +1,99 @@
+"""The cheapest units of one row where something else than resources is in the way (a port, an affinity rule, a volume).
+
+Only the filters know: first what is left when everybody is taken off the row and put back, the dearest first; then
+every set that is cheaper than that, in the one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
+from phalanx.engine.preemption.ranking import Key
+from phalanx.engine.preemption.victim_index import EvictionUnit
+from phalanx.engine.state.columns import Columns
+
+SETS = 1_000  # that are priced
+
+
+class FilteredRow:
+    """`found`: what costs less than `below`, with its `key`; `floor`: no set of these units that will do costs less."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        units: Sequence[EvictionUnit],
+        cost: Callable[[Sequence[EvictionUnit]], Key],
+        clear: Callable[[Sequence[EvictionUnit]], dict[str, int]],
+        passes: Callable[[], bool],
+        below: Key,
+        asks: int,
+        monotone: bool,
+    ) -> None:
+        """`units`: whom to spare first in front. `clear`: takes some off their rows, answers where they were; `passes`:
+        asks the filters then. `asks`: how often at most, after the first pass. `monotone`: if it is not enough that all
+        of them go, nothing is."""
+        self._columns = columns
+        self._units = units
+        self._cost = cost
+        self._clear = clear
+        self._passes = passes
+        self.found: tuple[EvictionUnit, ...] | None = None
+        self.key = below
+        self.floor: Key = ()
+        self.asked = 0
+        if self._put_back() or not monotone:
+            self._search(asks)
+        else:
+            self.floor = (float("inf"),) * (len(below) - 1)
+
+    def _put_back(self) -> bool:
+        """Whether it is enough that all of them go."""
+        journal = self._columns.journal
+        mark = journal.mark()
+        try:
+            home = self._clear(self._units)
+            if not self._passes():
+                return False
+            victims: list[EvictionUnit] = []
+            for unit in self._units:
+                inner = journal.mark()
+                for pod in unit.pods.values():
+                    self._columns.place(pod, home[pod.key])
+                if self._passes():
+                    journal.release(inner)
+                else:
+                    journal.rewind(inner)
+                    victims.append(unit)
+            self._offer(tuple(victims), self._cost(victims))
+            return True
+        finally:
+            journal.rewind(mark)
+
+    def _offer(self, victims: tuple[EvictionUnit, ...], key: Key) -> None:
+        if key < self.key:
+            self.found, self.key = victims, key
+
+    def _search(self, asks: int) -> None:
+        def price(chosen: Chosen) -> Key:
+            return self._cost([self._units[number] for number in chosen])
+
+        sets = BestFirstSets(len(self._units), price, self.key, SETS)
+        for key, chosen in sets:
+            if self.asked >= asks:
+                self.floor = key[:-1]
+                return
+            victims = tuple(self._units[number] for number in chosen)
+            if self._suffice(victims):
+                self._offer(victims, key)
+                break
+        self.floor = sets.floor if sets.cut else self.key[:-1]
+
+    def _suffice(self, units: Sequence[EvictionUnit]) -> bool:
+        self.asked += 1
+        mark = self._columns.journal.mark()
+        try:
+            self._clear(units)
+            return self._passes()
+        finally:
+            self._columns.journal.rewind(mark)

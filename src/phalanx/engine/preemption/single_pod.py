@@ -1,0 +1,432 @@
+"""The cheapest node for one pod: per shape and priority a table over rows, kept current row by row.
+
+A row's entry is what has to go there by resources alone: found quickly, with a bound that says how much less it could
+be, and searched exactly (`least`) where it could be less than the best of the others. Rows where something else than
+resources is in the way (a port, an affinity rule, a volume) are judged by the filters themselves in a trial.
+
+A table of many rows is filled in slices: until it is complete nobody is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, takewhile
+
+import msgspec
+import numpy as np
+
+from phalanx.engine.framework import Bools
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.framework.interface import way_of
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.filtered_row import FilteredRow
+from phalanx.engine.preemption.ranking import Key, RankedRows
+from phalanx.engine.preemption.row_filters import RowFilters
+from phalanx.engine.preemption.row_search import Freed, RowSearch, least_possible
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+
+TRIALS = 100  # rows judged by the filters themselves, per attempt
+MAX_TABLES = 64
+PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
+EXACT = 2_000  # branches of exact searches, per attempt
+EXACT_ROW = 500  # and of one row
+ASKED = 200  # sets of units that filters are asked about on rows where something else than resources is in the way
+MOST_OF_ALL = (float("inf"),) * len(ORDER)
+FEW_OPEN = 8  # tables that are being filled at a time: whoever needs another waits
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    row: int
+    units: tuple[EvictionUnit, ...]
+    key: Key  # cost in the configured order
+    least: Key = ()  # in all parts but work: less it costs on no row
+
+    @property
+    def proved(self) -> tuple[str, ...]:
+        """Parts of the cost, from the most important on, that cannot be less."""
+        pairs = zip(ORDER, self.key, self.least, strict=False)
+        return tuple(name for name, _, _ in takewhile(lambda each: each[1] == each[2], pairs))
+
+
+class MoreRows(Exception):
+    """The table has rows left that were not looked at: go on in a later slice."""
+
+
+class RowTable:
+    """For one shape and priority: cost arrays over rows and who would have to go."""
+
+    def __init__(self, chooser: Chooser, shape: Shape, priority: int) -> None:
+        self.chooser = chooser
+        self.shape = shape
+        self.priority = priority
+        self.cost = RankedRows(len(ORDER), 0)
+        self.bound = RankedRows(len(ORDER) - 1, 0)  # all parts but work
+        self._left: dict[int, None] = {}  # rows to look at
+        self.units: dict[int, tuple[EvictionUnit, ...]] = {}
+        self._epoch = -1
+        self._rows_seen = 0
+        self._promises_seen = 0
+        self._versions: tuple[int, ...] = ()
+        self._spending = -1
+        self._protected: dict[int, None] = {}  # rows with pods under a disruption budget
+        self.besides = ""  # the pod whose own promise does not count, while it is asked for
+
+    def refresh(self, most: int | None = None) -> int:
+        """Bring it up to date, or look at so many rows. Answers how many were looked at; see `complete`."""
+        self._catch_up()
+        rows = list(self._left)
+        for row in rows[:most]:
+            self.look(row)
+            del self._left[row]
+        return len(rows) - len(self._left)
+
+    @property
+    def complete(self) -> bool:
+        return not self._left
+
+    def _catch_up(self) -> None:
+        """Which rows have to be looked at?"""
+        victim_index, columns = self.chooser.victim_index, self.chooser.victim_index.columns
+        nominations = self.chooser.cluster.nominations
+        budgets = victim_index.budgets
+        versions = (budgets.version, columns.generation)
+        touched = victim_index.changed_rows.since(self._rows_seen)
+        reserved = nominations.changes.since(self._promises_seen)
+        if self._epoch != victim_index.epoch or versions != self._versions or touched is None or reserved is None:
+            self.cost = RankedRows(len(ORDER), columns.capacity)
+            self.bound = RankedRows(len(ORDER) - 1, columns.capacity)
+            self.units, self._protected = {}, {}
+            self._left = dict.fromkeys(np.flatnonzero(columns.alive[: columns.n]).tolist())
+        else:
+            rows = dict.fromkeys(touched)
+            rows.update(dict.fromkeys(columns.row_of[name] for name in reserved if name in columns.row_of))
+            if self._spending != budgets.spending:
+                rows.update(self._protected)
+            self._left.update(rows)
+        self._epoch, self._versions, self._spending = victim_index.epoch, versions, budgets.spending
+        self._rows_seen, self._promises_seen = victim_index.changed_rows.position, nominations.changes.position
+
+    def look(self, row: int, besides: str = "") -> None:
+        """Judge one row again; the promise to the pod `besides` does not count."""
+        found = self.chooser.cheapest(self.shape, self.priority, row, besides) if self.chooser.alive(row) else None
+        if found is None:
+            self.cost.forget(row)
+            self.bound.forget(row)
+            self.units.pop(row, None)
+            return
+        self.cost.put(row, found[0])
+        self.units[row] = found[1]
+        self.bound.put(row, found[2])
+        budgets = self.chooser.victim_index.budgets
+        if budgets.allowed and row not in self._protected:
+            here = self.chooser.victim_index.on_row.get(row, {})
+            if any(budgets.of(pod) for pods in here.values() for pod in pods.values()):
+                self._protected[row] = None
+
+    def settle(self, allowed: Bools, branches: int) -> int:
+        """Search exactly where a row could turn out cheaper than the best one, the most promising first. Answers what
+        is left of so many branches."""
+        row = self.cost.lowest(allowed)
+        if row < 0:
+            return branches
+        best = self.cost.key(row)[:-1]
+        if self.least(allowed) >= best:
+            return branches
+        for other in self.bound.below(allowed, best):
+            if branches <= 0:
+                break
+            if self.bound.key(other) >= best:
+                break  # in order: so are those after it
+            search = self.chooser.search(self, other, min(branches, EXACT_ROW))
+            branches -= search.spent
+            self.cost.put(other, search.key)
+            self.units[other] = search.units
+            if search.proved:
+                self.bound.put(other, search.key[:-1])
+            best = min(best, search.key[:-1])
+        return branches
+
+    def least(self, allowed: Bools) -> Key:
+        """Less than this it costs on none of these rows, in all parts but work."""
+        return self.bound.key(max(0, self.bound.lowest(allowed)))
+
+
+class Chooser:
+    def __init__(self, state: ClusterState, victim_index: VictimIndex, order: Sequence[str] = ORDER) -> None:
+        self.cluster = state
+        self.victim_index = victim_index
+        self.order = tuple(order)
+        self._tables: dict[tuple[int, int], RowTable] = {}
+        self.looked = 0  # rows so far
+
+    def alive(self, row: int) -> bool:
+        return bool(self.victim_index.columns.alive[row])
+
+    def table(self, shape: Shape, priority: int, most: int | None = None) -> RowTable:
+        """Up to date, or less if so many looks at rows do not suffice."""
+        key = (shape.id, priority)
+        table = self._tables.pop(key, None)
+        if table is None or table.shape is not shape:
+            if most is not None and sum(not each.complete for each in self._tables.values()) >= FEW_OPEN:
+                raise MoreRows
+            while len(self._tables) >= MAX_TABLES:
+                self._tables.pop(next(iter(self._tables)))
+            table = RowTable(self, shape, priority)
+        self._tables[key] = table
+        self.looked += table.refresh(most)
+        return table
+
+    # ---- one row by resources -----------------------------------------------------------------------------
+
+    def free(self, shape: Shape, priority: int, row: int, besides: str = "") -> dict[int, float]:
+        """Per resource the shape asks for: free now or soon, less what is promised to others of at least its rank."""
+        columns = self.victim_index.columns
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for record in self.victim_index.leaving.get(row, {}).values():
+            for rid, amount in record.shape.requests:
+                if rid in left:
+                    left[rid] += amount
+        for record in self.cluster.nominations.on(columns.names[row]):
+            if record.row < 0 and record.priority >= priority and record.key != besides:
+                for rid, amount in record.shape.requests:
+                    if rid in left:
+                        left[rid] -= amount
+        return left
+
+    def candidates(self, priority: int, row: int) -> list[tuple[EvictionUnit, dict[str, PodRecord]]]:
+        """Units of lower priority with their pods on the row."""
+        units = self.victim_index.units
+        return [
+            (unit, pods)
+            for key, pods in self.victim_index.on_row.get(row, {}).items()
+            if (unit := units[key]).priority < priority
+        ]
+
+    def cheapest(
+        self, shape: Shape, priority: int, row: int, besides: str = ""
+    ) -> tuple[Key, tuple[EvictionUnit, ...], Key] | None:
+        """What it costs to make the pod fit by resources, who has to go, and a bound: less it does not cost. None:
+        impossible. No victims: what is leaving suffices."""
+        lacking, freed = self._freed(shape, priority, row, besides)
+        if not lacking:
+            nothing = self.cost(())
+            return nothing, (), nothing[:-1]
+        total = {rid: sum(gives[rid] for _, gives in freed) for rid in lacking}
+        if any(total[rid] < need for rid, need in lacking.items()):
+            return None
+        unit_cost = self.victim_index.unit_cost
+        freed.sort(key=lambda entry: unit_cost(entry[0]), reverse=True)  # whom to spare first in front
+        chosen: list[EvictionUnit] = []
+        for unit, gives in freed:
+            if all(total[rid] - gives[rid] >= need for rid, need in lacking.items()):
+                for rid in lacking:
+                    total[rid] -= gives[rid]
+            else:
+                chosen.append(unit)
+        best, units = self.cost(chosen), tuple(chosen)
+        if self._alike(freed):
+            return best, units, best[:-1]
+        for some in _fewer(freed, lacking, len(chosen)):
+            cost = self.cost(some)
+            if cost < best:
+                best, units = cost, some
+        return best, units, least_possible(self.victim_index, freed, lacking, self.order).key(self.order)[:-1]
+
+    def _freed(self, shape: Shape, priority: int, row: int, besides: str = "") -> tuple[dict[int, float], list[Freed]]:
+        """What is lacking on a row, and what every unit that may go would free of it."""
+        left = self.free(shape, priority, row, besides)
+        lacking = {rid: amount - left[rid] for rid, amount in shape.requests if amount > left[rid]}
+        freed: list[Freed] = []
+        for unit, pods in self.candidates(priority, row) if lacking else ():
+            gives = dict.fromkeys(lacking, 0.0)
+            for record in pods.values():
+                for rid, amount in record.shape.requests:
+                    if rid in gives:
+                        gives[rid] += amount
+            freed.append((unit, gives))
+        return lacking, freed
+
+    def _alike(self, freed: Sequence[Freed]) -> bool:
+        """Whether these differ in work alone: single pods under no budget and of no gang. As few as suffice are then
+        the cheapest."""
+        victim_index = self.victim_index
+        if victim_index.budgets.allowed:
+            return False
+        like, amounts = freed[0]
+        return all(
+            gives == amounts
+            and unit.priority == like.priority
+            and len(unit.pods) == 1
+            and victim_index.workload(unit) is None
+            for unit, gives in freed
+        )
+
+    def search(self, table: RowTable, row: int, branches: int) -> RowSearch:
+        """The cheapest units of a row, exactly."""
+        lacking, freed = self._freed(table.shape, table.priority, row, table.besides)
+        known = (table.cost.key(row), table.units[row])
+        return RowSearch(self.victim_index, self.order, freed, lacking, known, branches)
+
+    def cost(self, units: Sequence[EvictionUnit]) -> tuple[float, ...]:
+        return self.victim_index.cost(units).key(self.order)
+
+    def ready(self, rows: int) -> bool:
+        """Read on where the catalogue is being read anew; whether all is read."""
+        read = self.victim_index.prepare(rows)
+        self.looked += read // 2
+        return read < rows
+
+    # ---- all rows ------------------------------------------------------------------------------------------
+
+    def choose(
+        self, record: PodRecord, evaluation: Evaluation, resolvable: Bools, most: int | None = None
+    ) -> Candidate | None:
+        """The cheapest row where evictions make the pod fit, whatever its filters look at. Raises MoreRows where more
+        than so many rows have to be looked at."""
+        table = self.table(record.shape, record.priority, most)
+        if not table.complete:
+            raise MoreRows
+        own = self.victim_index.columns.row_of.get(record.nominated, -1) if record.nominated else -1
+        table.besides = record.key if own >= 0 else ""
+        if own >= 0:
+            table.look(own, besides=record.key)
+        try:
+            return self._choose(table, record, evaluation, resolvable)
+        finally:
+            table.besides = ""
+            if own >= 0:
+                table.look(own)
+
+    def _choose(
+        self, table: RowTable, record: PodRecord, evaluation: Evaluation, resolvable: Bools
+    ) -> Candidate | None:
+        others = resolvable & evaluation.columns.alive
+        alone = others.copy()
+        for plugin, tracker in evaluation.filters:
+            if not traits_of(plugin).room:
+                alone &= tracker.mask
+        best: Candidate | None = None
+        refused: list[int] = []
+        tries = alone.copy()
+        check = _looks_at_others(evaluation)
+        branches = EXACT
+        for _ in range(TRIALS):
+            branches = table.settle(tries, branches)
+            row = table.cost.lowest(tries)
+            if row < 0:
+                break
+            units = table.units[row]
+            if not check or self.holds(record, evaluation, row, units):
+                best = Candidate(row, units, table.cost.key(row))
+                break
+            tries[row] = False
+            refused.append(row)
+        shut = others & ~alone & table.cost.possible
+        shut[list(refused)] = True
+        best, least = self._hindered(table, record, evaluation, shut, refused, best)
+        if best is None:
+            return None
+        return Candidate(best.row, best.units, best.key, min(least, table.least(others & ~shut)))
+
+    def _hindered(
+        self,
+        table: RowTable,
+        record: PodRecord,
+        evaluation: Evaluation,
+        shut: Bools,
+        refused: Sequence[int],
+        best: Candidate | None,
+    ) -> tuple[Candidate | None, Key]:
+        """The best of these rows, where something else than resources is in the way, and of the one known before; and
+        what it costs at least on any of these. Rows that could be cheapest are looked at first. `refused`: rows that
+        are open now, but not once the cheapest there are gone."""
+        gate = RowFilters(evaluation, evaluation.filters)
+        asked, least = ASKED, MOST_OF_ALL
+        rows = sorted((table.bound.key(row), row) for row in np.flatnonzero(shut).tolist())
+        for number, (bound, row) in enumerate(rows):
+            if best is not None and (bound > best.key[:-1] or (bound == best.key[:-1] and row > best.row)):
+                break  # in order: so are those after it
+            if number >= TRIALS:
+                least = min(least, bound)
+                break
+            gate.approach(row)
+            beyond = row in refused or gate.hindered_beyond(row)
+            search = self._gated(gate, record, row, best.key if best is not None else MOST_OF_ALL, asked)
+            asked -= search.asked
+            # Where others elsewhere have a say, what those on the row cost at least is no bound.
+            least = min(least, bound if beyond else max(bound, search.floor))
+            if search.found is not None and (best is None or (search.key, row) < (best.key, best.row)):
+                best = Candidate(row, search.found, search.key)
+        return best, least
+
+    def _gated(self, gate: RowFilters, record: PodRecord, row: int, below: Key, asks: int) -> FilteredRow:
+        units = [unit for unit, _ in self.candidates(record.priority, row)]
+        units.sort(key=self.victim_index.unit_cost, reverse=True)  # whom to spare first in front
+        try:
+            return FilteredRow(
+                self.victim_index.columns,
+                units,
+                self.cost,
+                lambda some: self.clear(record, row, some),
+                lambda: gate.passes(row),
+                below,
+                asks,
+                gate.monotone,
+            )
+        finally:
+            gate.evaluation.refresh()
+
+    def holds(self, record: PodRecord, evaluation: Evaluation, row: int, units: Iterable[EvictionUnit]) -> bool:
+        """Whether every filter agrees once these units are gone."""
+        columns = self.victim_index.columns
+        mark = columns.journal.mark()
+        try:
+            self.clear(record, row, units)
+            evaluation.refresh()
+            return bool(evaluation.feasible[row])
+        finally:
+            columns.journal.rewind(mark)
+            evaluation.refresh()
+
+    def clear(self, record: PodRecord, row: int, units: Iterable[EvictionUnit]) -> dict[str, int]:
+        """Take units and terminating pods away, and count whoever was promised the row; where the former were."""
+        columns = self.victim_index.columns
+        home: dict[str, int] = {}
+        for unit in units:
+            for pod in unit.pods.values():
+                home[pod.key] = pod.row
+                columns.unplace(pod)
+        for pod in list(self.victim_index.leaving.get(row, {}).values()):
+            columns.unplace(pod)
+        for rival in self.cluster.nominations.rivals(columns.names[row], record):
+            if rival.row < 0:
+                columns.place(rival, row)
+        return home
+
+
+def _fewer(freed: Sequence[Freed], lacking: Mapping[int, float], than: int) -> Iterator[tuple[EvictionUnit, ...]]:
+    """Single units, and pairs where there are not too many, that free enough; only fewer than so many."""
+    for size in (1, 2):
+        if than <= size or (size > 1 and len(freed) > PAIRS):
+            return
+        if any(sum(sorted(gives[rid] for _, gives in freed)[-size:]) < need for rid, need in lacking.items()):
+            continue  # not even those that free most
+        for some in combinations(freed, size):
+            if all(sum(gives[rid] for _, gives in some) >= need for rid, need in lacking.items()):
+                yield tuple(unit for unit, _ in some)
+
+
+def _looks_at_others(evaluation: Evaluation) -> bool:
+    """Whether taking pods away could make some filter say no that says yes now (required affinity, spreading)."""
+    shape = evaluation.shape
+    return (
+        shape.affinity is not None
+        or bool(shape.spread)
+        or any(
+            way_of(plugin, "filter") == "track" and not traits_of(plugin).relieved for plugin, _ in evaluation.filters
+        )
+    )

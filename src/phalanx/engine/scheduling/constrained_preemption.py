@@ -1,0 +1,329 @@
+"""Victims for a group whose members are tied to each other, or hindered by rules that reach beyond a node.
+
+Only the filters know whether a set of victims will do, and only asking them tells. So sets are asked in the one order:
+first those that the search without such rules found (none can be cheaper, so what holds is proved at once), then what
+is left when everything is taken away and put back as far as possible, then every set between the two, the cheapest
+first. Where the budget ends, or the filters' own search does, the plan says how far the proof goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from phalanx.engine.framework.adapters import RowFilter
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.outcomes import assignment_of
+from phalanx.engine.groups.preemption_problem import Stage
+from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds
+from phalanx.engine.placement.outcome import SearchVerdict
+from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
+from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
+from phalanx.engine.preemption.feasibility import Feasibility
+from phalanx.engine.preemption.problem import PreemptionProblem
+from phalanx.engine.preemption.ranking import Key
+from phalanx.engine.preemption.result import Plan, Planned, Victim
+from phalanx.engine.preemption.row_filters import RowFilters
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.slices import worked
+
+INFINITE = float("inf")
+WHY = "while it stays the pods' rules about each other are not kept"
+SETS = 4  # that are priced, per expansion of the planner's budget
+ASKED = 8  # expansions of that budget, to ask the filters about one set
+MOST_OFF = 1_500  # pods that are taken off their nodes at a time, and as many that rules look at, if that will do
+OFF = 4  # of work, to take eight pods off their nodes and put them back
+ASK, ROWS_PER_STEP = 100, 4  # of work, to ask the filters about one set; and nodes that are one more
+LOOKED = 4  # pods at which the rules are asked whether they look, in one step of work
+BACK = 20  # of work, to ask the filters about one member
+FEW_DOMAINS = 8  # of a topology key: each is looked at by itself
+PATIENCE = 8  # part of the budget of a search by the filters, where many sets are asked
+
+
+class Tied(msgspec.Struct, frozen=True, eq=False):
+    plan: Plan
+    units: tuple[EvictionUnit, ...]
+    assignment: tuple[Any, ...]
+
+
+class _Found(msgspec.Struct, frozen=True, eq=False):
+    key: Key
+    evicted: frozenset[int]
+    assignment: Assignment
+
+
+class ConstrainedPreemption:
+    def __init__(
+        self, state: ClusterState, victim_index: VictimIndex, still: Callable[[Sequence[EvictionUnit]], None]
+    ) -> None:
+        """`still`: raises Disturbed where one of these units is gone."""
+        self._cluster = state
+        self._victim_index = victim_index
+        self._still = still
+
+    def run(self, stage: Stage, relaxed: PreemptionProblem, least: Planned, counted: Planned) -> Tied | None:
+        """`relaxed`: without the rules that reach beyond a node, and `least` its plan; `counted`: with them as things
+        are now. None: no set of victims was found that will do."""
+        self._stage = stage
+        self._units = stage.problem.units
+        self._order = stage.problem.order or ORDER
+        self._fitting = Feasibility(relaxed)
+        self._asked = 0
+        self._budget = stage.problem.budget
+        self._relevant_pods: frozenset[int] = frozenset()  # see `_looked_at`
+        self._in_vain = False
+        self._doubts: Key | None = None  # the cheapest set of which the filters' search could not say
+        bound = least.lower_bound if isinstance(least, Plan) else Cost()
+        floor = bound.key(self._order)[:-1]
+        best = self._reseated(least, counted) or self._put_back()
+        if not self._in_vain and (best is None or best.key[:-1] > floor):
+            best, floor = self._cheapest(best and self._spared(best), floor)
+        return None if best is None else self._tied(best, floor)
+
+    def _tied(self, best: _Found, floor: Key) -> Tied:
+        units = self._units
+        cost = cost_of(units, best.evicted)
+        lower = Cost(**dict(zip(self._order, (*floor, *([0] * 5)), strict=False)))  # type: ignore[arg-type]
+        pairs = list(zip(self._order, best.key, floor, strict=False))
+        proved = tuple(name for name, _, _ in takewhile(lambda each: each[1] == each[2], pairs))
+        victims = tuple(
+            Victim(u, units.names[u], int(units.pods[u]), int(units.priority[u]), WHY) for u in sorted(best.evicted)
+        )
+        plan = Plan(self._stage.problem, victims, None, cost, lower, proved, self._asked)
+        return Tied(plan, tuple(self._stage.units[u] for u in sorted(best.evicted)), tuple(best.assignment))
+
+    # ---- one set
+
+    def _price(self, chosen: Chosen) -> Key:
+        return cost_of(self._units, chosen).key(self._order)
+
+    @contextmanager
+    def _without(self, units: Sequence[EvictionUnit]) -> Iterator[dict[str, int]]:
+        """A trial, and where they were. Others are served before it: to interrupt it costs as much again."""
+        worked(OFF * sum(len(unit.pods) for unit in units) // 8)
+        self._still(units)
+        with self._victim_index.without(units) as home:
+            yield home
+
+    def _ask(self, evicted: frozenset[int], part: int = PATIENCE) -> _Found | None:
+        """Where members sit once these are gone, by the filters' own word."""
+        self._asked += 1
+        worked(ASK + self._cluster.columns.n // ROWS_PER_STEP)
+        with self._without([self._stage.units[u] for u in sorted(evicted)]):
+            careful = SequentialTrial(self._cluster, self._stage.tree(self._stage.built.problem.budget // part))
+            assignment = careful.run()
+        key = self._price(tuple(sorted(evicted)))
+        if assignment:
+            return _Found(key, evicted, assignment)
+        if careful.exhausted:
+            self._doubts = key[:-1] if self._doubts is None else min(self._doubts, key[:-1])
+        return None
+
+    # ---- something that will do
+
+    def _reseated(self, *plans: Planned) -> _Found | None:
+        """The cheapest of these plans whose victims suffice, though perhaps with other seats."""
+        best: _Found | None = None
+        for plan in plans:
+            if not isinstance(plan, Plan):
+                continue
+            evicted = frozenset(victim.unit for victim in plan.victims)
+            key = self._price(tuple(sorted(evicted)))
+            if best is None or key < best.key:
+                best = self._as_planned(plan, evicted, key) or self._ask(evicted) or best
+        return best
+
+    def _as_planned(self, plan: Plan, evicted: frozenset[int], key: Key) -> _Found | None:
+        """With the seats that counting gave, if the filters agree."""
+        assert plan.placement is not None
+        assignment = assignment_of(self._stage.built, plan.placement, origin=self._stage.origin)
+        with self._without([self._stage.units[u] for u in sorted(evicted)]):
+            return _Found(key, evicted, assignment) if holds(self._cluster, assignment) else None
+
+    def _put_back(self) -> _Found | None:
+        """The members in, on as little as it takes. Then back, dearest first, whoever they leave room for. If that
+        opens several domains, or one that is dear, another may do with less: each is looked at by itself."""
+        self._relevant_pods = self._looked_at()
+        for some in self._enough():
+            found = self._ask(some, 1)
+            if found is not None:
+                best = self._with_those_back(self._lowered(found))
+                for domain in self._domains(some):
+                    inside = self._ask(domain)
+                    if inside is not None:
+                        best = min(best, self._with_those_back(self._lowered(inside)), key=lambda each: each.key)
+                return best
+        return None
+
+    def _lowered(self, found: _Found) -> _Found:
+        """What hurts more stays if the rest will do."""
+        unit_cost = {u: self._victim_index.unit_cost(self._stage.units[u]) for u in found.evicted}
+        ladder = sorted({_rung(key) for key in unit_cost.values()})
+        below, enough = -1, len(ladder) - 1
+        while enough - below > 1:
+            middle = (below + enough) // 2
+            better = self._ask(frozenset(u for u in unit_cost if _rung(unit_cost[u]) <= ladder[middle]))
+            if better is not None:
+                enough, found = middle, better
+            else:
+                below = middle
+        return found
+
+    def _domains(self, some: frozenset[int]) -> Iterator[frozenset[int]]:
+        """The same without those whom rules look at in other domains than one, for all domains that members' rules
+        about whom to keep away from know, if there are few."""
+        columns, units = self._cluster.columns, self._stage.units
+        away = [shape.anti_affinity.required or () for shape in self._stage.built.shapes if shape.anti_affinity]
+        relevant_pods = some & self._relevant_pods
+        for key in sorted({term.topology_key for terms in away for term in terms}):
+            ids = columns.label(key).ids[: columns.n]
+            domains = np.unique(ids[ids > 0])
+            for domain in domains.tolist() if 1 < len(domains) <= FEW_DOMAINS else ():
+                outside = {
+                    u for u in relevant_pods if not any(ids[pod.row] == domain for pod in units[u].pods.values())
+                }
+                if outside:
+                    yield some - outside
+
+    def _enough(self) -> Iterator[frozenset[int]]:
+        """Sets that may do: not too many, those that hurt least first, and of those whom rules beyond a node look at
+        not fewer than of the others. If that will not do, all: for a large cluster that takes long."""
+        units = self._stage.units
+        few: list[int] = []
+        off = {True: 0, False: 0}  # pods, by whether they are minded
+        for number, unit in enumerate(units):
+            relevant_pods = number in self._relevant_pods
+            if off[relevant_pods] < MOST_OFF:
+                few.append(number)
+                off[relevant_pods] += len(unit.pods)
+        if few:
+            yield frozenset(few)
+        if len(few) < len(units):
+            self._in_vain = off[True] < MOST_OFF and self._shut_out()
+            if not self._in_vain:
+                yield frozenset(range(len(units)))
+
+    def _shut_out(self) -> bool:
+        """Whether nothing will do, whoever goes: with all gone whom they look at, rules that are never worse off with
+        fewer pods leave too little room, even if members did not look at each other."""
+        evaluations = self._stage.built.evaluations
+        if not all(RowFilters(evaluation, evaluation.filters).monotone for evaluation in evaluations):
+            return False
+        relaxed = self._fitting.problem
+        shapes = []
+        with self._without([self._stage.units[u] for u in sorted(self._relevant_pods)]):
+            for row, evaluation in zip(relaxed.placement.shapes, evaluations, strict=True):
+                evaluation.refresh()
+                mask = row.mask.copy()
+                for _, tracker in evaluation.filters:
+                    if not isinstance(tracker, RowFilter):
+                        mask &= tracker.mask[: len(mask)]
+                shapes.append(replace(row, mask=mask))
+        fitting = Feasibility(replace(relaxed, placement=replace(relaxed.placement, shapes=shapes)))
+        return fitting.outcome(range(len(self._units))).verdict is SearchVerdict.IMPOSSIBLE
+
+    def _looked_at(self) -> frozenset[int]:
+        """Units that a rule which reaches beyond a node looks at. The others only matter to the nodes they are on."""
+        rules = [
+            getattr(tracker, "affects_other_nodes", None)
+            for evaluation in self._stage.built.evaluations
+            for _, tracker in evaluation.filters
+            if not isinstance(tracker, RowFilter)
+        ]
+        found: list[int] = []
+        for number, unit in enumerate(self._stage.units):
+            worked(number % LOOKED == 0)
+            if any(
+                affects_other_nodes is None or affects_other_nodes(pod)
+                for pod in unit.pods.values()
+                for affects_other_nodes in rules
+            ):
+                found.append(number)
+        return frozenset(found)
+
+    def _with_those_back(self, found: _Found) -> _Found:
+        """Back, the dearest first, whoever is in nobody's way. Most are on nodes that no member takes, and nobody looks
+        at them: they are back before anybody is asked."""
+        rows = {row for _, row in found.assignment}
+        units, some = [], []
+        for number in sorted(found.evicted):
+            unit = self._stage.units[number]
+            units.append(unit)
+            if number in self._relevant_pods or any(pod.row in rows for pod in unit.pods.values()):
+                some.append(unit)
+        with self._without(some):
+            if holds(self._cluster, found.assignment):
+                units = some
+        with self._without(units) as home:
+            most_costly_first = sorted(units, key=self._victim_index.unit_cost, reverse=True)
+            victims = self._unsparable(most_costly_first, home, found.assignment)
+        numbers = {unit.key: number for number, unit in enumerate(self._stage.units)}
+        evicted = frozenset(numbers[unit.key] for unit in victims)
+        return _Found(self._price(tuple(sorted(evicted))), evicted, found.assignment)
+
+    def _unsparable(
+        self, units: Sequence[EvictionUnit], home: dict[str, int], assignment: Assignment
+    ) -> list[EvictionUnit]:
+        """Those that cannot come back beside the ones before them; found by halves, since most of many can."""
+        if not units or self._back(units, home, assignment):
+            return []
+        if len(units) == 1:
+            return list(units)
+        half = len(units) // 2
+        return [part for two in (units[:half], units[half:]) for part in self._unsparable(two, home, assignment)]
+
+    def _back(self, units: Sequence[EvictionUnit], home: dict[str, int], assignment: Assignment) -> bool:
+        columns = self._cluster.columns
+        worked(BACK * len(assignment) + len(units) // 2)
+        inner = columns.journal.mark()
+        columns.place_all([(pod, home[pod.key]) for unit in units for pod in unit.pods.values()])
+        if holds(self._cluster, assignment):
+            columns.journal.release(inner)
+            return True
+        columns.journal.rewind(inner)
+        return False
+
+    def _spared(self, found: _Found) -> _Found:
+        """Nobody goes in vain: whoever can stay if the members sit elsewhere does, the dearest first."""
+        unit_cost = self._victim_index.unit_cost
+        for unit in sorted(found.evicted, key=lambda u: unit_cost(self._stage.units[u]), reverse=True):
+            if self._asked * ASKED >= self._budget:
+                break
+            without = self._ask(found.evicted - {unit})
+            if without is not None:
+                found = without
+        return found
+
+    # ---- nothing cheaper will do
+
+    def _cheapest(self, best: _Found | None, floor: Key) -> tuple[_Found | None, Key]:
+        """The cheapest set there is, as far as the budget goes, and what no set costs less than. Without a known one,
+        too: the company that members want may be among those who could go."""
+        ceiling = best.key if best is not None else (INFINITE,) * len(self._order)
+        sets = BestFirstSets(len(self._units), self._price, ceiling, self._budget * SETS)
+        self._doubts = None
+        for key, chosen in sets:
+            if key[:-1] < floor:
+                continue  # proved already
+            if self._asked * ASKED >= self._budget:
+                return best, max(floor, min(key[:-1], self._doubts or key[:-1]))
+            evicted = frozenset(chosen)
+            if self._fitting.outcome(evicted).verdict is SearchVerdict.IMPOSSIBLE:
+                continue
+            found = self._ask(evicted)
+            if found is not None:
+                best, ceiling = found, found.key
+                break
+        reached = sets.floor if sets.cut else ceiling[:-1]
+        return best, max(floor, min(reached, self._doubts or reached))
+
+
+def _rung(unit_cost: tuple[Any, ...]) -> tuple[int, int]:
+    """(violations of budgets, priority): what matters more than how many go."""
+    return (unit_cost[0], unit_cost[2])

@@ -1,0 +1,262 @@
+"""Room that is kept for pods to come: a replica whose leader has started has it when its workers come (LeaderReady).
+
+The attempt that starts the first pod has a place for every pod of the whole. Those of pods that do not exist yet are
+promised like nominations: kept against pods of equal and lower priority, taken by more important ones. A pod that comes
+takes over a promise. None outlives the first pod, nor `KEPT_FOR`: whoever never comes keeps nobody away for ever. Never
+decides where a pod goes; a new process, which knows of no promises, makes them anew before it tries anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import field
+
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.groups.expected_pods import ExpectedPlacement, ExpectedPods, outstanding_pods, said
+from phalanx.engine.groups.find_placement import Found, find
+from phalanx.engine.groups.outcomes import expected_placements
+from phalanx.engine.scheduling.members import Members
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.units import UnitState
+from phalanx.engine.state.records import PodRecord, PodState
+from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups.expected_pods import expected
+
+KEPT_FOR = 600.0  # seconds since the first pod was started
+
+
+class ReservedRoom(msgspec.Struct):
+    until: float
+    reservations: list[PodRecord] = field(
+        default_factory=list
+    )  # of pods to come; one that lost its node is not nominated
+    claimed_by: dict[str, None] = field(default_factory=dict)  # keys of pods that came and were given a promise
+
+
+class GroupReservations:
+    def __init__(self, state: ClusterState, queue: Queue, members: Members) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._members = members
+        self.kept: dict[GroupKey, ReservedRoom] = {}  # who is due next first
+        self._over: dict[GroupKey, None] = {}  # groups that had their time
+        self._fresh = True  # nobody has looked yet what was there before this process
+        self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups that were promised a node which is gone
+        self._by_promise: dict[GroupKey, None] = {}  # kept for groups whose first pod has only a promise itself
+        self._promises_seen = 0  # version of all promises when these groups were looked at
+
+    # ---- promising
+
+    def beginning(self, group: Group) -> frozenset[GroupKey]:
+        """The leaves of a tree of which nothing runs yet: asked before an answer is acted on."""
+        return frozenset(leaf.key for leaf in self._members.forest.leaves(group.key) if not leaf.placed)
+
+    def keep(
+        self, assignment: Iterable[ExpectedPlacement], beginning: frozenset[GroupKey], *, inherit: bool = False
+    ) -> None:
+        """An answer is acted on: these places, and no others, are for pods to come of these groups. `inherit`: also for
+        those that came while no process could promise them anything."""
+        groups: dict[GroupKey, dict[str, tuple[PodRecord, str]]] = {}
+        for key, record, row in assignment:
+            groups.setdefault(key, {})[record.key] = (record, self._cluster.columns.names[row])
+        for key, places in groups.items():
+            group = self._members.forest.group(key)
+            if group is not None and key not in self._over and self._begun(group):
+                self._promise(key, places, key in beginning, inherit)
+
+    def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
+        nominations, records = self._cluster.nominations, self._cluster.records
+        until = self._cluster.now + KEPT_FOR
+        kept = self.kept.setdefault(key, ReservedRoom(until))
+        self._by_promise[key] = None
+        if begins:  # for the first time, or now that room was made for it
+            self.kept[key] = self.kept.pop(key)
+            kept.until = until
+        before = {record.key: record for record in kept.reservations}
+        kept.reservations = []
+        for name, (record, node) in places.items():
+            if name in records:
+                if inherit and not records[name].nominated:
+                    kept.claimed_by[name] = None
+                if name in kept.claimed_by and records[name].state is PodState.PENDING:
+                    nominations.set(records[name], node)  # moved, so that all have a place
+                continue
+            reservation = before.pop(name, None)
+            if reservation is None:
+                reservation = record
+                self._cluster.shapes.keep(record.shape)
+            if reservation.nominated != node:
+                nominations.set(reservation, node)
+            kept.reservations.append(reservation)
+        for record in before.values():
+            self._withdraw(record)
+
+    def _begun(self, group: Group) -> bool:
+        """Its first pod has a node, or was promised one that others are leaving."""
+        waiting = self._members.waiting_pods.get(group.key, {})
+        return group.placed > 0 or any(record.nominated for record in waiting.values())
+
+    # ---- what happens to groups
+
+    def follow(self, leaves: Iterable[GroupKey]) -> None:
+        """Before roots are tried: pods came or went, groups changed."""
+        if self._fresh:
+            self._fresh = False
+            forest = self._members.forest
+            # The least important first: it is looked at beside all others, which leave it what they can.
+            for group in sorted(forest.begun(), key=lambda each: ((each.spec and each.spec.priority) or 0, each.key)):
+                if group.key not in self.kept:
+                    self._find(group)
+        if self.kept or self._over:
+            for key in leaves:
+                self._follow(key)
+
+    def _follow(self, key: GroupKey) -> None:
+        kept, group = self.kept.get(key), self._members.forest.group(key)
+        whole = said(group) if group is not None else None
+        if group is None or whole is None or not self._begun(group):
+            self._over.pop(key, None)
+            self._release(key)
+            return
+        if kept is None:
+            return
+        if not group.placed:
+            self._by_promise[key] = None
+        waiting = self._members.waiting_pods.get(key, {})
+        for record in sorted(waiting.values(), key=lambda each: each.key):
+            if kept.reservations and not record.nominated and record.key not in kept.claimed_by:
+                self._inherit(kept, record)
+        while kept.reservations and len(kept.reservations) > whole[0] - group.present:
+            self._withdraw(kept.reservations.pop())
+        if not kept.reservations and not any(key in waiting for key in kept.claimed_by):
+            del self.kept[key]  # all that was to come is there
+
+    def _inherit(self, kept: ReservedRoom, record: PodRecord) -> None:
+        """Those who come are like those who were expected: each takes the last promise there is."""
+        reservation = kept.reservations.pop()
+        node = reservation.nominated
+        self._cluster.nominations.clear(reservation)
+        self._cluster.shapes.drop(reservation.shape)
+        kept.claimed_by[record.key] = None
+        if node:
+            self._cluster.nominations.set(record, node)
+
+    def _find(self, group: Group) -> None:
+        """Promises for a group that has begun: it did so before this process, which knows of none, or lost a node."""
+        forest, state = self._members.forest, self._cluster
+        top = forest.root_of(group.key)
+        head = forest.group(top) if top is not None else None
+        if top is None or head is None:
+            return
+        leaves = forest.leaves(top)
+        others = [other for other in forest.begun() if other not in leaves]
+        # Beside what all others lack, so that none takes the only place of another; alone where that cannot be.
+        if not self._found(head, outstanding_pods(state, leaves, others, forest.priority(top))):
+            self._found(head, outstanding_pods(state, leaves, (), forest.priority(top)))
+
+    def _found(self, head: Group, whole: ExpectedPods | None) -> bool:
+        state, priority = self._cluster, self._members.forest.priority(head.key)
+        if whole is None:
+            return True
+        try:
+            built = build(state, head, self._members.waiting_pods, state.settings.search_budget, priority, whole)
+            found = find(state, head, built)
+        except (PluginFailure, Unplaceable):
+            return False  # its workers are told when they come
+        if isinstance(found, Found):
+            self.keep(expected_placements(built, found.assignment, ()), frozenset(), inherit=True)
+        return isinstance(found, Found)
+
+    def node_gone(self, name: str) -> None:
+        """What was promised there is looked for elsewhere, before anybody is tried."""
+        for key, kept in self.kept.items():
+            if any(reservation.nominated == name for reservation in kept.reservations):
+                self._pods_on_unknown_nodes[key] = None
+
+    def settle(self) -> None:
+        """Before roots are tried: whoever lost a place has another one, whoever had his time none."""
+        pods_on_unknown_nodes, self._pods_on_unknown_nodes = self._pods_on_unknown_nodes, {}
+        for key in pods_on_unknown_nodes:
+            group = self._members.forest.group(key)
+            if group is not None and key in self.kept:
+                self._find(group)
+        if self.doubtful:
+            self._promises_seen = self._cluster.nominations.version
+            for key in list(self._by_promise):
+                self._doubt(key)
+        self._expire()
+
+    @property
+    def doubtful(self) -> bool:
+        """A first pod may have lost the promise that room was kept by: to somebody more important, because its group is
+        held, or since somebody else took it back."""
+        return bool(self._by_promise) and self._cluster.nominations.version != self._promises_seen
+
+    def _doubt(self, key: GroupKey) -> None:
+        group = self._members.forest.group(key)
+        if key in self.kept and group is not None and not group.placed:
+            if self._begun(group):
+                return
+            self._release(key)
+        del self._by_promise[key]
+
+    # ---- letting go
+
+    def _expire(self) -> None:
+        """Whoever has not come by now takes his chances like everybody else."""
+        for key in [key for key, kept in self.kept.items() if kept.until <= self._cluster.now]:
+            self._over[key] = None
+            self._release(key)
+
+    def next_time(self) -> float | None:
+        """When the next promises end."""
+        return next((kept.until for kept in self.kept.values()), None)
+
+    def _release(self, key: GroupKey) -> None:
+        kept = self.kept.pop(key, None)
+        if kept is None:
+            return
+        for record in kept.reservations:
+            self._withdraw(record)
+        unit = self._members.root_of(key)
+        if unit is not None and unit.state is UnitState.EVICTING:
+            return  # what its pods were promised belongs to a plan now
+        for name in kept.claimed_by:
+            heir = self._cluster.records.get(name)
+            if heir is not None and heir.state is PodState.PENDING and heir.nominated:
+                self._free(heir)
+
+    def _withdraw(self, reservation: PodRecord) -> None:
+        self._free(reservation)
+        self._cluster.shapes.drop(reservation.shape)
+
+    def _free(self, record: PodRecord) -> None:
+        node = self._cluster.nominations.clear(record)
+        if node:
+            self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(node, -1), record))
+
+    def validate(self) -> None:
+        forest = self._members.forest
+        listed = {group.key for group in forest.begun()}
+        for leaf in (leaf for unit in forest.roots() for leaf in forest.leaves(unit)):
+            assert (leaf.key in listed) == (0 < leaf.placed < expected(leaf.source)), f"{leaf.key} has begun, or not"
+        times = [kept.until for kept in self.kept.values()]
+        assert times == sorted(times), "promises of pods to come are not in the order of their ends"
+        for key, kept in self.kept.items():
+            group = self._members.forest.group(key)
+            if self.doubtful or key in self._members.notes.dirty or group is None:
+                continue  # looked at before the next attempt
+            assert self._begun(group), f"room is kept for {key}, which has not begun"
+            whole = said(group)
+            assert whole is not None and group.present + len(kept.reservations) <= whole[0], (
+                f"{key} has too many promises"
+            )
+
+    @property
+    def reservations(self) -> list[PodRecord]:
+        return [record for kept in self.kept.values() for record in kept.reservations]

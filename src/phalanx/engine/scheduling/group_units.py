@@ -1,0 +1,228 @@
+"""Roots of groups: before roots are popped, what happened to groups is worked through; then roots are attempted."""
+
+from __future__ import annotations
+
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.admission import GANG, INVALID, Admission
+from phalanx.engine.scheduling.answers import GroupTree, Refusal
+from phalanx.engine.scheduling.evictions import Evictions
+from phalanx.engine.scheduling.group_cycle import GroupCycle
+from phalanx.engine.scheduling.group_reservations import GroupReservations
+from phalanx.engine.scheduling.members import Members, Notes, root_key
+from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.units import QueueName, SchedulingUnit, UnitState
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group, GroupKey, MemberState
+
+Newcomers = dict[str, dict[str, PodRecord]]  # root key -> pods that were not in it before
+
+
+class Groups:
+    """Turns pods with a group into roots, and has those roots attempted. One per engine."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: Queue,
+        members: Members,
+        evictions: Evictions,
+        unit_lifecycle: UnitLifecycle,
+        admission: Admission,
+        room: GroupReservations,
+        cycle: GroupCycle,
+    ) -> None:
+        self.cluster = state
+        self._queue = queue
+        self.members = members
+        self._evictions = evictions
+        self.unit_lifecycle = unit_lifecycle
+        self._admission = admission
+        self.room = room
+        self._cycle = cycle
+        self.forest = state.forest
+        self.conditions = members.conditions
+        self.commits = members.commits
+        self.waiting_pods = members.waiting_pods
+        self._errors: dict[str, int] = {}  # root key -> failed commits in a row
+
+    # ---- questions
+
+    def root_of(self, key: GroupKey) -> SchedulingUnit | None:
+        """The root in which the pending pods of a group, or of those below it, are."""
+        return self.members.root_of(key)
+
+    def tree(self, unit: SchedulingUnit, group: Group) -> GroupTree:
+        """A root as an attempt sees it."""
+        return self.members.tree(unit, group)
+
+    def failure(self, unit: str) -> Refusal | None:
+        """Why the last attempt of a root failed, by its key."""
+        found = self.unit_lifecycle.waiting(unit)
+        return found.refusal if found is not None else None
+
+    def under_way(self, unit: GroupKey) -> bool:
+        """Binds of its members are not all answered yet."""
+        return self.commits.under_way(unit)
+
+    @property
+    def busy(self) -> bool:
+        """Something was touched that `settle` has not looked at."""
+        return self.members.busy or self.room.doubtful
+
+    # ---- attempts
+
+    def attempt(self, unit: SchedulingUnit) -> None:
+        """One attempt of a popped root; leaves it in a place of the queue, or out of it."""
+        came_from = unit.equivalence_class
+        unit.equivalence_class = None
+        group = self.members.group_of(unit)
+        if group is None or not unit.records:
+            self.unit_lifecycle.leave(unit)
+        else:
+            self._cycle.run(unit, group, came_from)
+            if unit.place is QueueName.SEARCH:
+                return  # those who wait for what becomes of it go on waiting
+            if not unit.records and unit.place is QueueName.ATTEMPT:
+                self.unit_lifecycle.leave(unit)
+        self._queue.attempted(unit, came_from)
+
+    # ---- settling
+
+    def settle(self) -> None:
+        """Before roots are popped: act on what was noted since the last time."""
+        self.room.settle()
+        if not self.members.busy:
+            return
+        notes = self.members.take()
+        self.room.follow(notes.dirty)
+        newcomers: Newcomers = {}
+        for key, helps in self._rehome_all(notes, newcomers).items():
+            unit = self.unit_lifecycle.waiting(key)
+            if unit is None:
+                continue
+            if not unit.records:
+                self.unit_lifecycle.leave(unit)
+                continue
+            held = unit.state is UnitState.HELD
+            # Without newcomers everybody knows already what there is to know.
+            if not self._admit(unit, newcomers.get(key, {}), helps=helps) and (helps or not held):
+                assert unit.group is not None
+                notes.touched[unit.group] = None
+        for head in {**notes.touched, **notes.judged}:
+            self._look(head)
+        for leaf in notes.dirty:
+            if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
+                self.members.settle(top)
+
+    def _rehome_all(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
+        """Roots to which something happened, by key -> whether that can help them."""
+        for head in notes.touched:
+            for leaf in self.forest.leaves(head):
+                notes.dirty[leaf.key] = True
+        units: dict[str, bool] = {}
+        for leaf_key, helps in notes.dirty.items():
+            old = self.members.home.get(leaf_key)
+            new = self._rehome(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
+            for key in (old, new):
+                if key is not None:
+                    units[key] = units.get(key, False) or helps or old != new
+        for head in notes.judged:
+            units[root_key(head)] = True
+        return units
+
+    def _rehome(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
+        """Move a leaf's pending pods to the root they belong to now; returns that root's key."""
+        members = self.members
+        pods = members.waiting_pods.get(leaf)
+        old = members.home.get(leaf)
+        if not pods:
+            members.home.pop(leaf, None)
+            members.groups_with_failed_binds.pop(
+                leaf, None
+            )  # whose bind failed is gone; who comes next has nothing to do with it
+            return old
+        target = self.forest.root_of(leaf)
+        key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
+        if old != key:
+            before = self.unit_lifecycle.waiting(old) if old is not None else None
+            if before is not None:
+                for name in pods:
+                    before.records.pop(name, None)
+            members.home[leaf] = key
+            arrived = pods
+        unit = self.unit_lifecycle.waiting(key)
+        if unit is None:
+            first = min(pods.values(), key=lambda record: (record.created, record.order))
+            kind = target.kind if target is not None else leaf.kind
+            unit = SchedulingUnit(kind, key, 0, first.created, first.order)
+            self.unit_lifecycle.appear(unit)
+            unit.errors = self._errors.get(key, 0)
+            arrived = pods
+        unit.group = target if target is not None else leaf
+        unit.records.update(arrived)
+        newcomers.setdefault(key, {}).update(arrived)
+        if leaf in members.groups_with_failed_binds:
+            del members.groups_with_failed_binds[leaf]
+            self.unit_lifecycle.back_off(unit)
+            self._errors[key] = unit.errors
+        return key
+
+    def _admit(self, unit: SchedulingUnit, newcomers: dict[str, PodRecord] | None, *, helps: bool) -> bool:
+        """False: held. Then what a failed commit left behind cannot be completed now."""
+        key, group = unit.group, self.members.group_of(unit)
+        assert key is not None
+        if unit.key.startswith("waiting/") or group is None:
+            self._admission.wait_for_objects(unit, key, newcomers)
+            return True
+        return self._admission.admit(unit, group, newcomers, helps=helps)
+
+    def admit(self, unit: SchedulingUnit) -> None:
+        """Judge a held root again (a backoff at the gate is over, a gatekeeper changed its mind)."""
+        if not self._admit(unit, None, helps=True):
+            assert unit.group is not None
+            self.members.notes.judged[unit.group] = None
+
+    def _look(self, head: GroupKey) -> None:
+        """What has to be said or done about a tree whether or not pods of it wait."""
+        invalid = self.forest.invalid(head)
+        if invalid is not None:
+            for key in invalid.groups:
+                self.members.say(key, INVALID, invalid.message)
+        group = self.forest.group(head)
+        if group is None or group.spec is None or group.spec.parent is not None:
+            if self.unit_lifecycle.waiting(root_key(head)) is None:
+                self.unit_lifecycle.settle(root_key(head), UnitState.NONE)
+            if group is not None and group.spec is not None and invalid is None:
+                self._admission.without_parent(head)
+            return
+        if self.conditions.targets:
+            self._spare(head)
+        if invalid is None:
+            self.commits.tell(group)
+            if self.conditions.is_true(head):
+                self._errors.pop(root_key(head), None)
+            self.members.settle(head)
+        unit = self.unit_lifecycle.waiting(root_key(head))
+        if invalid is None and (unit is None or (unit.state is UnitState.HELD and unit.gate[0] == GANG)):
+            self.commits.release(group, root_key(head))
+            if unit is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
+                self._admission.short_of_members(head)
+
+    def _spare(self, head: GroupKey) -> None:
+        """Groups that were preempted and run again are no targets any more."""
+        for part in self.forest.tree(head):
+            since = self.conditions.targets.get(part.key)
+            if since is not None and self.commits.confirmed(part) and self._made_since(part.key, since):
+                self.conditions.spared(part)
+
+    def _made_since(self, key: GroupKey, since: float) -> bool:
+        members = [each for leaf in self.forest.leaves(key) for each in leaf.members.items()]
+        for name, member in members:
+            if member.state is MemberState.ENDING:
+                return False
+            if member.state is MemberState.RUNNING:
+                record = self.cluster.records.get(str(name))
+                if record is None or record.created < since or self._evictions.leaving(record.key):
+                    return False
+        return True

@@ -1,0 +1,62 @@
+"""How did it get here: the last things that happened to each pod and group, in few words. Bounded everywhere."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from phalanx.engine.framework.cluster_state import ClusterState
+
+MOST_NOTES = 16  # of one object: the first and the latest are kept
+MOST_OBJECTS = 10_000  # those that nothing happened to for longest are forgotten first
+
+
+class Note(NamedTuple):
+    time: float  # seconds
+    what: str
+    detail: str  # a node, a message
+    times: int = 1  # in a row
+
+
+_Note = tuple[float, str, str, int]  # the same while it is kept: half the price, and there are many
+
+
+class History:
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster = state
+        self.told: dict[
+            str, list[_Note]
+        ] = {}  # "ns/name" of a pod, or root key -> notes; dict order is order of first note
+
+    def note(self, key: str, what: str, detail: str = "") -> None:
+        notes = self.told.get(key)
+        if notes is None:
+            if len(self.told) >= MOST_OBJECTS:
+                for old in list(self.told)[: MOST_OBJECTS // 8]:
+                    del self.told[old]
+            self.told[key] = [(self._cluster.now, what, detail, 1)]
+            return
+        time, before, said, times = notes[-1]
+        if before == what and said == detail:
+            notes[-1] = (time, what, detail, times + 1)
+            return
+        if len(notes) >= MOST_NOTES:
+            del notes[1]
+        notes.append((self._cluster.now, what, detail, 1))
+
+    def follow(self, key: str, what: str, detail: str = "") -> None:
+        """The same, but only of an object that has a story already."""
+        if key in self.told:
+            self.note(key, what, detail)
+
+    def of(self, key: str) -> list[Note]:
+        return [Note(*note) for note in self.told.get(key, ())]
+
+    def forget(self, key: str) -> None:
+        self.told.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+    def validate(self) -> None:
+        assert len(self.told) <= MOST_OBJECTS
+        assert all(0 < len(notes) <= MOST_NOTES for notes in self.told.values())

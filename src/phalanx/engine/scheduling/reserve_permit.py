@@ -1,0 +1,104 @@
+"""What plugins say about pods one by one: PreEnqueue before they are queued, Reserve and Permit once they have a node.
+
+The scheduler asks about pods it has assumed; questions ask inside a mark of the journal and take everything back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from phalanx.engine.framework import Code, Status
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.state.records import PodRecord
+
+RefusedPod = tuple[PodRecord, Status]
+
+
+def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
+    """A plugin's answer about one pod: None for success; a failure or nonsense becomes a Status with its name."""
+    try:
+        status = call(*args)
+    except BaseException as problem:
+        text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
+        return Status(Code.ERROR, (text,), plugin.name)
+    if status is None:
+        return None
+    if not isinstance(status, Status):
+        return Status(Code.ERROR, (f"plugin {plugin.name}: answered {type(status).__name__}",), plugin.name)
+    return None if status.code is Code.SUCCESS else status
+
+
+def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecord, Status, str] | None:
+    """The first pod that a PreEnqueue plugin holds back, what it says, and the plugin."""
+    for record in records:
+        for plugin in state.profiles[record.scheduler_name].pre_enqueue:
+            status = ask(plugin, plugin.pre_enqueue, record)
+            if status is not None:
+                return record, status, plugin.name
+    return None
+
+
+def reserve(state: ClusterState, record: PodRecord, row: int) -> Status | None:
+    for plugin in state.profiles[record.scheduler_name].reserve:
+        status = ask(plugin, plugin.reserve, record, row)
+        if status is not None:
+            return status
+    return None
+
+
+def unreserve(state: ClusterState, record: PodRecord, row: int) -> None:
+    profile = state.profiles.get(record.scheduler_name)
+    for plugin in reversed(profile.reserve if profile else []):
+        try:
+            plugin.unreserve(record, row)
+        except BaseException:  # a broken plugin must not keep the room of a pod that is not there
+            continue
+
+
+def permit(state: ClusterState, record: PodRecord, row: int) -> Status | None:
+    """The first plugin that refuses or says wait; None: go on."""
+    for plugin in state.profiles[record.scheduler_name].permit:
+        status = ask(plugin, plugin.permit, record, row)
+        if status is not None:
+            return status
+    return None
+
+
+def ask_everybody(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool = True) -> RefusedPod | None:
+    """Reserve for everybody, then Permit for everybody: the first pod that is refused, and why. Groups do not wait
+    half-way: a plugin that is not ready now refuses the attempt and is asked again later."""
+    profiles = state.profiles.values()
+    if any(profile.reserve for profile in profiles):
+        for record, row in assignment:
+            status = reserve(state, record, row)
+            if status is not None:
+                return record, status
+    if any(profile.permit for profile in profiles):
+        for record, row in assignment:
+            status = permit(state, record, row)
+            if status is not None and status.code is Code.WAIT:
+                if not waiting_is_refusal:
+                    continue
+                text = f"{status.plugin or 'Permit'} is not ready: {status.message}"
+                status = Status(Code.UNSCHEDULABLE, (text,))
+            if status is not None:
+                return record, status
+    return None
+
+
+def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
+    """Counts the pods on their rows and asks Reserve and Permit; a refusal takes all of it back."""
+    state.columns.place_all(assignment)
+    refused = ask_everybody(state, assignment, waiting_is_refusal=waiting_is_refusal)
+    if refused is not None:
+        release(state, assignment)
+        state.columns.unplace_all([record for record, _ in assignment])
+    return refused
+
+
+def release(state: ClusterState, assignment: Assignment) -> None:
+    """The end of a rehearsal, before its mark is rewound: plugins forget what they reserved."""
+    for record, row in reversed(assignment):
+        unreserve(state, record, row)

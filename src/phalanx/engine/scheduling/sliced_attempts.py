@@ -1,0 +1,249 @@
+"""Attempts of group roots in slices: a root whose search takes long is put aside, and others are served in between.
+
+An unfinished attempt goes on where it stopped as long as its own pods and groups are what they were. Its answer was
+found in a cluster that has moved on, so it is checked against the present one before anybody acts on it. One that no
+longer stands is looked for again; the last time nobody of its priority or below goes before it, so that a busy cluster
+cannot keep it waiting for ever. If even then it does not stand, what is left is one go with a small budget and without
+victims. Nothing here changes the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+from msgspec import field
+
+from phalanx.engine.framework import ClusterChange
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.answers import Answer, GroupTree, Placed, Refused
+from phalanx.engine.scheduling.attempt import Attempts
+from phalanx.engine.scheduling.group_preemption import HURRY, GroupPreemption
+from phalanx.engine.scheduling.units import QueueName, SchedulingUnit
+from phalanx.engine.slices import Disturbed, Sliced
+from phalanx.engine.state.journal import Operation
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group
+from phalanx.model.objects import Node
+
+MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
+AGAIN = 3  # times an answer is looked for anew because the cluster moved on; the last time nobody goes before it
+MOVED_ON = ", the cluster changed faster than whom to evict could be found: tried again soon"
+AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, and rows that are one more (see `placement`)
+MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
+
+
+class Unfinished(msgspec.Struct, eq=False):
+    unit: SchedulingUnit
+    sliced: Sliced[Answer]
+    frame: tuple[int, int]  # what rows and ids stand for
+    equivalence_key: Hashable  # None: no other root is like this one
+    again: int  # how often it was begun anew
+    stamp: tuple[Any, ...] = ()  # of the root's own pods and groups
+    nodes: list[Node | None] = field(default_factory=list)  # by row, when it was first stopped
+    seen: tuple[int, ...] = ()  # the cluster when it was last stopped
+    disturbed: bool = False  # the cluster changed since it began
+    changes: list[ClusterChange] = field(default_factory=list)  # that could wake it, had it been refused before them
+
+
+class SlicedAttempts:
+    def __init__(self, state: ClusterState, attempts: Attempts, preemption: GroupPreemption) -> None:
+        self._cluster = state
+        self._attempts = attempts
+        self._preemption = preemption
+        self.unfinished: dict[str, Unfinished] = {}  # by root key
+        self._crowded_out: set[str] = set()  # roots whose attempts were dropped because there were too many
+        self._touched: set[int] | None = None  # rows that changed while the attempt at hand was stopped
+        self.spent = 0  # work of the present step
+        self.missed: list[ClusterChange] | None = []  # of the last answer: what happened meanwhile; None: too much
+
+    @property
+    def full(self) -> bool:
+        return len(self.unfinished) >= MOST
+
+    @property
+    def over(self) -> bool:
+        """Enough was done in this step."""
+        limit = self._cluster.settings.search_slice
+        return bool(limit) and self.spent >= limit
+
+    @property
+    def alone(self) -> SchedulingUnit | None:
+        """A root that was disturbed too often: nobody of its priority or below is served before it is decided."""
+        for search in self.unfinished.values():
+            if search.again >= AGAIN and search.unit.place is QueueName.SEARCH:
+                return search.unit
+        return None
+
+    def slices(self, unit: str) -> int:
+        """Of an unfinished attempt; 0: there is none."""
+        search = self.unfinished.get(unit)
+        return search.sliced.slices if search is not None else 0
+
+    # ---- answers
+
+    def answer(self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Hashable = None) -> Answer | None:
+        """One slice of an attempt; None: it goes on later."""
+        self.missed = []
+        limit = self._cluster.settings.search_slice
+        if not limit:
+            return self._attempts.group(tree)
+        search = self._found(unit, tree)
+        if search is None:
+            placed = self._attempts.at_once(tree)  # most gangs: what is over in a moment needs no stack of its own
+            if placed is not None:
+                self.spent += AT_ONCE + self._cluster.columns.n // ROWS_AT_ONCE
+                return placed
+            if unit.key in self._crowded_out and self.full:
+                return None
+            search = self._begin(unit, tree, equivalence_key, 0)
+        elif search.seen != self._seen():
+            search.disturbed = True
+        self._touched = self._rows_since(search.seen[0]) if search.seen else None
+        before = search.sliced.work
+        try:
+            finished = search.sliced.go_on(limit)
+        except Disturbed:
+            return self._once_more(search, tree)
+        finally:
+            self.spent += search.sliced.work - before
+        if not finished:
+            self._keep(search, tree)
+            return None
+        answer = self._standing(search, tree, search.sliced.value) if search.disturbed else search.sliced.value
+        if answer is None:
+            return self._once_more(search, tree)
+        self.missed = search.changes if len(search.changes) < MOST_CHANGES else None
+        return answer
+
+    def _found(self, unit: SchedulingUnit, tree: GroupTree) -> Unfinished | None:
+        """The attempt that was put aside, if it is still one of this tree."""
+        search = self.unfinished.pop(unit.key, None)
+        if search is not None and (search.frame != self._frame() or search.stamp != _stamp(tree)):
+            search.sliced.drop()
+            return None
+        return search
+
+    def _begin(self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Hashable, again: int) -> Unfinished:
+        sliced = Sliced(lambda: self._attempts.group(tree), self._cluster.columns.journal, self._possible)
+        return Unfinished(unit, sliced, self._frame(), equivalence_key, again)
+
+    def _frame(self) -> tuple[int, int]:
+        columns = self._cluster.columns
+        return (columns.n, columns.generation)
+
+    def _keep(self, search: Unfinished, tree: GroupTree) -> None:
+        if not search.nodes:
+            search.nodes = self._cluster.columns.nodes.copy()
+            search.stamp = _stamp(tree)
+        search.seen = self._seen()
+        if self.full:
+            search.sliced.drop()  # it begins anew when there is room for it
+            self._crowded_out.add(search.unit.key)
+        else:
+            self._crowded_out.discard(search.unit.key)
+            self.unfinished[search.unit.key] = search
+
+    def _once_more(self, search: Unfinished, tree: GroupTree) -> Answer | None:
+        if search.again < AGAIN:
+            self._keep(self._begin(search.unit, tree, search.equivalence_key, search.again + 1), tree)
+            return None
+        answer = self._attempts.group(tree, evict=False, hurry=HURRY)
+        if isinstance(answer, Refused):
+            answer.again, answer.notes = True, answer.notes + MOVED_ON
+        return answer
+
+    def _seen(self) -> tuple[int, ...]:
+        return self._preemption.victim_index.circumstances
+
+    def _possible(self, operation: Operation) -> bool:
+        """Whether a pod that a trial had put on a row, or taken from it, can be put there or taken again."""
+        columns, (call, args) = self._cluster.columns, operation
+        if call == columns.unplace:
+            return self._takeable(*args)
+        if call == columns.unplace_all:
+            return all(map(self._takeable, args[0]))
+        if call == columns.place_all:
+            return all(self._placeable(record, row) for record, row in args[0])
+        return self._placeable(*args)
+
+    def _takeable(self, record: PodRecord) -> bool:
+        return record.row >= 0 and self._cluster.columns.pods[record.row].get(record.key) is record
+
+    def _placeable(self, record: PodRecord, row: int) -> bool:
+        if record.row >= 0 or not self._cluster.columns.alive[row]:
+            return False
+        if record.node_name or (self._touched is not None and row not in self._touched):
+            return True  # rules that reach beyond the row are looked at in the end
+        return bool(self._cluster.evaluation(record).feasible[row])
+
+    def _rows_since(self, position: int) -> set[int] | None:
+        """Rows that changed since then; None: nobody knows."""
+        changes = self._cluster.columns.log.since(position)
+        return None if changes is None else {row for row, _, _ in changes}
+
+    def _standing(self, search: Unfinished, tree: GroupTree, answer: Answer) -> Answer | None:
+        """What was found, as it can be done in the cluster as it is now; None: it cannot."""
+        if isinstance(answer, Refused):
+            return answer  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
+        nodes = self._cluster.columns.nodes
+        assignment = [*answer.assignment, *((record, row) for _, record, row in answer.expected_placements)]
+        if not all(_same(search.nodes[row], nodes[row]) for _, row in assignment):
+            return None
+        if isinstance(answer, Placed):
+            return answer if self._attempts.fits(assignment, answer.built) else None
+        return self._preemption.stands(tree, answer, lambda: self._attempts.fits(assignment, answer.refused.built))
+
+    # ---- what happens meanwhile
+
+    def heard(self, change: ClusterChange) -> None:
+        for search in self.unfinished.values():
+            if len(search.changes) < MOST_CHANGES:
+                search.changes.append(change)
+
+    def representative(self, equivalence_key: Hashable) -> SchedulingUnit | None:
+        """The root like these whose attempt is unfinished."""
+        return next(
+            (search.unit for search in self.unfinished.values() if search.equivalence_key == equivalence_key), None
+        )
+
+    def sweep(self) -> None:
+        """Attempts of roots that are gone, held or sleeping are of no use."""
+        self.spent = 0
+        gone = [
+            key
+            for key, search in self.unfinished.items()
+            if search.unit.place not in (QueueName.SEARCH, QueueName.ACTIVE)
+        ]
+        for key in gone:
+            self.unfinished.pop(key).sliced.drop()
+        if not self.full:
+            self._crowded_out.clear()
+
+    def validate(self) -> None:
+        assert len(self.unfinished) <= MOST
+        for key, search in self.unfinished.items():
+            assert search.unit.key == key
+
+
+def _same(before: Node | None, now: Node | None) -> bool:
+    """In everything but room, which is looked at apart."""
+    if before is now:
+        return now is not None
+    if before is None or now is None:
+        return False
+    return before.metadata.labels == now.metadata.labels and before.spec == now.spec
+
+
+def _stamp(tree: GroupTree) -> tuple[Any, ...]:
+    """What an attempt knows of its own pods and groups, as one value."""
+    pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # the very records
+    groups = tuple((group.key, group.spec, _counts(group)) for group in tree.forest.tree(tree.group.key))
+    return (tree.priority, pods, groups)
+
+
+def _counts(group: Group) -> tuple[int, ...]:
+    """Members by state; a bind that is answered changes nothing for the others."""
+    pending, assumed, confirmed, *others = group.counts
+    return (pending, assumed + confirmed, *others)

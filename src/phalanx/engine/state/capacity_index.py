@@ -1,0 +1,100 @@
+"""Which sleeping shapes a row could have room for: one vector comparison instead of a question to each of thousands."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.state.columns import Columns
+
+Sleeper = TypeVar("Sleeper")  # whoever waits: known by identity, never looked into
+Requests = tuple[tuple[int, float], ...]
+_NOTHING = -np.inf  # asks nothing of a resource: fits even where that resource is over-committed
+# A resource gets a vector of its own once this many sleepers want it; a resource that hardly anybody wants must not
+# cost everybody a comparison.
+_MANY = 32
+
+
+class CapacityIndex(Generic[Sleeper]):
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._equivalence_classes: list[Sleeper | None] = []
+        self._requests: list[Requests] = []
+        self._slot: dict[int, int] = {}  # id(bucket) -> slot
+        self._free: list[int] = []
+        self._wanted: dict[int, int] = {}  # resource id -> how many sleepers ask for it
+        self._needs: dict[int, npt.NDArray[np.float64]] = {}  # resource id -> (slots,) request, of those many want
+        self._used: npt.NDArray[np.bool_] = np.zeros(64, dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._slot)
+
+    def requested(self) -> set[int]:
+        """Ids of the resources that sleepers ask for."""
+        return set(self._wanted)
+
+    def add(self, equivalence_class: Sleeper, requests: Requests) -> None:
+        """`requests` (resource id, amount) must all fit for a row to matter to the bucket; () means any row does."""
+        self.remove(equivalence_class)
+        slot = self._free.pop() if self._free else len(self._equivalence_classes)
+        if slot == len(self._equivalence_classes):
+            self._equivalence_classes.append(None)
+            self._requests.append(())
+            if slot == len(self._used):
+                self._used = np.concatenate([self._used, np.zeros_like(self._used)])
+                self._needs = {rid: np.concatenate([a, np.full(len(a), _NOTHING)]) for rid, a in self._needs.items()}
+        self._equivalence_classes[slot] = equivalence_class
+        self._requests[slot] = requests
+        self._slot[id(equivalence_class)] = slot
+        self._used[slot] = True
+        for rid, amount in requests:
+            count = self._wanted[rid] = self._wanted.get(rid, 0) + 1
+            if rid in self._needs:
+                self._needs[rid][slot] = amount
+            elif count >= _MANY:
+                self._promote(rid)
+
+    def _promote(self, rid: int) -> None:
+        needs = self._needs[rid] = np.full(len(self._used), _NOTHING)
+        for slot, requests in enumerate(self._requests):
+            for wanted, amount in requests:
+                if wanted == rid:
+                    needs[slot] = amount
+
+    def remove(self, equivalence_class: Sleeper) -> None:
+        slot = self._slot.pop(id(equivalence_class), -1)
+        if slot < 0:
+            return
+        for rid, _ in self._requests[slot]:
+            self._wanted[rid] -= 1
+            if not self._wanted[rid]:
+                del self._wanted[rid]
+                self._needs.pop(rid, None)
+            elif rid in self._needs:
+                self._needs[rid][slot] = _NOTHING
+        self._equivalence_classes[slot] = None
+        self._requests[slot] = ()
+        self._used[slot] = False
+        self._free.append(slot)
+
+    def passing(self, row: int) -> list[Sleeper]:
+        """Sleepers, in slot order, for which the row has enough of everything as it is now."""
+        if not self._slot:
+            return []
+        count = len(self._equivalence_classes)
+        mask = self._used[:count].copy()
+        alloc, used = self._columns.alloc_cell, self._columns.used_cell
+        # The same comparison as NodeResourcesFit, so that rounding can never hide a fit.
+        for rid, needs in self._needs.items():
+            mask &= used[rid][row] + needs[:count] <= alloc[rid][row]
+        found: list[Sleeper] = []
+        whole = len(self._needs) == len(self._wanted)  # every resource has its vector: all is said
+        for slot in np.flatnonzero(mask).tolist():
+            equivalence_class = self._equivalence_classes[slot]
+            if equivalence_class is not None and (
+                whole or all(used[rid][row] + amount <= alloc[rid][row] for rid, amount in self._requests[slot])
+            ):
+                found.append(equivalence_class)
+        return found

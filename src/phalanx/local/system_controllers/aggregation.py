@@ -1,0 +1,62 @@
+"""Aggregated ClusterRoles: their `rules` are what the roles that their selectors choose say, and follow every change.
+
+The server itself counts what is chosen at once; this is for people and programs that read the role.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.work import WorkQueue
+from phalanx.local.system_controllers.bootstrap_roles import CLUSTER_ROLES
+from phalanx.local.system_controllers.metadata_feed import Feed, Item
+from phalanx.model.selectors import from_selector
+
+Json = dict[str, Any]
+_KEY = "clusterroles.rbac.authorization.k8s.io"
+_ALL = ""  # one piece of work: which roles a change concerns is known only when all are looked at
+
+
+class Aggregation:
+    def __init__(self, client: Client, feed: Feed) -> None:
+        self._client, self._feed = client, feed
+        self._work: WorkQueue[str] = WorkQueue("role aggregation")
+        feed.listen(self._on_change)
+
+    async def run(self) -> None:
+        await self._feed.synced.wait()
+        self._work.add(_ALL)
+        await self._work.run(self._aggregate, workers=1)
+
+    def _on_change(self, before: Item | None, after: Item | None) -> None:
+        item = after if after is not None else before
+        if item is not None and item.kind.key == _KEY:
+            self._work.add(_ALL)
+
+    async def _aggregate(self, _: str) -> None:
+        roles: list[Json] = msgspec.json.decode(await self._client.list(CLUSTER_ROLES))["items"]
+        for role in roles:
+            selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
+            if not selectors:
+                continue
+            wanted = _rules(role, roles, [from_selector(selector) for selector in selectors])
+            if wanted == (role.get("rules") or []):
+                continue
+            try:
+                await self._client.patch(CLUSTER_ROLES, role["metadata"]["name"], {"rules": wanted})
+            except (NotFound, Conflict):
+                continue  # it changed meanwhile: that is news, and comes here again
+
+
+def _rules(role: Json, roles: list[Json], matchers: list[Any]) -> list[Json]:
+    """Roles that aggregate themselves count with the rules they have by now; when those change, this is done again."""
+    found: list[Json] = []
+    for other in roles:
+        labels = other["metadata"].get("labels")
+        if other is not role and any(matcher.matches(labels) for matcher in matchers):
+            found += [rule for rule in other.get("rules") or () if rule not in found]
+    return found

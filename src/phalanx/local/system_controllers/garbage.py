@@ -1,0 +1,290 @@
+"""Owner-reference garbage collection: background, foreground and orphan, driven by watches.
+
+An object whose owners are all gone is deleted; references to owners that are gone are removed when others remain.
+An absence is believed only after asking the server for exactly that owner: watches of different kinds are not in step
+with each other, and deleting by mistake cannot be undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from phalanx.base.client import Client, Propagation
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.work import WorkQueue
+from phalanx.local.system_controllers.metadata_feed import FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
+from phalanx.model.kinds import Kind, Registry
+
+log = logging.getLogger(__name__)
+_decode = msgspec.json.Decoder(Body).decode
+
+OwnerState = Literal["solid", "waiting", "absent", "unknown"]
+KNOWN_ABSENT = 10_000  # uids never come back, so remembering them is safe; bounded for memory
+AT_ONCE = 32
+LOOK_AGAIN = 5.0  # seconds
+
+
+class _Owners(msgspec.Struct):
+    solid: list[Owner] = msgspec.field(default_factory=list)
+    waiting: list[Owner] = msgspec.field(default_factory=list)  # the owner waits for its dependents to go first
+    absent: list[Owner] = msgspec.field(default_factory=list)
+    unknown: list[Owner] = msgspec.field(default_factory=list)  # of a kind that is not served: nothing can be said
+
+
+class _Names(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+class _DefinitionSpec(msgspec.Struct, frozen=True):
+    group: str = ""
+    names: _Names = _Names()
+
+
+class DefinitionView(Body, frozen=True):
+    spec: _DefinitionSpec = _DefinitionSpec()
+
+
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
+VIEWS: Mapping[str, type[Body]] = {DEFINITIONS: DefinitionView}
+
+
+class GarbageCollector:
+    """The feed must have been made with VIEWS."""
+
+    def __init__(self, client: Client, registry: Registry, feed: Feed) -> None:
+        self._client = client
+        self._registry = registry
+        self._feed = feed
+        self._dependents: dict[str, dict[str, None]] = {}  # owner uid -> uids, in order of arrival
+        self._absent: dict[str, None] = {}
+        self._met: dict[str, None] = {}  # owners that were there, though no watch shows them (yet, or any more)
+        self._definitions: dict[str, tuple[str, str]] = {}  # name of a definition -> (group, kind)
+        self._puzzling: set[str] = set()  # uids to look at again when kinds come or go
+        self._work: WorkQueue[str] = WorkQueue("garbage collector")
+        feed.listen(self._on_change, self._on_kinds)
+
+    async def run(self) -> None:
+        await self._feed.synced.wait()
+        await self._work.run(self._step, workers=8)
+
+    # -- the graph ----------------------------------------------------------------------------------------------
+
+    def _on_change(self, before: Item | None, after: Item | None) -> None:
+        for owner in before.meta.owners if before else ():
+            found = self._dependents.get(owner.uid)
+            if found is not None and before is not None:
+                found.pop(before.meta.uid, None)
+                if not found:
+                    del self._dependents[owner.uid]
+            self._wake_waiting(owner.uid)
+        for owner in after.meta.owners if after else ():
+            if after is not None:
+                self._dependents.setdefault(owner.uid, {})[after.meta.uid] = None
+            self._wake_waiting(owner.uid)
+        if before is not None and (after is None or after.meta.uid != before.meta.uid):
+            if self._registry.by_storage_key(before.kind.key) is None:
+                self._remember_met(before.meta.uid)  # its kind is no longer served: not the same as gone
+            else:
+                self._remember_absent(before.meta.uid)
+            self._puzzling.discard(before.meta.uid)
+            self._wake_dependents(before.meta.uid)
+        self._follow_definition(before, after)
+        if after is None:
+            return
+        if after.meta.uid in self._absent:
+            del self._absent[after.meta.uid]
+        if after.meta.owners or (after.meta.deleting and after.meta.finalizers):
+            self._work.add(after.meta.uid)
+        if after.meta.waits_for_dependents and not (before and before.meta.waits_for_dependents):
+            self._wake_dependents(after.meta.uid)
+
+    def _follow_definition(self, before: Item | None, after: Item | None) -> None:
+        if after is not None and isinstance(after.body, DefinitionView):
+            self._definitions[after.meta.name] = (after.body.spec.group, after.body.spec.names.kind)
+        elif before is not None and isinstance(before.body, DefinitionView):
+            self._definitions.pop(before.meta.name, None)
+            self._on_kinds()
+
+    def _wake_waiting(self, uid: str) -> None:
+        owner = self._feed.items.get(uid)
+        if owner is not None and owner.meta.waits_for_dependents:
+            self._work.add(uid)
+
+    def _wake_dependents(self, uid: str) -> None:
+        for dependent in self._dependents.get(uid, ()):
+            self._work.add(dependent)
+
+    def _on_kinds(self) -> None:
+        for uid in sorted(self._puzzling):
+            self._work.add(uid)
+        self._puzzling.clear()
+
+    def _remember_absent(self, uid: str) -> None:
+        self._met.pop(uid, None)
+        self._absent[uid] = None
+        while len(self._absent) > KNOWN_ABSENT:
+            self._absent.pop(next(iter(self._absent)))
+
+    def _remember_met(self, uid: str) -> None:
+        self._met[uid] = None
+        while len(self._met) > KNOWN_ABSENT:
+            self._met.pop(next(iter(self._met)))
+
+    # -- one object ---------------------------------------------------------------------------------------------
+
+    async def _step(self, uid: str) -> None:
+        item = self._feed.items.get(uid)
+        if item is None:
+            return
+        if item.meta.deleting:
+            if item.meta.has(ORPHAN):
+                await self._orphan_dependents(item)
+            elif item.meta.has(FOREGROUND):
+                await self._delete_dependents_first(item)
+        elif item.meta.owners and not self._all_solid(item):
+            await self._collect(item)
+
+    def _all_solid(self, item: Item) -> bool:
+        return all(self._known_state(item, owner) == "solid" for owner in item.meta.owners)
+
+    def _known_state(self, item: Item, owner: Owner) -> OwnerState | None:
+        """What the watches say; None: nothing."""
+        if owner.uid in self._absent:
+            return "absent"
+        found = self._feed.items.get(owner.uid)
+        if found is None:
+            return None
+        group, _, _ = owner.api_version.rpartition("/")
+        if found.meta.name != owner.name or (found.kind.group, found.kind.kind) != (group, owner.kind):
+            return None  # the reference names another place than the uid's: only that place counts
+        if found.meta.namespace and found.meta.namespace != item.meta.namespace:
+            return None if item.meta.namespace else "unknown"
+        return "waiting" if found.meta.waits_for_dependents else "solid"
+
+    async def _state(self, item: Item, owner: Owner) -> OwnerState:
+        known = self._known_state(item, owner)
+        if known is not None:
+            return known
+        group, _, version = owner.api_version.rpartition("/")
+        kind = self._registry.by_kind(group, version, owner.kind)
+        if kind is None and owner.uid in self._met and (group, owner.kind) not in self._definitions.values():
+            return "absent"  # a definition goes only after all its objects
+        if kind is None or (kind.namespaced and not item.meta.namespace):
+            return "unknown"  # also: a cluster-scoped object cannot have an owner in a namespace
+        meta = await self._live(kind, owner.name, item.meta.namespace if kind.namespaced else "")
+        if meta is None or meta.uid != owner.uid:
+            if owner.uid not in self._feed.items:
+                self._remember_absent(owner.uid)
+            return "absent"
+        # The watches have not shown it yet; should it go before they do, nobody would notice: look again.
+        self._remember_met(owner.uid)
+        self._puzzling.add(item.meta.uid)
+        self._work.add_after(item.meta.uid, LOOK_AGAIN)
+        return "waiting" if meta.waits_for_dependents else "solid"
+
+    async def _collect(self, item: Item) -> None:
+        live = await self._live(item.kind, item.meta.name, item.meta.namespace)
+        if live is None or live.uid != item.meta.uid or live.deleting or not live.owners:
+            return
+        owners = _Owners()
+        for owner in live.owners:
+            getattr(owners, await self._state(item, owner)).append(owner)
+        if owners.unknown:
+            self._puzzling.add(live.uid)
+            log.info("%s %s/%s has an owner of a kind that is not served", item.kind.kind, live.namespace, live.name)
+            return
+        if owners.solid:
+            gone = {owner.uid for owner in owners.absent + owners.waiting}
+            if gone:
+                await self._drop_owners(item.kind, live, gone)
+            return
+        policy: Propagation = "Background"
+        if owners.waiting and self._dependents.get(live.uid):
+            policy = "Foreground"
+            if any(self._waits(dependent) for dependent in self._dependents[live.uid]):
+                # A circle of objects that wait for each other: this one lets go, so that somebody is first.
+                await self._unblock_owners(item.kind, live)
+        elif live.has(ORPHAN):
+            policy = "Orphan"
+        elif live.has(FOREGROUND):
+            policy = "Foreground"
+        await self._delete(item.kind, live, policy)
+
+    def _waits(self, uid: str) -> bool:
+        item = self._feed.items.get(uid)
+        return item is not None and item.meta.waits_for_dependents
+
+    async def _delete_dependents_first(self, item: Item) -> None:
+        uid = item.meta.uid
+        blocking = []
+        for dependent in self._dependents.get(uid, ()):
+            found = self._feed.items.get(dependent)
+            if found and any(o.uid == uid and o.block_owner_deletion for o in found.meta.owners):
+                blocking.append(found)
+        if not blocking:
+            await self._drop_finalizer(item, FOREGROUND)
+        for dependent_item in blocking:
+            if not dependent_item.meta.deleting:
+                self._work.add(dependent_item.meta.uid)
+
+    async def _orphan_dependents(self, item: Item) -> None:
+        uids = list(self._dependents.get(item.meta.uid, ()))
+        for start in range(0, len(uids), AT_ONCE):
+            await asyncio.gather(*(self._let_go(uid, item.meta.uid) for uid in uids[start : start + AT_ONCE]))
+        await self._drop_finalizer(item, ORPHAN)
+
+    async def _let_go(self, dependent: str, owner: str) -> None:
+        item = self._feed.items.get(dependent)
+        if item is None:
+            return
+        live = await self._live(item.kind, item.meta.name, item.meta.namespace)
+        if live is not None and live.uid == dependent and any(o.uid == owner for o in live.owners):
+            await self._drop_owners(item.kind, live, {owner})
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    async def _live(self, kind: Kind, name: str, namespace: str) -> Meta | None:
+        try:
+            return _decode(await self._client.get(kind.resource(), name, namespace)).metadata
+        except NotFound:
+            return None
+
+    async def _drop_owners(self, kind: Kind, live: Meta, uids: set[str]) -> None:
+        # JSON-compatible copies of the typed references would lose `controller`: read the whole list once more.
+        owners = [owner for owner in await self._owner_list(kind, live) if owner.get("uid") not in uids]
+        await self._patch(kind, live, {"ownerReferences": owners or None})
+
+    async def _unblock_owners(self, kind: Kind, live: Meta) -> None:
+        owners = await self._owner_list(kind, live)
+        await self._patch(kind, live, {"ownerReferences": [{**o, "blockOwnerDeletion": False} for o in owners]})
+
+    async def _owner_list(self, kind: Kind, live: Meta) -> list[dict[str, Any]]:
+        body = msgspec.json.decode(await self._client.get(kind.resource(), live.name, live.namespace))
+        if body["metadata"]["resourceVersion"] != live.resource_version:
+            raise Conflict(f"{kind.kind} {live.name} changed meanwhile")
+        owners: list[dict[str, Any]] = body["metadata"].get("ownerReferences") or []
+        return owners
+
+    async def _drop_finalizer(self, item: Item, finalizer: str) -> None:
+        live = await self._live(item.kind, item.meta.name, item.meta.namespace)
+        if live is not None and live.uid == item.meta.uid and live.has(finalizer):
+            left = [name for name in live.finalizers or () if name != finalizer]
+            await self._patch(item.kind, live, {"finalizers": left or None})
+
+    async def _patch(self, kind: Kind, live: Meta, metadata: dict[str, Any]) -> None:
+        guard = {"uid": live.uid, "resourceVersion": live.resource_version}
+        try:
+            await self._client.patch(kind.resource(), live.name, {"metadata": guard | metadata}, live.namespace)
+        except NotFound:
+            return
+
+    async def _delete(self, kind: Kind, live: Meta, policy: Propagation) -> None:
+        try:
+            await self._client.delete(kind.resource(), live.name, live.namespace, propagation=policy, uid=live.uid)
+        except NotFound:
+            return

@@ -1,0 +1,181 @@
+"""Deletion of a namespace: everything in it goes first, then the `kubernetes` finalizer, and with it the namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.work import WorkQueue
+from phalanx.local.system_controllers.metadata_feed import Body, Feed, Item, Meta
+from phalanx.model.kinds import Kind, Registry
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+FINALIZER = "kubernetes"
+LOOK_AGAIN = 2.0  # seconds; a net below the watches, for kinds that the feed leaves out
+AT_ONCE = 32
+
+
+class _List(msgspec.Struct):
+    items: list[Body] = []
+
+
+_decode_list = msgspec.json.Decoder(_List).decode
+
+
+PODS = "pods"
+SOON = 0.05  # seconds in which the ends of pods are gathered
+# What cannot go wrong here, but is looked for.
+_FINE = (
+    ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+)
+
+
+class NamespaceDeleter:
+    def __init__(self, client: Client, registry: Registry, feed: Feed, clock: Clock) -> None:
+        self._client = client
+        self._registry = registry
+        self._feed = feed
+        self._clock = clock
+        self._terminating: set[str] = set()
+        self._work: WorkQueue[str] = WorkQueue("namespace deletion")
+        feed.listen(self._on_change)
+
+    async def run(self) -> None:
+        await self._feed.synced.wait()
+        await self._work.run(self._step, workers=4)
+
+    def _on_change(self, before: Item | None, after: Item | None) -> None:
+        item = after or before
+        assert item is not None
+        if item.kind.key == "namespaces":
+            if after is not None and after.meta.deleting:
+                self._terminating.add(after.meta.name)
+                self._work.add(after.meta.name)
+            else:
+                self._terminating.discard(item.meta.name)
+        elif after is None and self._emptied(item.meta.namespace):
+            self._work.add(item.meta.namespace)
+        elif after is None and item.kind.key == PODS and item.meta.namespace in self._terminating:
+            self._work.add_after(item.meta.namespace, SOON)  # it may have been the last one
+
+    def _emptied(self, namespace: str) -> bool:
+        return namespace in self._terminating and not self._feed.by_namespace[namespace]
+
+    async def _step(self, name: str) -> None:
+        try:
+            namespace = msgspec.json.decode(await self._client.get(NAMESPACES, name))
+        except NotFound:
+            return
+        if not namespace["metadata"].get("deletionTimestamp"):
+            return
+        if (namespace.get("status") or {}).get("phase") != "Terminating":
+            namespace = await self._set_status(namespace, phase="Terminating")
+        finalizers = (namespace.get("spec") or {}).get("finalizers") or []
+        if FINALIZER not in finalizers:
+            return
+        remaining = await self._delete_content(name)
+        if remaining:
+            await self._explain(namespace, remaining)
+            self._work.add_after(name, LOOK_AGAIN)
+            return
+        namespace["spec"]["finalizers"] = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
+        try:
+            await self._client.update(NAMESPACES, name, namespace, subresource="finalize")
+        except NotFound:
+            return
+
+    async def _delete_content(self, namespace: str) -> dict[str, list[Meta]]:
+        """Ask for the deletion of everything; returns what is still there, by kind.
+
+        Pods go first, and nothing else while there is one: what they mount or are guarded by outlives them.
+        """
+        remaining: dict[str, list[Meta]] = {}
+        for kind in sorted(self._registry.all(), key=lambda kind: kind.key != PODS):
+            if not kind.namespaced or not kind.stored or kind.stored_as or "list" not in kind.verbs:
+                continue
+            if PODS in remaining:
+                break
+            found = await self._list(kind, namespace)
+            fresh = [meta for meta in found if not meta.deleting]
+            for start in range(0, len(fresh), AT_ONCE):
+                await asyncio.gather(*(self._delete(kind, meta) for meta in fresh[start : start + AT_ONCE]))
+            left = await self._list(kind, namespace) if found else []
+            if left:
+                remaining[kind.key] = left
+        return remaining
+
+    async def _list(self, kind: Kind, namespace: str) -> list[Meta]:
+        try:
+            return [body.metadata for body in _decode_list(await self._client.list(kind.resource(), namespace)).items]
+        except NotFound:  # the kind went away with its definition
+            return []
+
+    async def _delete(self, kind: Kind, meta: Meta) -> None:
+        try:
+            await self._client.delete(
+                kind.resource(), meta.name, meta.namespace, propagation="Background", uid=meta.uid
+            )
+        except (NotFound, Conflict):
+            return  # gone, or replaced: the next look finds what is there
+
+    async def _explain(self, namespace: dict[str, Any], remaining: dict[str, list[Meta]]) -> None:
+        """Conditions that say what a namespace still waits for."""
+        counts = ", ".join(
+            f"{key if '.' in key else key + '.'} has {len(left)} resource instances"
+            for key, left in sorted(remaining.items())
+        )
+        finalizers: dict[str, int] = {}
+        for left in remaining.values():
+            for meta in left:
+                for finalizer in meta.finalizers or ():
+                    finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
+        waits = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
+        conditions = [
+            *(self._condition(type_, False, reason, message) for type_, reason, message in _FINE),
+            self._condition(
+                "NamespaceContentRemaining", True, "SomeResourcesRemain", f"Some resources are remaining: {counts}"
+            ),
+            self._condition(
+                "NamespaceFinalizersRemaining",
+                bool(waits),
+                "SomeFinalizersRemain" if waits else "ContentHasNoFinalizers",
+                f"Some content in the namespace has finalizers remaining: {waits}"
+                if waits
+                else "All content-preserving finalizers finished",
+            ),
+        ]
+        known = (namespace.get("status") or {}).get("conditions") or []
+        said = {(c.get("type"), c.get("status"), c.get("message")) for c in known}
+        if any((c["type"], c["status"], c["message"]) not in said for c in conditions):
+            await self._set_status(namespace, conditions=conditions)
+
+    def _condition(self, type_: str, status: bool, reason: str, message: str) -> dict[str, str]:
+        return {
+            "type": type_,
+            "status": "True" if status else "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+
+    async def _set_status(self, namespace: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        namespace["status"] = {**(namespace.get("status") or {}), **fields}
+        name = namespace["metadata"]["name"]
+        answer = await self._client.patch(NAMESPACES, name, {"status": fields}, subresource="status")
+        updated: dict[str, Any] = msgspec.json.decode(answer)
+        return updated

@@ -1,0 +1,130 @@
+"""The Service `kubernetes` in `default`: where programs inside a cluster find its API server, and its endpoints.
+
+Beside it stands the ServiceCIDR of the same name, which says what range addresses of Services come from.
+
+Brought up to date when the server starts, since its port may be another one, and made again when somebody deletes a
+part of it. The address is the one the server listens on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
+from phalanx.base.work import WorkQueue
+from phalanx.local.system_controllers.metadata_feed import Feed, Item
+
+SERVICES = Resource("", "v1", "services", "Service")
+ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
+SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+NAMESPACE, NAME = "default", "kubernetes"
+CIDR = "10.96.0.0/12"
+CLUSTER_IP = "10.96.0.1"  # the first of the range, as everywhere
+PORT = 443
+CIDRS = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
+_CIDR = "servicecidrs.networking.k8s.io"
+_KEYS = {
+    "services": SERVICES,
+    "endpoints": ENDPOINTS,
+    "endpointslices.discovery.k8s.io": SLICES,
+    _CIDR: CIDRS,
+}
+
+
+class ServiceAddress(NamedTuple):
+    """Where the API server listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 6443
+
+
+class OwnService:
+    def __init__(self, client: Client, feed: Feed, place: ServiceAddress, clock: Clock) -> None:
+        self._client, self._feed, self._clock = client, feed, clock
+        self._bodies = _bodies(place)
+        self._work: WorkQueue[str] = WorkQueue("own service")
+        feed.listen(self._on_change)
+
+    async def run(self) -> None:
+        await self._feed.synced.wait()
+        await self._work.run(self._ensure, workers=1)
+
+    async def furnish(self) -> None:
+        for key in _KEYS:
+            await self._ensure(key)
+
+    def _on_change(self, before: Item | None, after: Item | None) -> None:
+        if after is not None or before is None or before.kind.key not in _KEYS:
+            return
+        if before.meta.name == NAME and before.meta.namespace == _namespace(_KEYS[before.kind.key]):
+            self._work.add(before.kind.key)
+
+    async def _ensure(self, key: str) -> None:
+        resource, body = _KEYS[key], self._bodies[key]
+        try:
+            await self._client.create(resource, body, _namespace(resource))
+            if key == _CIDR:
+                await self._client.patch(CIDRS, NAME, _ready(self._clock), subresource="status")
+            return
+        except AlreadyExists:
+            pass
+        except (Forbidden, NotFound):
+            return
+        if key == _CIDR:
+            return
+        current: dict[str, Any] = msgspec.json.decode(await self._client.get(resource, NAME, NAMESPACE))
+        fields = [field for field in ("subsets", "endpoints", "ports", "addressType") if field in body]
+        wrong = any(current.get(field) != body[field] for field in fields)
+        if key == "services":
+            wrong = (current.get("spec") or {}).get("ports") != body["spec"]["ports"]
+            body = {**current, "spec": {**current["spec"], "ports": body["spec"]["ports"]}}
+        if wrong:
+            await self._client.update(resource, NAME, body, NAMESPACE)
+
+
+def _namespace(resource: Resource) -> str:
+    return NAMESPACE if resource.namespaced else ""
+
+
+def _ready(clock: Clock) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready"}
+    return {"status": {"conditions": [{**condition, "lastTransitionTime": rfc3339(clock.now())}]}}
+
+
+def _bodies(place: ServiceAddress) -> dict[str, dict[str, Any]]:
+    # Where everything is listened on, this machine is reached by its loopback address.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "localhost": "127.0.0.1"}.get(place.host, place.host)
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    port = {"name": "https", "port": place.port, "protocol": "TCP"}
+    outside = {"name": "https", "port": PORT, "protocol": "TCP", "targetPort": place.port}
+    service: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": NAME, "labels": labels},
+        "spec": {"clusterIP": CLUSTER_IP, "ports": [outside], "type": "ClusterIP"},
+    }
+    endpoints: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": NAME, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": host}], "ports": [port]}],
+    }
+    piece: dict[str, Any] = {
+        "apiVersion": SLICES.api_version,
+        "kind": "EndpointSlice",
+        "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
+        "addressType": "IPv6" if ":" in host else "IPv4",
+        "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+        "ports": [port],
+    }
+    cidr: dict[str, Any] = {
+        "apiVersion": CIDRS.api_version,
+        "kind": "ServiceCIDR",
+        "metadata": {"name": NAME},
+        "spec": {"cidrs": [CIDR]},
+    }
+    return {"services": service, "endpoints": endpoints, "endpointslices.discovery.k8s.io": piece, _CIDR: cidr}

@@ -1,0 +1,69 @@
+"""All duties as one thing to run beside an API server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from phalanx.base.client import Client
+from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.tasks import run_all
+from phalanx.local.system_controllers import garbage, protection
+from phalanx.local.system_controllers.aggregation import Aggregation
+from phalanx.local.system_controllers.api_services import ApiServices
+from phalanx.local.system_controllers.bootstrap import bootstrap
+from phalanx.local.system_controllers.bootstrap_roles import bootstrap_roles
+from phalanx.local.system_controllers.garbage import GarbageCollector
+from phalanx.local.system_controllers.metadata_feed import Feed
+from phalanx.local.system_controllers.namespace_defaults import NamespaceDefaults
+from phalanx.local.system_controllers.namespaces import NamespaceDeleter
+from phalanx.local.system_controllers.own_service import OwnService, ServiceAddress
+from phalanx.local.system_controllers.protection import GroupProtection
+from phalanx.model.kinds import Registry
+
+
+class SystemControllers:
+    """`run` until cancelled; `ready` once the cluster has its system objects and every kind is being watched."""
+
+    def __init__(
+        self,
+        client: Client,
+        registry: Registry,
+        clock: Clock | None = None,
+        *,
+        ca: bytes | None = None,
+        place: ServiceAddress | None = None,
+        roles: bool = False,
+    ) -> None:
+        """ca: the authority of the server's certificate; place: where it listens; roles: make the usual ones."""
+        self.ready = asyncio.Event()
+        self._client = client
+        self._roles = roles
+        self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
+        self._furnishing = NamespaceDefaults(client, self._feed, ca)
+        clock = clock or SystemClock()
+        self._own_service = OwnService(client, self._feed, place or ServiceAddress(), clock)
+        self._api_services = ApiServices(client, registry, self._feed)
+        self._parts = (
+            self._furnishing,
+            self._own_service,
+            GarbageCollector(client, registry, self._feed),
+            NamespaceDeleter(client, registry, self._feed, clock),
+            GroupProtection(client, registry, self._feed),
+            Aggregation(client, self._feed),
+            self._api_services,
+        )
+
+    async def run(self) -> None:
+        await bootstrap(self._client)
+        if self._roles:
+            await bootstrap_roles(self._client)
+        await self._furnishing.furnish("default")  # who starts a cluster finds it complete
+        await self._own_service.furnish()
+        await self._api_services.settle()
+        parts = [(type(part).__name__, part.run()) for part in self._parts]
+        await run_all([("feed", self._feed.run()), *parts, ("readiness", self._tell_ready())])
+
+    async def _tell_ready(self) -> None:
+        await self._feed.synced.wait()
+        self.ready.set()
+        await asyncio.Event().wait()

@@ -1,0 +1,469 @@
+"""What the dashboard and `phalanx top` show of an engine, as plain values. They look inside an engine nowhere else.
+
+Names, numbers and sentences only: pods' containers, environment and volumes never leave this file, and Secrets never
+reach the engine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from phalanx.engine.engine import Engine
+from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
+
+Json = dict[str, Any]
+
+# Bits of a node's flags; static/cluster.js has the same.
+CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = 1, 2, 4, 8, 16, 32
+_AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_KEYS = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.phalanx.dev/block",
+    "topology.phalanx.dev/rack",
+)
+_HIDDEN = ("ephemeral-storage",)
+_ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
+MOST_QUEUED = 500  # roots listed one by one; counts are always complete
+MOST_MEMBERS = 2000  # pods of a group listed one by one
+MOST_GROUPS = 1000  # in a screen of text, those that wait first
+
+NodeRow = tuple[
+    Any, ...
+]  # name, [domain per key], [allocatable], [used], flags, highest priority, {group: [pods, amount]}
+
+
+class Layout(NamedTuple):
+    """What the columns of node rows mean. Another layout needs another snapshot."""
+
+    keys: tuple[str, ...]  # topology keys, outermost first; each nests in the one before
+    resources: tuple[str, ...]
+
+
+class Reader:
+    """Follows one engine. `changed` tells which nodes to send again; the rest is read anew each time."""
+
+    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
+        self._engine = engine
+        self._now = now
+        self._position = -1
+        self._reserved: set[str] = set()
+        self._binding: set[str] = set()
+
+    def look_at(self, engine: Engine) -> None:
+        """Follow another engine from now on: the scheduler was made anew."""
+        self._engine = engine
+        self._position = -1
+        self._reserved.clear()
+        self._binding.clear()
+
+    @property
+    def forest(self) -> GroupForest | None:
+        return getattr(self._engine.groups, "forest", None)
+
+    def waited(self, pod: str) -> float | None:
+        """Seconds since a pod first asked."""
+        record = self._engine.pods.records.get(pod)
+        return max(0.0, self._now() - record.created) if record is not None else None
+
+    # ---- nodes
+
+    def layout(self) -> Layout:
+        return Layout(tuple(self._topology()), tuple(self._resources()))
+
+    def _resources(self) -> list[str]:
+        columns = self._engine.columns
+        offered: list[bool] = (columns.alloc > 0).sum(axis=1).tolist()
+        names = [name for rid, name in enumerate(columns.resource_names) if offered[rid] and name not in _HIDDEN]
+        rank = {"cpu": 1, "memory": 2, "pods": 3}
+        return sorted(names, key=lambda name: (rank.get(name, 0), name))  # devices first: they are what is scarce
+
+    def _topology(self) -> list[str]:
+        """Keys that nodes carry and that nest: those everybody knows, and those groups ask for."""
+        labels = [node.metadata.labels for node in self._engine.columns.nodes if node is not None]
+        wanted = dict.fromkeys(_KEYS)
+        for group in self._groups():
+            if group.spec is not None and group.spec.topology_key and group.spec.topology_key not in wanted:
+                wanted[group.spec.topology_key] = None
+        wanted.pop("kubernetes.io/hostname", None)
+        domains = {key: {each[key] for each in labels if key in each} for key in wanted}
+        found = sorted((key for key in wanted if len(domains[key]) > 1), key=lambda key: len(domains[key]))
+        if not found:
+            return [key for key in wanted if domains[key]][-1:]
+        kept: list[str] = []
+        for key in found:
+            if all(_nests(labels, key, outer) for outer in kept):
+                kept.append(key)
+        return kept
+
+    def changed(self) -> set[str] | None:
+        """Names of nodes that may look different since the last time, gone ones included; None: all of them."""
+        columns = self._engine.columns
+        promised = {node for node, _ in self._engine.nominations.all()}
+        news = columns.log.since(self._position) if self._position >= 0 else None
+        self._position = columns.log.position
+        again = (promised ^ self._reserved) | self._binding
+        self._reserved = promised
+        if news is None or any(record is None for _, record, _ in news):
+            return None
+        return {columns.names[row] for row, _, _ in news} | again
+
+    def names(self) -> list[str]:
+        return list(self._engine.columns.row_of)
+
+    def nodes(self, layout: Layout, names: Iterable[str]) -> dict[str, NodeRow]:
+        """Rows by name; names that are no nodes are left out."""
+        columns, forest = self._engine.columns, self.forest
+        known = [name for name in names if name in columns.row_of]
+        at = [columns.row_of[name] for name in known]
+        ids = [columns.resources[name] for name in layout.resources]
+        alloc = columns.alloc[ids][:, at].T.round().astype(int).tolist()
+        used = columns.used[ids][:, at].T.round().astype(int).tolist()
+        first = ids[0] if ids else -1
+        texts: dict[GroupKey, str] = {}
+        amounts: dict[int, int] = {}  # by shape: twins ask for the same
+        found: dict[str, NodeRow] = {}
+        for name, row, has, uses in zip(known, at, alloc, used, strict=True):
+            node = columns.nodes[row]
+            assert node is not None
+            labels = node.metadata.labels
+            flags = CORDONED if node.spec.unschedulable else 0
+            for taint in node.spec.taints or ():
+                if taint.key in _AWAY:
+                    flags |= NOT_READY
+                elif taint.effect in ("NoSchedule", "NoExecute") and taint.key != "node.kubernetes.io/unschedulable":
+                    flags |= TAINTED
+            if name in self._reserved:
+                flags |= PROMISED
+            shares: dict[str, list[int]] = {}  # by group: pods, and what they hold of the first resource
+            highest: int | None = None
+            for record in columns.pods[row].values():
+                flags |= (LEAVING if record.terminating else 0) | (BINDING if record.assumed else 0)
+                leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+                of = ""
+                if leaf is not None and not (of := texts.get(leaf, "")):
+                    of = texts[leaf] = text_of(leaf)
+                amount = amounts.get(id(record.shape))
+                if amount is None:
+                    asked = [round(much) for rid, much in record.shape.requests if rid == first]
+                    amount = amounts[id(record.shape)] = sum(asked)
+                share = shares.setdefault(of, [0, 0])
+                share[0] += 1
+                share[1] += amount
+                highest = record.priority if highest is None or record.priority > highest else highest
+            (self._binding.add if flags & BINDING else self._binding.discard)(name)
+            found[name] = (name, [labels.get(key, "") for key in layout.keys], has, uses, flags, highest, shares)
+        return found
+
+    def node(self, name: str) -> Json | None:
+        """One node with its pods, for whoever opened it."""
+        columns, forest = self._engine.columns, self.forest
+        row = columns.row_of.get(name, -1)
+        node = columns.nodes[row] if row >= 0 else None
+        if node is None:
+            return None
+        pods = []
+        for record in columns.pods[row].values():
+            leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
+            state = "leaving" if record.terminating else "binding" if record.assumed else "bound"
+            requests = {columns.resource_names[rid]: round(amount) for rid, amount in record.shape.requests}
+            group = text_of(leaf) if leaf is not None else ""
+            pods.append({"namespace": record.namespace, "name": record.name, "group": group, "state": state,
+                         "priority": record.priority, "requests": requests})  # fmt: skip
+        pods.sort(key=lambda pod: (pod["namespace"], pod["name"]))
+        promised = [record.key for at, record in self._engine.nominations.all() if at == name]
+        taints = [f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in node.spec.taints or ()]
+        return {"name": name, "labels": node.metadata.labels, "taints": taints, "pods": pods, "promised": promised}
+
+    # ---- groups
+
+    def _groups(self) -> Iterable[Group]:
+        forest = self.forest
+        return () if forest is None else (group for root in forest.roots() for group in forest.tree(root))
+
+    def groups(self) -> dict[str, Json]:
+        """Every group whose root is known, by key text."""
+        said = getattr(getattr(self._engine.groups, "conditions", None), "said", None)
+        found: dict[str, Json] = {}
+        for group in self._groups():
+            spec = group.spec
+            if spec is None:
+                continue
+            told = (said(group.key) if said is not None else None) or ("", "", "")
+            found[text_of(group.key)] = {
+                "parent": text_of(spec.parent) if spec.parent is not None else "",
+                "workload": spec.workload or "",
+                "gang": spec.gang,
+                "min": spec.minimum,
+                "known": group.ready_children if group.composite else group.known,
+                "placed": sum(c.satisfied for c in group.children.values()) if group.composite else group.placed,
+                "pending": group.counts[MemberState.PENDING],
+                "done": group.counts[MemberState.SUCCEEDED],
+                "topology": spec.topology_key or "",
+                "priority": spec.priority,
+                "reason": told[1],
+            }
+        return found
+
+    def members(self, text: str) -> list[Json] | None:
+        """Pods below a group, in rank order; None: no such group."""
+        forest = self.forest
+        key = key_of(text)
+        if forest is None or key is None or forest.named(key) is None:
+            return None
+        found = []
+        for leaf in forest.leaves(key):
+            for pod, member in leaf.members.items():
+                labels = member.pod.metadata.labels | member.pod.metadata.annotations
+                found.append((_rank(labels, pod.name), pod.name, text_of(leaf.key), member))
+        found.sort(key=lambda entry: (entry[2], entry[0], _natural(entry[1])))
+        counted: dict[str, int] = {}
+        rows = []
+        for _, name, of, member in found[:MOST_MEMBERS]:
+            rank = counted[of] = counted.get(of, -1) + 1
+            rows.append({"name": name, "group": of, "rank": rank, "node": member.node,
+                         "state": member.state.name.lower()})  # fmt: skip
+        return rows
+
+    def shape(self, text: str) -> Json:
+        """What one pod of a group asks for; {} if none is known."""
+        forest, key = self.forest, key_of(text)
+        if forest is None or key is None:
+            return {}
+        for leaf in forest.leaves(key):
+            for pod in leaf.members:
+                record = self._engine.pods.records.get(str(pod))
+                if record is not None:
+                    names = self._engine.columns.resource_names
+                    return {names[rid]: round(amount) for rid, amount in record.shape.requests}
+        return {}
+
+    def conditions(self, text: str) -> list[Json]:
+        """As its object has them; [] for a group without one (KEP-4671's implicit groups)."""
+        forest, key = self.forest, key_of(text)
+        group = forest.group(key) if forest is not None and key is not None else None
+        status = getattr(group.source, "status", None) if group is not None else None
+        return [{"type": each.type, "status": each.status, "reason": each.reason, "message": each.message}
+                for each in (status.conditions if status is not None else None) or ()]  # fmt: skip
+
+    # ---- queue
+
+    def waiting(self) -> Json:
+        """How many wait, where and since when."""
+        now, total, pods, since = self._now(), 0, 0, None
+        counts: dict[str, int] = {}
+        for root, place in self._engine.queue.places():
+            counts[place.value] = counts.get(place.value, 0) + 1
+            total += 1
+            pods += len(root.records)
+            since = root.asked if since is None or root.asked < since else since
+        oldest = round(max(0.0, now - since), 1) if since is not None else 0.0
+        return {"total": total, "pods": pods, "counts": counts, "oldest": oldest}
+
+    def queue(self) -> Json:
+        """Pending roots in the order in which they will be tried, as far as they are listed one by one."""
+        entries = (
+            (
+                _ORDER.get(place.value, 2),
+                root.expiry if place.value == "backoff" else 0.0,
+                -root.priority,
+                root.asked,
+                root.order,
+                root.key,
+                root,
+            )
+            for root, place in self._engine.queue.places()
+        )
+        first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
+        return {"roots": [self._root(entry[-1]) for entry in first], **self.waiting()}
+
+    def _root(self, root: Any) -> Json:
+        _, namespace, name = root.key.split("/", 2)
+        bucket = root.equivalence_class
+        message = root.gate[1] if root.place.value == "gated" else (bucket.message if bucket is not None else "")
+        forest, workload = self.forest, ""
+        key = key_of(root.key)
+        if key is not None and forest is not None:
+            group = forest.group(key)
+            if group is not None and group.spec is not None:
+                workload = group.spec.workload or ""
+            said = self._engine.groups.conditions.said(key)
+            if said is not None and said[0] == "False" and said[2]:
+                message = said[2]
+        elif len(root.records) == 1:
+            message = message or root.record.said.partition(": ")[2]
+        return {
+            "key": root.key,
+            "kind": root.kind,
+            "namespace": namespace,
+            "name": name,
+            "priority": root.priority,
+            "pods": len(root.records),
+            "place": root.place.value,
+            "attempts": root.attempts,
+            "asked": round(root.asked, 1),
+            "until": round(root.expiry, 1) if root.place.value == "backoff" else 0,
+            "message": message,
+            "workload": workload,
+        }
+
+    # ---- sums
+
+    def sums(self, layout: Layout) -> Json:
+        """How full the cluster is: share in use, and share of the free room that lies on nodes already in use."""
+        columns = self._engine.columns
+        alive = columns.alive
+        use: dict[str, float] = {}
+        fragmentation: dict[str, float] = {}
+        busy = columns.used[columns.resources["pods"]] > 0
+        for name in layout.resources:
+            rid = columns.resources[name]
+            alloc, used = columns.alloc[rid][alive], columns.used[rid][alive]
+            total, free = float(alloc.sum()), (alloc - used).clip(min=0)
+            use[name] = round(float(used.sum()) / total, 4) if total else 0.0
+            room = float(free.sum())
+            fragmentation[name] = round(float(free[busy[alive]].sum()) / room, 4) if room else 0.0
+        return {"use": use, "torn": fragmentation}
+
+    def domains(self, layout: Layout) -> list[Json]:
+        """What is there and what is free in every domain of the innermost topology key; without one, on every node."""
+        columns = self._engine.columns
+        ids = [columns.resources[name] for name in layout.resources]
+        rows: dict[tuple[str, ...], list[int]] = {}
+        for row in columns.row_of.values():
+            node = columns.nodes[row]
+            assert node is not None
+            at = tuple(node.metadata.labels.get(key, "") for key in layout.keys) or (node.metadata.name,)
+            rows.setdefault(at, []).append(row)
+        busy = columns.used[columns.resources["pods"]] > 0
+        alloc = columns.alloc[ids]  # (R, N) in the unit of each resource
+        room = (alloc - columns.used[ids]).clip(min=0)
+        found = []
+        for at, inside in sorted(rows.items(), key=lambda entry: [_natural(part) for part in entry[0]]):
+            usable = [row for row in inside if not self._closed(row)]
+            has = alloc[:, inside].sum(axis=1).round().astype(int).tolist()
+            free = room[:, usable].sum(axis=1).round().astype(int)
+            found.append({"path": list(at), "nodes": len(inside), "closed": len(inside) - len(usable),
+                          "empty": int((~busy[usable]).sum()), "has": has, "free": free.tolist()})  # fmt: skip
+        return found
+
+    def inside(self, path: Sequence[str]) -> Json:
+        """The nodes of one domain, outermost name first; without topology keys that of one node."""
+        layout, columns = self.layout(), self._engine.columns
+        names = []
+        for name, row in columns.row_of.items():
+            node = columns.nodes[row]
+            assert node is not None
+            if (tuple(node.metadata.labels.get(key, "") for key in layout.keys) or (name,)) == tuple(path):
+                names.append(name)
+        rows = self.nodes(layout, sorted(names, key=_natural))
+        return {"resources": layout.resources, "nodes": list(rows.values())}
+
+    def _closed(self, row: int) -> bool:
+        """Cordoned or away: its free room is nobody's."""
+        node = self._engine.columns.nodes[row]
+        assert node is not None
+        return bool(node.spec.unschedulable) or any(taint.key in _AWAY for taint in node.spec.taints or ())
+
+    def state(self) -> Json:
+        """Everything that fits one screen of text: who waits, the groups, and the free room by domain."""
+        layout = self.layout()
+        groups = self.groups()
+        first = heapq.nsmallest(MOST_GROUPS, groups.items(), key=lambda entry: (not entry[1]["pending"], entry[0]))
+        return {
+            "now": round(self._now(), 1),
+            "nodes": len(self._engine.columns.row_of),
+            "keys": layout.keys,
+            "resources": layout.resources,
+            "use": self.sums(layout)["use"],
+            "queue": self.queue(),
+            "groups": dict(first),
+            "groupCount": len(groups),
+            "domains": self.domains(layout),
+        }
+
+    # ---- where victims are
+
+    def nodes_of(self, unit: str) -> dict[str, int]:
+        """Nodes of what a plan evicts: "pod ns/name", "PodGroup ns/name"."""
+        kind, _, key = unit.partition(" ")
+        found: dict[str, int] = {}
+        if kind == "pod":
+            record = self._engine.pods.records.get(key)
+            if record is not None and record.node_name:
+                found[record.node_name] = 1
+            return found
+        for member in self.members(f"{kind.lower()}/{key}") or ():
+            if member["node"] and member["state"] in ("running", "assumed", "ending"):
+                found[member["node"]] = found.get(member["node"], 0) + 1
+        return found
+
+    def group_of(self, unit: str) -> str:
+        """The group a unit of a plan is a member of: "" for one that is a group itself, or in none."""
+        kind, _, key = unit.partition(" ")
+        if kind != "pod" or self.forest is None:
+            return ""
+        leaf = self.forest.leaf_of(PodKey(*key.split("/", 1)))
+        return text_of(leaf) if leaf is not None else ""
+
+    def waiting_pods(self, text: str) -> list[tuple[GroupKey | None, Any]]:
+        """The pods of a root as the API server knows them, with their group: for a manifest of it."""
+        forest, key = self.forest, key_of(text)
+        if key is None:
+            record = self._engine.pods.records.get(text.partition("/")[2])
+            return [(None, record.pod)] if record is not None and record.pod is not None else []
+        if forest is None or forest.named(key) is None:
+            return []
+        return [(leaf.key, member.pod) for leaf in forest.leaves(key) for member in leaf.members.values()]
+
+    def sources(self, text: str) -> list[tuple[GroupKey, Any]]:
+        """The objects of a group tree, parents first."""
+        forest, key = self.forest, key_of(text)
+        if forest is None or key is None:
+            return []
+        return [(group.key, group.source) for group in forest.tree(key) if group.source is not None]
+
+
+_KINDS = {"podgroup": "PodGroup", "compositepodgroup": "CompositePodGroup", "workload": "Workload"}
+
+
+def text_of(key: GroupKey) -> str:
+    return f"{key.kind.lower()}/{key.namespace}/{key.name}"
+
+
+def key_of(text: str) -> GroupKey | None:
+    """None: not a group's key (a pod's, or nonsense)."""
+    parts = text.split("/", 2)
+    if len(parts) != 3 or parts[0] not in _KINDS:
+        return None
+    return GroupKey(_KINDS[parts[0]], parts[1], parts[2])
+
+
+def _nests(labels: Sequence[Mapping[str, str]], inner: str, outer: str) -> bool:
+    """Every domain of `inner` lies in one domain of `outer`."""
+    above: dict[str, str] = {}
+    return all(
+        above.setdefault(each[inner], each.get(outer, "")) == each.get(outer, "") for each in labels if inner in each
+    )
+
+
+_RANKS = (
+    "batch.kubernetes.io/job-completion-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    "apps.kubernetes.io/pod-index",
+)
+
+
+def _rank(labels: Mapping[str, str], name: str) -> int:
+    for key in _RANKS:
+        value = labels.get(key, "")
+        if value.isdigit():
+            return int(value)
+    tail = name.rpartition("-")[2]
+    return int(tail) if tail.isdigit() and len(tail) < 10 else 1 << 30
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return (len(name), name)
