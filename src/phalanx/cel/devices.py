@@ -1,0 +1,156 @@
+"""CEL selectors of devices (resource.k8s.io): compiled once per expression, evaluated per device.
+
+selector = compile_device_selector('device.attributes["gpu.example.com"].model == "a100"')
+device = device_value("gpu.example.com", {"model": {"string": "a100"}}, {"memory": {"value": "40Gi"}})
+if isinstance(selector, DeviceSelector):
+    selector.matches(device)        # True, or raises EvaluationError with upstream's text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from . import types as t
+from .environment import Environment
+from .functions.numbers import QUANTITY, quantity, semver
+from .program import Program
+from .syntax import CompileError
+from .values import EvaluationError, FieldMap, kind_of, type_name
+
+MAX_COST = 1_000_000  # cost units that one evaluation may use (CELSelectorExpressionMaxCost)
+MAX_LENGTH = 10 * 1024  # bytes of an expression that the API accepts (CELSelectorExpressionMaxLength)
+_INTERNED = 4096  # expressions
+
+Attributes = Mapping[str, Mapping[str, Any]]
+
+_ENVIRONMENT = Environment(
+    {"device": t.object_type("kubernetes.DRADevice")},
+    {
+        "kubernetes.DRADevice": t.ObjectFields(
+            "kubernetes.DRADevice",
+            {
+                "driver": ("driver", t.STRING),
+                "attributes": ("attributes", t.map_of(t.STRING, t.map_of(t.STRING, t.DYN))),
+                "capacity": ("capacity", t.map_of(t.STRING, t.map_of(t.STRING, QUANTITY))),
+                "allowMultipleAllocations": ("allowMultipleAllocations", t.BOOL),
+            },
+        )
+    },
+)
+
+
+class Domains(FieldMap):
+    """Attributes or capacity by domain: a domain that the device does not have is an empty map."""
+
+    __slots__ = ("_domains",)
+
+    def __init__(self, domains: dict[str, dict[str, Any]]) -> None:
+        self._domains = domains
+
+    def get_field(self, name: Any) -> Any:
+        return self._domains.get(name, {})
+
+    def has_field(self, name: Any) -> bool:
+        return True
+
+    def contains(self, name: Any) -> bool:
+        return name in self._domains
+
+    def keys(self) -> list[Any]:
+        return list(self._domains)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceValue:
+    """A device as expressions see it. `problem` says why it cannot be evaluated, such as a version that is none."""
+
+    variables: Mapping[str, Any]
+    problem: str = ""
+
+
+def _split(name: str, driver: str) -> tuple[str, str]:
+    domain, slash, rest = name.partition("/")
+    return (domain, rest) if slash else (driver, name)
+
+
+def _attribute(value: Mapping[str, Any]) -> Any:
+    """Return the one value that an attribute holds."""
+    for plural, scalar in (("ints", "int"), ("bools", "bool"), ("strings", "string")):
+        for field in (plural, scalar):
+            if value.get(field) is not None:
+                return value[field]
+    if value.get("versions") is not None:
+        return [semver(v) for v in value["versions"]]
+    if value.get("version") is not None:
+        return semver(value["version"])
+    raise EvaluationError("unsupported attribute value")
+
+
+def device_value(
+    driver: str,
+    attributes: Attributes | None = None,
+    capacity: Attributes | None = None,
+    allow_multiple_allocations: bool = False,
+) -> DeviceValue:
+    """Return the value of a device from the fields that a ResourceSlice has for it.
+
+    `attributes` is {qualified name: {"string" | "int" | "bool" | "version" | a plural of those: value}},
+    `capacity` is {qualified name: {"value": quantity}}. A name without a domain belongs to the driver's domain.
+    """
+    problem = ""
+    by_domain: dict[str, dict[str, Any]] = {}
+    for name, attribute in (attributes or {}).items():
+        domain, short = _split(name, driver)
+        try:
+            by_domain.setdefault(domain, {})[short] = _attribute(attribute)
+        except EvaluationError as error:
+            what = str(error) if "unsupported" in str(error) else f"parse semantic version: {error}"
+            problem = problem or f"attribute {name}: {what}"
+    amounts: dict[str, dict[str, Any]] = {}
+    for name, entry in (capacity or {}).items():
+        domain, short = _split(name, driver)
+        try:
+            amounts.setdefault(domain, {})[short] = quantity(entry.get("value", "0"))
+        except EvaluationError as error:
+            problem = problem or f"capacity {name}: {error}"
+    fields = {
+        "driver": driver,
+        "attributes": Domains(by_domain),
+        "capacity": Domains(amounts),
+        "allowMultipleAllocations": allow_multiple_allocations,
+    }
+    return DeviceValue({"device": fields}, problem)
+
+
+class DeviceSelector:
+    """A compiled selector; equal expressions share one."""
+
+    __slots__ = ("expression", "program")
+
+    def __init__(self, program: Program) -> None:
+        self.expression = program.expression
+        self.program = program
+
+    def matches(self, device: DeviceValue, cost_limit: int = MAX_COST) -> bool:
+        """Return whether the device is selected, or raise EvaluationError: a missing attribute is "no such key"."""
+        if device.problem:
+            raise EvaluationError(device.problem)
+        value, _ = self.program.evaluate(device.variables, cost_limit)
+        if value is True or value is False:
+            return value
+        what = f"type conversion error from '{type_name(value)}' to 'bool'"
+        raise EvaluationError(f"CEL result of type {kind_of(value)} could not be converted to bool: {what}")
+
+
+@lru_cache(maxsize=_INTERNED)
+def compile_device_selector(expression: str) -> DeviceSelector | CompileError:
+    """Return the selector of an expression, or why it does not compile. Results are interned by expression."""
+    program = _ENVIRONMENT.compile(expression)
+    if isinstance(program, CompileError):
+        return CompileError(f"compilation failed: {program.message}", program.problems)
+    if program.type.kind not in ("bool", "dyn"):
+        return CompileError(f"must evaluate to bool or the unknown type, not {program.type}")
+    return DeviceSelector(program)

@@ -1,0 +1,71 @@
+"""Environments: the variables, types and functions that an expression may use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from .checker import check
+from .declarations import Functions, merge
+from .functions.lists import LISTS
+from .functions.networks import IPS, URLS
+from .functions.numbers import QUANTITIES, SEMVERS
+from .functions.optionals import OPTIONALS
+from .functions.standard import STANDARD
+from .functions.texts import FORMATS, REGEXES, STRINGS
+from .functions.times import TIMES
+from .parser import parse
+from .program import Program
+from .syntax import CompileError, ExpressionError, render
+from .types import ObjectFields, Type
+from .validators import literal_problems
+
+KUBERNETES: Functions = merge(
+    STANDARD, TIMES, OPTIONALS, STRINGS, REGEXES, LISTS, QUANTITIES, SEMVERS, IPS, URLS, FORMATS
+)
+"""The functions of Kubernetes 1.37's base environment."""
+
+_FRAMES = 6_000  # Python frames that the deepest legal expression needs to be compiled
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Allow the recursion that nested expressions need; the parser limits their depth."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class Environment:
+    """Compiles expressions against declared variables."""
+
+    def __init__(
+        self,
+        variables: Mapping[str, Type],
+        objects: Mapping[str, ObjectFields] | None = None,
+        functions: Functions = KUBERNETES,
+    ) -> None:
+        self.variables = dict(variables)
+        self.objects = dict(objects or {})
+        self.functions = functions
+
+    def find_object(self, name: str) -> ObjectFields | None:
+        """Return the fields of an object type, or None if there is no such type."""
+        return self.objects.get(name)
+
+    def compile(self, expression: str) -> Program | CompileError:
+        """Return a program, or what is wrong with the expression."""
+        with _deep_recursion():
+            try:
+                node = parse(expression)
+                checked = check(node, self.variables, self.functions, self.find_object)
+                problems = literal_problems(checked)
+                if problems:
+                    raise ExpressionError(problems)
+                return Program(expression, checked)
+            except ExpressionError as error:
+                return CompileError(render(expression, error.problems), error.problems)

@@ -1,0 +1,98 @@
+"""Loops of expressions: `all`, `map` and the other macros, with their variables in slots of the frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .frame import Frame, Run
+from .syntax import Const, Fold, Node
+from .values import CostLimitExceeded, EvaluationError, FieldMap
+
+
+class Loops:
+    """Plans loops; knows which slot each loop variable has."""
+
+    def __init__(self, plan: Callable[[Node], Run]) -> None:
+        self._plan = plan
+        self._scopes: list[dict[str, int]] = []
+        self.slots = 0
+
+    @property
+    def depth(self) -> int:
+        """How many scopes are open; together with a node it identifies a plan."""
+        return len(self._scopes)
+
+    def _declare(self, *names: str) -> list[int]:
+        scope: dict[str, int] = {}
+        for name in names:
+            scope[name] = self.slots
+            self.slots += 1
+        self._scopes.append(scope)
+        return list(scope.values())
+
+    def variable(self, name: str) -> Run | None:
+        """Return the closure that reads a loop variable; None if no loop declares the name."""
+        slot = next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
+        if slot is None:
+            return None
+
+        def run(frame: Frame) -> Any:
+            frame.cost += 1
+            value = frame.slots[slot]
+            if type(value) is EvaluationError:  # an accumulator keeps the error of its last step
+                raise value
+            return value
+
+        return run
+
+    def fold(self, node: Fold) -> Run:
+        """Return the closure of a loop."""
+        over, init = self._plan(node.range), self._plan(node.init)
+        [accu] = self._declare(node.accu)
+        names = self._declare(node.var, node.var2) if node.var2 else self._declare(node.var)
+        condition, step = self._plan(node.condition), self._plan(node.step)
+        self._scopes.pop()
+        result = self._plan(node.result)
+        self._scopes.pop()
+        always = isinstance(node.condition, Const) and node.condition.value is True
+
+        def run(frame: Frame) -> Any:
+            elements = _elements(over(frame), len(names) == 2)
+            slots = frame.slots
+            slots[accu] = _value_or_error(init, frame)
+            for element in elements:
+                if len(names) == 2:
+                    slots[names[0]], slots[names[1]] = element
+                else:
+                    slots[names[0]] = element
+                if not always and not condition(frame):
+                    break
+                slots[accu] = _value_or_error(step, frame)
+                if frame.cost > frame.limit:
+                    raise CostLimitExceeded
+                if always and type(slots[accu]) is EvaluationError:
+                    break
+            return result(frame)
+
+        return run
+
+
+def _value_or_error(run: Run, frame: Frame) -> Any:
+    try:
+        return run(frame)
+    except CostLimitExceeded:
+        raise
+    except EvaluationError as problem:
+        return EvaluationError(str(problem))
+
+
+def _elements(value: Any, pairs: bool) -> Any:
+    if isinstance(value, list):
+        return enumerate(value) if pairs else value
+    if isinstance(value, FieldMap):
+        names = value.keys()
+        return [(k, value.get_field(k)) for k in names] if pairs else names
+    if isinstance(value, dict):
+        return list(value.items()) if pairs else list(value)
+    raise EvaluationError("no such overload")

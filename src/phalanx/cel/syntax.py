@@ -1,0 +1,129 @@
+"""The syntax tree of a CEL expression, and the error that says where an expression is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, eq=False)
+class Const:
+    """A literal."""
+
+    pos: int
+    value: Any
+
+
+@dataclass(slots=True, eq=False)
+class Ident:
+    """A name of a variable or a type. A leading dot stays in the name."""
+
+    pos: int
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Select:
+    """`operand.name`, or `has(operand.name)` when `test` is set."""
+
+    pos: int
+    operand: Node
+    name: str
+    test: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A function call, an operator, or a call on a target."""
+
+    pos: int
+    function: str
+    target: Node | None
+    args: list[Node]
+
+
+@dataclass(slots=True, eq=False)
+class ListExpr:
+    """`[a, ?b]`: `optional` holds the indices of elements with a question mark."""
+
+    pos: int
+    elements: list[Node]
+    optional: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class MapExpr:
+    """`{key: value, ?key: optional}`."""
+
+    pos: int
+    entries: list[tuple[Node, Node, bool]]
+
+
+@dataclass(slots=True, eq=False)
+class StructExpr:
+    """`Name{field: value}`."""
+
+    pos: int
+    name: str
+    fields: list[tuple[str, Node, bool]]
+
+
+@dataclass(slots=True, eq=False)
+class Fold:
+    """What a macro such as `all` stands for: a loop over a range with an accumulator."""
+
+    pos: int
+    range: Node
+    var: str
+    var2: str  # empty for loops over one variable
+    accu: str
+    init: Node
+    condition: Node
+    step: Node
+    result: Node
+
+
+Node = Const | Ident | Select | Call | ListExpr | MapExpr | StructExpr | Fold
+
+
+@dataclass(slots=True)
+class Problem:
+    """One mistake in an expression; `pos` is an offset in code points."""
+
+    pos: int
+    message: str
+
+
+@dataclass(slots=True)
+class CompileError:
+    """Why an expression does not compile: the text that users see, as Kubernetes prints it."""
+
+    message: str
+    problems: list[Problem] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ExpressionError(Exception):
+    """Raised inside the compiler; callers get a CompileError."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(p.message for p in problems))
+        self.problems = problems
+
+
+MAX_PROBLEMS = 100  # as many as an error message shows
+
+
+def render(source: str, problems: list[Problem]) -> str:
+    """Return the problems with their lines, a caret below each place."""
+    lines = source.split("\n")
+    shown: list[str] = []
+    for problem in sorted(problems, key=lambda p: p.pos)[:MAX_PROBLEMS]:
+        before = source[: problem.pos]
+        row = before.count("\n")
+        column = len(before) - (before.rfind("\n") + 1)
+        text = lines[row].replace("\t", " ") if row < len(lines) else ""
+        shown.append(f"ERROR: <input>:{row + 1}:{column + 1}: {problem.message}\n | {text}\n | {'.' * column}^")
+    return "\n".join(shown)

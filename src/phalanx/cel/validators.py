@@ -1,0 +1,96 @@
+"""Checks of literals when an expression is compiled: durations, timestamps, regular expressions, lists and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .checker import Checked
+from .functions.standard import compiled
+from .functions.times import parse_duration, parse_timestamp
+from .syntax import Call, Const, Fold, ListExpr, MapExpr, Node, Problem, Select, StructExpr
+from .types import Type, is_optional
+from .values import EvaluationError
+
+_CHECKS: dict[tuple[str, bool], tuple[Callable[[str], Any], str]] = {
+    ("duration", False): (parse_duration, "invalid duration argument"),
+    ("timestamp", False): (parse_timestamp, "invalid timestamp argument"),
+    ("matches", True): (compiled, "invalid matches argument"),
+}
+
+
+def children(node: Node) -> Iterator[Node]:
+    """Yield the parts of a node."""
+    if isinstance(node, Select):
+        yield node.operand
+    elif isinstance(node, Call):
+        if node.target is not None:
+            yield node.target
+        yield from node.args
+    elif isinstance(node, ListExpr):
+        yield from node.elements
+    elif isinstance(node, MapExpr):
+        for key, value, _ in node.entries:
+            yield key
+            yield value
+    elif isinstance(node, StructExpr):
+        for _, value, _ in node.fields:
+            yield value
+    elif isinstance(node, Fold):
+        yield from (node.range, node.init, node.condition, node.step, node.result)
+
+
+def literal_problems(checked: Checked) -> list[Problem]:
+    """Return the literals that cannot be what they are used as."""
+    problems: list[Problem] = []
+    pending: list[Node] = [checked.node]
+    seen: set[int] = set()
+    exempt: set[int] = set()  # arguments of format(): they may be of several types
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        pending.extend(children(node))
+        if isinstance(node, Call):
+            problems += _argument_problems(node)
+            if node.function == "format" and node.target is not None:
+                exempt.update(map(id, node.args))
+        elif isinstance(node, ListExpr) and id(node) not in exempt:
+            problems += _mixed(checked, [(e, i in node.optional) for i, e in enumerate(node.elements)])
+        elif isinstance(node, MapExpr):
+            problems += _mixed(checked, [(key, False) for key, _, _ in node.entries])
+            problems += _mixed(checked, [(value, optional) for _, value, optional in node.entries])
+    return problems
+
+
+def _argument_problems(node: Call) -> list[Problem]:
+    if not node.args or not isinstance(node.args[-1], Const):
+        return []
+    found = _CHECKS.get((node.function, node.target is not None))
+    literal = node.args[-1]
+    if found is None or not isinstance(literal.value, str):
+        return []
+    parse, message = found
+    try:
+        parse(literal.value)
+    except EvaluationError:
+        return [Problem(literal.pos, message)]
+    return []
+
+
+def _unknown(one: Type) -> bool:
+    return one.kind == "dyn" or any(map(_unknown, one.params))
+
+
+def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[Problem]:
+    first: Type | None = None
+    for node, optional in elements:
+        found = checked.types[id(node)]
+        if optional and is_optional(found):
+            found = found.params[0]
+        if first is None:
+            first = found
+        elif first != found and not _unknown(first) and not _unknown(found):
+            return [Problem(node.pos, f"expected type '{first}' but found '{found}'")]
+    return []
