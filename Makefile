@@ -2,33 +2,56 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
-# Set in many images, and then each process that a test starts compiles everything anew: 0.7 s of CPU instead of nothing.
+# Set in many images, and then each process that a test starts compiles everything again: 0.7 s of CPU instead of nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv up test coverage lint bench simulate linearize docs test-clients lock audit sbom clean
+.PHONY: runtime venv up test coverage lint bench simulate linearize docs test-clients lock audit sbom clean
 
+runtime: $(RUNTIME)
 venv: $(STAMP)
 
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/pip install --disable-pip-version-check
+# One line per package while pip works.
+NAMES := | sed -un 's/^Collecting \([^ =<>;]*\).*/  \1/p'
 
-# Every file is checked against its hash on the platform the lock was made for; elsewhere pip resolves anew.
-$(STAMP): pyproject.toml requirements-dev.lock
-	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "Phalanx needs Python 3.11 or later with its venv; $(PYTHON) here is '$$($(PYTHON) --version 2>&1 | tail -n 1)'."; \
-	  echo "On Debian and Ubuntu:  sudo apt-get install python3 python3-venv"; \
-	  echo "Another Python:        make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	@if $(BIN)/python tools/lock.py --fits requirements-dev.lock; then \
-	  echo "installing what requirements-dev.lock pins"; \
-	  $(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .; \
+define CREATE_VENV
+@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "Phalanx needs Python 3.11 or later with its venv; $(PYTHON) here is '$$($(PYTHON) --version 2>&1 | tail -n 1)'."; \
+  echo "On Debian and Ubuntu:  sudo apt-get install python3 python3-venv"; \
+  echo "Another Python:        make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12"; exit 1; }
+$(PYTHON) -m venv $(VENV)
+endef
+
+# Only what running needs. Every file is checked against its hash on the platform the lock was made for; elsewhere pip
+# resolves the dependencies itself.
+$(RUNTIME): SHELL := /bin/bash -o pipefail
+$(RUNTIME): pyproject.toml requirements.lock
+	$(CREATE_VENV)
+	@if $(BIN)/python tools/lock.py --fits requirements.lock; then \
+	  echo "Installing the runtime packages that requirements.lock pins:"; \
+	  $(PIP) --require-hashes -r requirements.lock $(NAMES) && $(PIP) --quiet --no-deps -e .; \
 	else \
-	  echo "requirements-dev.lock is for another platform: installing what pyproject.toml allows"; \
-	  $(PIP) -e '.[dev]'; \
+	  echo "requirements.lock is for another platform. Installing what pyproject.toml allows:"; \
+	  $(PIP) -e . $(NAMES); \
 	fi
-	touch $(STAMP)
+	@touch $(RUNTIME)
 
-up: venv
+# Everything: tests, linters, documentation.
+$(STAMP): SHELL := /bin/bash -o pipefail
+$(STAMP): pyproject.toml requirements-dev.lock
+	$(CREATE_VENV)
+	@if $(BIN)/python tools/lock.py --fits requirements-dev.lock; then \
+	  echo "Installing the development packages that requirements-dev.lock pins:"; \
+	  $(PIP) --require-hashes -r requirements-dev.lock $(NAMES) && $(PIP) --quiet --no-deps --no-build-isolation -e .; \
+	else \
+	  echo "requirements-dev.lock is for another platform. Installing what pyproject.toml allows:"; \
+	  $(PIP) -e '.[dev]' $(NAMES); \
+	fi
+	@touch $(RUNTIME) $(STAMP)
+
+up: runtime
 	$(BIN)/phalanx up --demo $(UP_ARGS)
 
 test: venv
