@@ -60,7 +60,8 @@ def test_custom_resources_take_trees_as_deep_as_allowed_and_keep_every_field() -
 
 def test_custom_resources_are_not_in_a_group_that_the_api_server_keeps_to_itself() -> None:
     names = [definition["metadata"]["name"] for definition in definitions()]
-    assert names == [f"{kind.lower()}s.scheduling.phalanx.dev" for kind in KINDS]
+    plurals = [*(f"{kind.lower()}s" for kind in KINDS), "workloadpolicies"]
+    assert names == [f"{plural}.scheduling.phalanx.dev" for plural in plurals]
 
 
 def test_an_api_server_takes_all_objects_it_knows() -> None:

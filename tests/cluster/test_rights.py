@@ -49,6 +49,9 @@ async def use_scheduler(cluster: Beside, client: Recording) -> None:
     await cluster.apply(jobset("js", {"scheduling.phalanx.dev/group-tree": "Job"}, ("w", 2, 1)))
     found = await cluster.eventually("Pod", running(4))
     await cluster.eventually("CompositePodGroup", lambda all_: all_ and (all_[0].get("status") or {}).get("conditions"))
+    target = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "js"}
+    await cluster.create("WorkloadPolicy", "js", spec={"targetRef": target})
+    await cluster.eventually("WorkloadPolicy", lambda all_: (all_[0].get("status") or {}).get("matchedGroups"))
     bound = found[0]["metadata"]
     await cluster.create(
         "PersistentVolume", "pv", spec={**VOLUME, "persistentVolumeSource": None, "hostPath": {"path": "/x"}}

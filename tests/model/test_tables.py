@@ -31,6 +31,7 @@ _VIEWS = {
     objects.PriorityClass: "scheduling/v1.PriorityClass",
     objects.PodGroup: "scheduling/v1beta1.PodGroup",
     objects.Workload: "scheduling/v1beta1.Workload",
+    objects.WorkloadPolicy: "phalanx/v1alpha1.WorkloadPolicy",
     objects.CompositePodGroup: "scheduling/v1alpha3.CompositePodGroup",
 }
 # Readers share one struct for records that are nearly alike; these fields are simply never there.

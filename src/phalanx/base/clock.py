@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Protocol
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Clock(Protocol):
@@ -81,3 +85,15 @@ def rfc3339_micro(seconds: float) -> str:
 def parse_rfc3339(text: str) -> float:
     """Seconds since the epoch; raises ValueError on anything that is not RFC 3339."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration such as "15s" or "-1m30s"; raises ValueError on anything else."""
+    bare = text.removeprefix("-")
+    parts = _DURATION.findall(bare)
+    if bare == "0":
+        return 0.0
+    if not parts or "".join(number + unit for number, unit in parts) != bare:
+        raise ValueError(f"{text!r} is not a duration such as 15s or 1h30m")
+    total = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+    return -total if text.startswith("-") else total

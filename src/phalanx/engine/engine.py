@@ -44,6 +44,7 @@ _WAKE_OF_KIND = {
     "PodGroup": Wake.GROUP,
     "CompositePodGroup": Wake.GROUP,
     "Workload": Wake.GROUP,
+    "WorkloadPolicy": Wake.GROUP,
 }
 
 
@@ -207,6 +208,7 @@ class Engine(Scheduler):
         if turn is not None:
             self._go_on(turn)
         self.groups.members.workloads.tell()
+        self.groups.members.policies.tell()
         out, self._out = self._out, []
         return out
 

@@ -27,6 +27,7 @@ from phalanx.model.objects import (
     StatefulSet,
     StorageClass,
     Workload,
+    WorkloadPolicy,
 )
 
 
@@ -52,6 +53,10 @@ class CompositePodGroupChanged(_Event, frozen=True, tag="CompositePodGroupChange
 
 class WorkloadChanged(_Event, frozen=True, tag="WorkloadChanged"):
     object: Workload
+
+
+class WorkloadPolicyChanged(_Event, frozen=True, tag="WorkloadPolicyChanged"):
+    object: WorkloadPolicy
 
 
 class PersistentVolumeChanged(_Event, frozen=True, tag="PersistentVolumeChanged"):
@@ -142,6 +147,7 @@ ObjectChanged = (
     | PodGroupChanged
     | CompositePodGroupChanged
     | WorkloadChanged
+    | WorkloadPolicyChanged
     | PersistentVolumeChanged
     | PersistentVolumeClaimChanged
     | StorageClassChanged
@@ -164,6 +170,7 @@ CHANGED_BY_KIND: dict[str, type[_Event]] = {
     "PodGroup": PodGroupChanged,
     "CompositePodGroup": CompositePodGroupChanged,
     "Workload": WorkloadChanged,
+    "WorkloadPolicy": WorkloadPolicyChanged,
     "PersistentVolume": PersistentVolumeChanged,
     "PersistentVolumeClaim": PersistentVolumeClaimChanged,
     "StorageClass": StorageClassChanged,

@@ -26,6 +26,7 @@ GROUPS = {
     "PodGroup": Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
     "Workload": Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"),
     "CompositePodGroup": Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),
+    "WorkloadPolicy": Resource("scheduling.phalanx.dev", "v1alpha1", "workloadpolicies", "WorkloadPolicy"),
 }
 REMEMBERED = 100_000
 

@@ -15,6 +15,10 @@ _WRITTEN_BY_PEOPLE = (
     "min-resources",
     "pod-group",
     "provider",
+    "expected-duration",
+    "rank-placement",
+    "rescheduling-policy",
+    "schedule-timeout",
     "schedule-timeout-seconds",
     "scheduler-name",
 )
@@ -25,6 +29,7 @@ _WRITTEN_BY_US = (
     "bound-in-group",
     "completed-in-run",
     "made-as",
+    "part-of",
     "pods-to-come",
     "run",
     "v1beta1-fields",

@@ -44,7 +44,12 @@ _STATUS_ALONE = frozenset({
 _STATUS_EXCEPT = {"pods": ("ownerReferences",), "deployments.apps": ("labels",)}
 
 # Served group -> directory of its tables.
-_TABLE_OF = {"": "core", "authentication.k8s.io": "authentication", "authorization.k8s.io": "authorization"}
+_TABLE_OF = {
+    "": "core",
+    "scheduling.phalanx.dev": "phalanx",
+    "authentication.k8s.io": "authentication",
+    "authorization.k8s.io": "authorization",
+}
 
 
 def _table(group: str) -> str:
@@ -196,6 +201,10 @@ def _scheduling() -> Iterator[Kind]:
     composite = tables.record("scheduling/v1alpha3.CompositePodGroup")
     yield _kind("CompositePodGroup", version="v1alpha3", **group, subresources=_STATUS,
                 versions=(Version("v1alpha3", composite, "CompositePodGroup"),))  # fmt: skip
+    policy = tables.record("phalanx/v1alpha1.WorkloadPolicy")
+    yield _kind("WorkloadPolicy", "scheduling.phalanx.dev", "workloadpolicies", version="v1alpha1",
+                short_names=("wlp",), categories=("phalanx",), subresources=_STATUS, strategic=False,
+                versions=(Version("v1alpha1", policy, gate),))  # fmt: skip
 
 
 def registry(gates: Gates | None = None) -> Registry:

@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions of Workload, PodGroup and CompositePodGroup, made from the tables of those kinds.
+"""CustomResourceDefinitions of the scheduling kinds and of WorkloadPolicy, made from the tables of those kinds.
 
-For clusters that do not serve them natively. They live in scheduling.phalanx.dev: kube-apiserver never passes requests
-below /apis/scheduling.k8s.io, a group of its own, on to custom resources. Schemas are structural, so trees of templates
-are written out to the greatest depth that is allowed.
+For clusters that do not serve them natively; no cluster does so for WorkloadPolicy. They live in
+scheduling.phalanx.dev: kube-apiserver never passes requests below /apis/scheduling.k8s.io, a group of its own, on to
+custom resources. Schemas are structural, so trees of templates are written out to the greatest depth that is allowed.
 """
 
 from __future__ import annotations
@@ -77,10 +77,18 @@ def definitions() -> list[Json]:
         {"name": "For", "type": "string", "jsonPath": ".spec.controllerRef.kind"},
         {"name": "Name-of", "type": "string", "jsonPath": ".spec.controllerRef.name"},
     ]
+    policy = [
+        {"name": "Kind", "type": "string", "jsonPath": ".spec.targetRef.kind"},
+        {"name": "Target", "type": "string", "jsonPath": ".spec.targetRef.name"},
+        {"name": "Rescheduling", "type": "string", "jsonPath": ".spec.rescheduling.policy"},
+        {"name": "Accepted", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Accepted")].status'},
+        {"name": "Groups", "type": "integer", "jsonPath": ".status.matchedGroups"},
+    ]
     return [
         _definition("Workload", "v1beta1", owner),
         _definition("PodGroup", "v1beta1", group),
         _definition("CompositePodGroup", "v1alpha3", composite),
+        _definition("WorkloadPolicy", "v1alpha1", policy, plural="workloadpolicies", table="phalanx", short="wlp"),
     ]
 
 
@@ -95,8 +103,10 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _definition(kind: str, version: str, columns: list[Json]) -> Json:
-    record = tables.record(f"scheduling/{version}.{kind}")
+def _definition(
+    kind: str, version: str, columns: list[Json], *, plural: str = "", table: str = "scheduling", short: str = ""
+) -> Json:
+    record = tables.record(f"{table}/{version}.{kind}")
     served: Json = {
         "name": version,
         "served": True,
@@ -105,7 +115,7 @@ def _definition(kind: str, version: str, columns: list[Json]) -> Json:
         "additionalPrinterColumns": [*columns, _AGE],
         "subresources": {"status": {}},
     }
-    plural = f"{kind.lower()}s"
+    plural = plural or f"{kind.lower()}s"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -118,6 +128,7 @@ def _definition(kind: str, version: str, columns: list[Json]) -> Json:
                 "listKind": f"{kind}List",
                 "plural": plural,
                 "singular": kind.lower(),
+                **({"shortNames": [short]} if short else {}),
                 "categories": ["phalanx"],
             },
             "versions": [served],

@@ -100,6 +100,7 @@ DOES: dict[str, tuple[str, str]] = {
     "workloads.scheduling.k8s.io": (RUN, ""),
     "podgroups.scheduling.k8s.io": (RUN, "by the scheduler; protected while they have pods"),
     "compositepodgroups.scheduling.k8s.io": (RUN, "by the scheduler; protected while they have groups"),
+    "workloadpolicies.scheduling.phalanx.dev": (RUN, "by the scheduler: how gangs are kept whole"),
 }
 
 _ALL_VERBS = frozenset(("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"))

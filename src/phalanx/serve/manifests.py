@@ -131,6 +131,8 @@ class Manifests:
                 question.composites.append(msgspec.convert(doc, objects.CompositePodGroup))
             case ("scheduling.k8s.io", "Workload"):
                 question.workloads.append(msgspec.convert(doc, objects.Workload))
+            case ("scheduling.phalanx.dev", "WorkloadPolicy"):
+                question.policies.append(msgspec.convert(doc, objects.WorkloadPolicy))
             case ("scheduling.k8s.io", "PriorityClass"):
                 pass  # known already: what names it needs its value
             case _:

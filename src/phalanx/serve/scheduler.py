@@ -56,6 +56,7 @@ _GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
     (Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"), objects.Workload),
     (Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"), objects.PodGroup),
     (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"), objects.CompositePodGroup),
+    (Resource("scheduling.phalanx.dev", "v1alpha1", "workloadpolicies", "WorkloadPolicy"), objects.WorkloadPolicy),
 )
 
 

@@ -222,7 +222,8 @@ class Cluster:
         said = [each for each in said if each["type"] != decision.type]
         fields = ("type", "status", "reason", "message")
         said.append({name: getattr(decision, name) for name in fields})
-        self.see(msgspec.structs.replace(found, status=msgspec.convert({"conditions": said}, type(found.status))))
+        status = {**msgspec.to_builtins(found.status), **(decision.counts or {}), "conditions": said}
+        self.see(msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status))))
 
     # ---- what people see
 

@@ -7,17 +7,20 @@ from enum import Enum
 from typing import Any
 
 from phalanx.controllers.grouping.core import WORKLOADS, Json
+from phalanx.model.groups.keys import PART_OF
+from phalanx.model.groups.policy import SHORT_FORMS
 
 # Filled by defaulting or admission where the writer left them unset (reference: priority, disruption mode, policy).
 _DEFAULTED: dict[str, Any] = {"disruptionMode": {"single": {}}}
 _IGNORED_WHEN_UNSET = ("priority", "priorityClassName", "preemptionPolicy")
 _TEMPLATES = ("podGroupTemplates", "compositePodGroupTemplates")
 _COUNTS = ("minCount", "minGroupCount")
+_CARRIED = (*SHORT_FORMS, PART_OF)
 
 
 class Difference(Enum):
     NONE = 0
-    COUNTS = 1  # only minCount or minGroupCount: may be changed in place
+    COUNTS = 1  # only minCount, minGroupCount or short forms of policies: may be changed in place
     SHAPE = 2  # anything else: immutable, so the object must be replaced
 
 
@@ -34,7 +37,16 @@ def as_v1beta1(workload: Json) -> Json:
 def difference(known: Json, wanted: Json, default_class: str | None = None) -> Difference:
     """default_class: the PriorityClass of objects that name none; None: whichever they have is taken for it."""
     here, there = as_v1beta1(known)["spec"], as_v1beta1(wanted)["spec"]
-    return _of_specs(here, there, default_class, defaulted=known["kind"] != "Workload")
+    found = _of_specs(here, there, default_class, defaulted=known["kind"] != "Workload")
+    if found is Difference.NONE and _carried(known) != _carried(wanted):
+        return Difference.COUNTS
+    return found
+
+
+def _carried(obj: Json) -> Json:
+    """Its annotations that come from its owner and may change."""
+    annotations = obj["metadata"].get("annotations") or {}
+    return {key: annotations[key] for key in _CARRIED if key in annotations}
 
 
 def _of_specs(known: Json, wanted: Json, default_class: str | None, *, defaulted: bool) -> Difference:
@@ -77,9 +89,11 @@ def _same(here: Any, there: Any) -> bool:
 
 
 def with_counts_of(known: Json, wanted: Json) -> Json:
-    """The stored object with the wanted counts."""
+    """The stored object with the wanted counts and short forms of policies."""
     body = copy.deepcopy(as_v1beta1(known))
     _take_counts(body["spec"], as_v1beta1(wanted)["spec"])
+    kept = {key: value for key, value in (body["metadata"].get("annotations") or {}).items() if key not in _CARRIED}
+    body["metadata"]["annotations"] = {**kept, **_carried(wanted)}
     return body
 
 

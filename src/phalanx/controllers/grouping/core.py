@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.base.client import Resource
+from phalanx.model.groups.keys import PART_OF
+from phalanx.model.groups.policy import SHORT_FORMS
 
 Json = dict[str, Any]
 
@@ -101,6 +103,19 @@ def controller_ref(owner: Json) -> Json:
     group = owner["apiVersion"].rpartition("/")[0]
     reference = {"kind": owner["kind"], "name": owner["metadata"]["name"]}
     return {"apiGroup": group, **reference} if group else reference
+
+
+def carried_annotations(owner: Json) -> dict[str, str]:
+    """Annotations that the scheduling objects of an owner have from it: short forms of policies, what it is part of."""
+    meta = owner["metadata"]
+    said = meta.get("annotations") or {}
+    found = {key: str(said[key]) for key in SHORT_FORMS if key in said}
+    for reference in meta.get("ownerReferences") or ():
+        if reference.get("controller"):
+            group = str(reference["apiVersion"]).rpartition("/")[0]
+            kind = f"{reference['kind']}.{group}" if group else str(reference["kind"])
+            found[PART_OF] = f"{kind}/{reference['name']}"
+    return found
 
 
 def namespace_of(owner: Json) -> str:

@@ -21,6 +21,7 @@ from phalanx.controllers.grouping.core import (
     WORKLOADS,
     Json,
     Refused,
+    carried_annotations,
     controller_ref,
     namespace_of,
     reference_to,
@@ -97,7 +98,7 @@ def workload(owner: Json, name: str, templates: Sequence[Leaf | Node]) -> Json:
     return {
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
-        "metadata": {"name": name, "namespace": namespace_of(owner), "ownerReferences": [reference_to(owner)]},
+        "metadata": _metadata(owner, name, None),
         "spec": {"controllerRef": controller_ref(owner), field: [template.template() for template in templates]},
     }
 
@@ -136,6 +137,8 @@ def _group(
 
 def _metadata(owner: Json, name: str, labels: Json | None) -> Json:
     meta: Json = {"name": name, "namespace": namespace_of(owner), "ownerReferences": [reference_to(owner)]}
+    if annotations := carried_annotations(owner):
+        meta["annotations"] = annotations
     return {**meta, "labels": dict(labels)} if labels else meta
 
 

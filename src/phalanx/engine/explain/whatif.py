@@ -27,7 +27,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.groups import WORKLOAD, Group, GroupKey, PodKey, group_of, pod_key
 from phalanx.model.groups.group import OURS
-from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload
+from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload, WorkloadPolicy
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
@@ -40,6 +40,7 @@ class Question(msgspec.Struct):
     pod_groups: list[PodGroup] = msgspec.field(default_factory=list)
     composites: list[CompositePodGroup] = msgspec.field(default_factory=list)
     workloads: list[Workload] = msgspec.field(default_factory=list)
+    policies: list[WorkloadPolicy] = msgspec.field(default_factory=list)
 
 
 def whatif(engine: Scheduler, question: Question, *, relax: bool = True) -> Outlook:
@@ -122,6 +123,8 @@ class _Asked:
     # ---- what is asked about
 
     def put(self, question: Question) -> None:
+        for policy in (*self._engine.objects.all(WorkloadPolicy), *question.policies):
+            self.forest.put_policy(policy)
         for workload in question.workloads:
             self.forest.put_workload(workload)
         for composite in question.composites:

@@ -52,6 +52,7 @@ class ClusterState:
             group_preemption_policy=self.gates("PodGroupPreemptionPolicy"),
             topology=self.gates("TopologyAwareWorkloadScheduling"),
             composites=self.gates("CompositePodGroup"),
+            policy_defaults=self.settings.policy_defaults,
         )
 
     def evaluation(self, record: PodRecord) -> Evaluation:

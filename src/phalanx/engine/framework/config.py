@@ -18,6 +18,9 @@ from phalanx.engine.framework.config_args import API, ARGS, PluginArgs
 from phalanx.engine.framework.config_reader import Fields
 from phalanx.engine.framework.interface import POINTS
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.model.groups.policy import DEFAULT, Policy, parse_spec
+from phalanx.model.objects.groups import TypedLocalObjectReference
+from phalanx.model.objects.policy import WorkloadPolicySpec
 
 KIND = "KubeSchedulerConfiguration"
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -82,6 +85,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
     enable_profiling: bool = True
     enable_contention_profiling: bool = True
     delay_cache_until_active: bool = False
+    policy_defaults: Policy = DEFAULT
 
     def engine(self, base: EngineSettings | None = None) -> EngineSettings:
         """`base` brings the settings that KubeSchedulerConfiguration has no field for."""
@@ -90,6 +94,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
             profiles=tuple(profile.settings() for profile in self.profiles),
             initial_backoff=self.initial_backoff,
             max_backoff=self.max_backoff,
+            policy_defaults=self.policy_defaults,
         )
 
     def notes(self) -> tuple[str, ...]:
@@ -143,9 +148,24 @@ def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfi
         enable_profiling=fields.boolean("enableProfiling", True),
         enable_contention_profiling=fields.boolean("enableContentionProfiling", True),
         delay_cache_until_active=fields.boolean("delayCacheUntilActive"),
+        policy_defaults=_policy_defaults(fields),
     )
     fields.done()
     return config
+
+
+def _policy_defaults(fields: Fields) -> Policy:
+    """`workloadPolicyDefaults`: the spec of a WorkloadPolicy without a target. kube-scheduler has no such field."""
+    key = "workloadPolicyDefaults"
+    spec = fields.typed(key, WorkloadPolicySpec)
+    if spec is None:
+        return DEFAULT
+    if spec.target_ref != TypedLocalObjectReference():
+        raise ConfigProblem(f"{key}.targetRef", "defaults have no target; write a WorkloadPolicy instead")
+    parsed = parse_spec(spec)
+    for problem in parsed.problems:
+        raise ConfigProblem(key + problem.path.removeprefix("spec"), problem.message)
+    return DEFAULT.with_fields(parsed.fields)
 
 
 def _percentage(fields: Fields) -> int | None:

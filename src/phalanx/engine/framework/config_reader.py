@@ -8,12 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from phalanx.base.clock import parse_duration
 from phalanx.base.errors import ConfigProblem
 
 T = TypeVar("T")
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Fields:
@@ -81,14 +79,10 @@ class Fields:
             return default
         if not isinstance(value, str):
             raise ConfigProblem(self.at(key), f'must be a duration such as "15s", not {_kind(value)}')
-        text = value.removeprefix("-")
-        parts = _DURATION.findall(text)
-        if text == "0":
-            return 0.0
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ConfigProblem(self.at(key), f'Invalid value: "{value}": not a duration such as "15s"')
-        total = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-        return -total if value.startswith("-") else total
+        try:
+            return parse_duration(value)
+        except ValueError:
+            raise ConfigProblem(self.at(key), f'Invalid value: "{value}": not a duration such as "15s"') from None
 
     def object(self, key: str) -> Fields:
         return Fields(self.take(key), self.at(key))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.model.groups.policy import DEFAULT, Policy
+
 
 @dataclass(frozen=True, slots=True)
 class PluginUse:
@@ -56,3 +58,5 @@ class EngineSettings:
     search_budget: int = 20_000  # expansions of the bounded group search
     # Work after which an attempt of a group lets others go first, about ten microseconds each; 0: never.
     search_slice: int = 1_000
+    # What holds for groups of which neither a WorkloadPolicy nor an annotation says otherwise.
+    policy_defaults: Policy = DEFAULT

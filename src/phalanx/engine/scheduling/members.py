@@ -16,6 +16,8 @@ from phalanx.engine import events as e
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.policy_status import KIND as POLICY
+from phalanx.engine.groups.policy_status import PolicyStatuses
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.scheduling.answers import GroupTree
 from phalanx.engine.scheduling.commits import Commits
@@ -63,6 +65,7 @@ class Members:
         unit_lifecycle: UnitLifecycle,
         conditions: GroupConditions,
         workloads: WorkloadStatuses,
+        policies: PolicyStatuses,
         commits: Commits,
         reminders: PendingWrites,
     ) -> None:
@@ -72,6 +75,7 @@ class Members:
         self.forest = state.forest
         self.conditions = conditions
         self.workloads = workloads
+        self.policies = policies
         self.commits = commits
         self._reminders = reminders
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
@@ -87,8 +91,9 @@ class Members:
 
     def again(self, decision: d.SetGroupCondition) -> None:
         """A condition could not be written: its tree is judged again, nothing else may ever happen there."""
-        if decision.kind == WORKLOAD:
-            self.workloads.again((decision.namespace, decision.name))
+        if decision.kind in (WORKLOAD, POLICY):
+            statuses = self.workloads if decision.kind == WORKLOAD else self.policies
+            statuses.again((decision.namespace, decision.name))
             return
         head = self.forest.root_of(GroupKey(decision.kind, decision.namespace, decision.name))
         if head is not None:
@@ -217,11 +222,13 @@ class Members:
         self._mark((leaf,), helps=placed)
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        if kind not in (POD_GROUP, COMPOSITE, WORKLOAD) or not self._cluster.grouping:
+        if kind not in (POD_GROUP, COMPOSITE, WORKLOAD, POLICY) or not self._cluster.grouping:
             return
         meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
         if kind == WORKLOAD:
             heads = self._workload_changed(meta.namespace, meta.name, old, new)
+        elif kind == POLICY:
+            heads = self._policy_changed(meta.namespace, meta.name, old, new)
         else:
             heads = self._group_changed(GroupKey(kind, meta.namespace, meta.name), old, new)
         for head in heads:
@@ -244,6 +251,17 @@ class Members:
         if old is None or new is None or old.spec != new.spec:
             self._within_reach(below)
         return heads
+
+    def _policy_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
+        """The same of a WorkloadPolicy."""
+        forest, changed = self.forest, list[GroupKey]()
+        if not _same(old, new):
+            before = {group.key: group.policy for group in forest.in_namespace(namespace)}
+            _ = forest.put_policy(new) if new is not None else forest.drop_policy(namespace, name)
+            changed = [key for key, policy in before.items() if (now := forest.group(key)) and now.policy != policy]
+            self._mark([key for key in changed if key.kind != COMPOSITE], helps=True)
+        self.policies.seen((namespace, name), new)
+        return dict.fromkeys(root for key in changed if (root := forest.root_of(key)) is not None)
 
     def _group_changed(self, key: GroupKey, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
         """The same of a PodGroup or CompositePodGroup."""
@@ -285,9 +303,9 @@ class Members:
         """A write about a group, or an eviction, was not done."""
         if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
-        elif isinstance(decision, d.SetGroupCondition) and decision.kind == WORKLOAD:
+        elif isinstance(decision, d.SetGroupCondition) and decision.kind in (WORKLOAD, POLICY):
             if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
-                self.workloads.unsaid(decision)
+                (self.workloads if decision.kind == WORKLOAD else self.policies).unsaid(decision)
                 self._reminders.add(decision)
         elif isinstance(decision, d.SetGroupCondition):
             key = GroupKey(decision.kind, decision.namespace, decision.name)

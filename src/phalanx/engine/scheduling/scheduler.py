@@ -14,6 +14,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile, third_party
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.policy_status import PolicyStatuses
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.preemption.victim_index import VictimIndex
@@ -82,9 +83,9 @@ class Scheduler:
         self.searches = SlicedAttempts(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, self.preemption)
-        members = Members(
-            state, queue, unit_lifecycle, conditions, WorkloadStatuses(state.forest, emit), commits, reminders
-        )
+        statuses = WorkloadStatuses(state.forest, emit)
+        policies = PolicyStatuses(state.forest, conditions, emit)
+        members = Members(state, queue, unit_lifecycle, conditions, statuses, policies, commits, reminders)
         self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, self.history, unit_lifecycle, self.evictions)
         self.pods = Pods(state, queue, self.pod_lifecycle, unit_lifecycle, members, status, victim_index)
         self.binding = Binding(state, self.pod_lifecycle, unit_lifecycle, members, self.pods, status, emit)

@@ -22,6 +22,7 @@ from phalanx.model.objects import (
     StatefulSet,
     StorageClass,
     Workload,
+    WorkloadPolicy,
 )
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ KINDS: dict[type[Any], str] = {
     StatefulSet: "StatefulSet",
     StorageClass: "StorageClass",
     Workload: "Workload",
+    WorkloadPolicy: "WorkloadPolicy",
 }
 
 
@@ -115,7 +117,7 @@ class Objects:
 
 def _told(old: Any, new: Any) -> bool:
     """Only the status of a group was written, probably by us: no news to plugins."""
-    if not isinstance(new, PodGroup | CompositePodGroup):
+    if not isinstance(new, PodGroup | CompositePodGroup | WorkloadPolicy):
         return False
     before, after = old.metadata, new.metadata
     same = before.uid == after.uid and before.annotations == after.annotations and before.labels == after.labels

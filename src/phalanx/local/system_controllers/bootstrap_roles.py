@@ -42,6 +42,7 @@ _WORK: dict[str, list[str]] = {
     "policy": ["poddisruptionbudgets"],
     "resource.k8s.io": ["resourceclaims", "resourceclaimtemplates"],
     "scheduling.k8s.io": ["compositepodgroups", "podgroups", "workloads"],
+    "scheduling.phalanx.dev": ["workloadpolicies"],
 }  # fmt: skip
 # Only read by those who may read the rest: the system writes them.
 _SEEN: dict[str, list[str]] = {
@@ -58,6 +59,7 @@ _SEEN: dict[str, list[str]] = {
     "networking.k8s.io": ["ingresses/status"],
     "policy": ["poddisruptionbudgets/status"],
     "scheduling.k8s.io": ["compositepodgroups/status", "podgroups/status"],
+    "scheduling.phalanx.dev": ["workloadpolicies/status"],
 }  # fmt: skip
 _MADE_BY_CONTROLLERS = ("endpointslices", "controllerrevisions", "podtemplates", "events")
 

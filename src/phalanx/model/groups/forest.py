@@ -6,13 +6,13 @@ and its faulty children, and only a change of such a yes or no climbs on. Never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from phalanx.model.groups import hierarchy
-from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
+from phalanx.model.groups.answers import Invalid, Quorum, Resolution
 from phalanx.model.groups.expected_pods import expected
 from phalanx.model.groups.group import (
     PREEMPT_LOWER,
@@ -29,10 +29,13 @@ from phalanx.model.groups.keys import (
     group_of,
     pod_key,
 )
+from phalanx.model.groups.policies import Policies
+from phalanx.model.groups.policy import DEFAULT, Policy
 from phalanx.model.groups.roster import Roster
 from phalanx.model.groups.workloads import Name, Workloads
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
+from phalanx.model.objects.policy import WorkloadPolicy
 
 Heads = tuple[GroupKey, ...]
 
@@ -47,12 +50,14 @@ class GroupForest:
         group_preemption_policy: bool = False,
         topology: bool = True,
         composites: bool = True,
+        policy_defaults: Policy = DEFAULT,
     ) -> None:
         self._group_preemption_policy = group_preemption_policy  # gate PodGroupPreemptionPolicy
         self._topology = topology  # gate TopologyAwareWorkloadScheduling; off: keys are as if not written
         self._composites = composites  # gate CompositePodGroup; off: parents are as if not written
         self._groups: dict[GroupKey, Group] = {}
         self._workloads = Workloads()
+        self.policies = Policies(policy_defaults)
         self._expected: dict[GroupKey, int] = {}  # groups that say how many pods they will have
         self._begun: dict[GroupKey, None] = {}  # those of them of which some are placed, and not all
         self._roster = Roster(ours)
@@ -77,6 +82,14 @@ class GroupForest:
 
     def drop_workload(self, namespace: str, name: str) -> Heads:
         return self._refresh_workload(self._workloads.drop(namespace, name))
+
+    def put_policy(self, policy: WorkloadPolicy) -> Heads:
+        self.policies.put(policy)
+        return self._look_up_policies(self.in_namespace(policy.metadata.namespace))
+
+    def drop_policy(self, namespace: str, name: str) -> Heads:
+        self.policies.drop(namespace, name)
+        return self._look_up_policies(self.in_namespace(namespace))
 
     def put_pod(self, pod: Pod) -> Heads:
         return self.put_member(pod_key(pod), group_of(pod), pod)
@@ -194,13 +207,12 @@ class GroupForest:
             return key
         return hierarchy.resolve(self._groups, key).root
 
-    def resolve_pod(self, pod: PodKey) -> Resolution | None:
-        leaf = self._leaf_of.get(pod)
-        return None if leaf is None else self.resolve(leaf)
-
     def above(self, key: GroupKey) -> Iterator[Group]:
         """Its ancestors, as far as they are known, nearest first."""
         return (group for group in hierarchy.ancestry(self._groups, key) if group.key != key)
+
+    def resolve_pod(self, pod: PodKey) -> Resolution | None:
+        return None if (leaf := self._leaf_of.get(pod)) is None else self.resolve(leaf)
 
     def roots(self) -> list[GroupKey]:
         """Every root whose object is there, in name order."""
@@ -233,17 +245,7 @@ class GroupForest:
         group = self._groups[root]
         if group.ready:
             return Quorum(root, True)
-        return Quorum(root, False, tuple(islice(self._shortages(group), most)))
-
-    def _shortages(self, group: Group) -> Iterator[Shortage]:
-        if group.spec is None or group.ready:
-            return
-        known = group.ready_children if group.composite else group.known
-        if not group.composite or len(group.children) < group.spec.minimum:
-            yield Shortage(group.key, len(group.children) if group.composite else known, group.spec.minimum)
-        for child in group.sorted_children():
-            if not child.ready:
-                yield from self._shortages(child)
+        return Quorum(root, False, tuple(islice(hierarchy.shortages(group), most)))
 
     def invalid(self, key: GroupKey) -> Invalid | None:
         """What is wrong with the tree of this group; None if nothing is."""
@@ -306,13 +308,20 @@ class GroupForest:
     def _set(
         self, key: GroupKey, spec: GroupSpec | None, source: PodGroup | CompositePodGroup | Workload | None
     ) -> Heads:
-        if spec is not None:
-            spec = self._gate(spec)
         group = self._node(key)
         old = group.spec
         before = self._heads(group)
         group.source = source
+        policy = group.policy
+        if spec is not None:
+            spec = self._gate(spec)
+            above = hierarchy.ancestry(self._groups, spec.parent)
+            spec = self.policies.apply(group, spec, list(above), self._workloads)
+        else:
+            self.policies.forget(group)
         self._expect(group)
+        if group.children and policy != group.policy:
+            before = _union(before, self._look_up_policies(group.children.values()))
         if old == spec:
             return before
         if not group.composite:
@@ -339,6 +348,17 @@ class GroupForest:
         self._prune(group)
         return heads
 
+    def _look_up_policies(self, groups: Iterable[Group]) -> Heads:
+        """Look at groups again whose policies, or those of the groups above them, may have changed."""
+        heads: Heads = ()
+        for group in list(groups):
+            source = group.source
+            if isinstance(source, PodGroup | CompositePodGroup):
+                heads = _union(heads, self._set(group.key, spec_of_object(source), source))
+            elif source is not None:
+                heads = _union(heads, self._set(group.key, *self._workloads.implicit(group.key)))
+        return heads
+
     def _expect(self, group: Group) -> None:
         size = expected(group.source)
         if size:
@@ -349,10 +369,9 @@ class GroupForest:
 
     def _begin(self, group: Group) -> None:
         """Whether it has begun and is not complete, after either may have changed."""
+        self._begun.pop(group.key, None)
         if 0 < group.placed < self._expected.get(group.key, 0):
             self._begun[group.key] = None
-        else:
-            self._begun.pop(group.key, None)
 
     def _gate(self, spec: GroupSpec) -> GroupSpec:
         if not self._topology and (spec.topology_key or spec.preferred_key):
@@ -437,6 +456,7 @@ class GroupForest:
             if key.kind == WORKLOAD:
                 heads = _union(heads, self._set(key, *self._workloads.implicit(key)))
             else:
+                heads = _union(heads, self._look_up_policies((group,)))
                 self._recheck(group, deep=False)
                 heads = _union(heads, self._heads(group))
         return heads

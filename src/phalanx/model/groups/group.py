@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
+from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects.groups import (
     CompositePodGroup,
     CompositeSchedulingPolicy,
@@ -84,6 +85,7 @@ class Group:
         "marked",
         "members",
         "on_nodes",
+        "policy",
         "present",
         "problem",
         "ready_children",
@@ -97,6 +99,7 @@ class Group:
         self.key = key
         self.spec: GroupSpec | None = None
         self.source: PodGroup | CompositePodGroup | Workload | None = None
+        self.policy = DEFAULT
         self.children: dict[GroupKey, Group] = {}
         self.members: dict[PodKey, Member] = {}
         self.counts = [0] * len(MemberState)  # by state

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from phalanx.model.groups.answers import Resolution, cycle_text
+from phalanx.model.groups.answers import Resolution, Shortage, cycle_text
 from phalanx.model.groups.group import PREEMPT_LOWER, Group, GroupSpec, Templates
 from phalanx.model.groups.keys import POD_GROUP, GroupKey
 
 MAX_DEPTH = 4  # KEP-6012: levels of groups, leaf included
 
 
-def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey) -> Iterator[Group]:
+def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey | None) -> Iterator[Group]:
     """The group, its parent and so on as far as they are known; each once, also in a cycle."""
     seen: set[GroupKey] = set()
-    at: GroupKey | None = key
+    at = key
     while at is not None and at in groups and at not in seen:
         seen.add(at)
         group = groups[at]
@@ -42,6 +42,18 @@ def resolve(groups: Mapping[GroupKey, Group], key: GroupKey) -> Resolution:
         path.append(at)
         at = group.spec.parent
     return Resolution(key, root=path[-1])
+
+
+def shortages(group: Group) -> Iterator[Shortage]:
+    """The groups of a tree that have fewer members than they need."""
+    if group.spec is None or group.ready:
+        return
+    known = group.ready_children if group.composite else group.known
+    if not group.composite or len(group.children) < group.spec.minimum:
+        yield Shortage(group.key, len(group.children) if group.composite else known, group.spec.minimum)
+    for child in group.sorted_children():
+        if not child.ready:
+            yield from shortages(child)
 
 
 def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates | None) -> str | None:

@@ -13,6 +13,8 @@ WORKLOAD = "Workload"  # an implicit group of KEP-4671 v1alpha1: named <workload
 GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
 # Written with the Binding of every pod that is bound as part of a group; says the uid of that group's object.
 BOUND_IN_GROUP = "scheduling.phalanx.dev/bound-in-group"
+# Written by our controllers on groups and Workloads: the objects above their owner (a TrainJob over a JobSet).
+PART_OF = "scheduling.phalanx.dev/part-of"
 PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
 # Written by the controller that makes the pods of a run: which run a pod is of (a uid), and, once it has succeeded and
 # nothing will take its place, the same uid again. Only then does a pod that ended still stand for one of its gang.

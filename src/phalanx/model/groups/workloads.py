@@ -23,8 +23,8 @@ class Workloads:
         self._known.pop((namespace, name), None)
         return (namespace, name)
 
-    def get(self, namespace: str, name: str) -> Workload | None:
-        found = self._known.get((namespace, name))
+    def get(self, namespace: str, name: str | None) -> Workload | None:
+        found = self._known.get((namespace, name)) if name is not None else None
         return found[0] if found is not None else None
 
     def leaf_templates(self, namespace: str, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
 from phalanx.model.objects.node import Node
 from phalanx.model.objects.pod import Pod
+from phalanx.model.objects.policy import WorkloadPolicy
 from phalanx.model.objects.storage import (
     CSIDriver,
     CSINode,
@@ -45,4 +46,5 @@ __all__ = [
     "StatefulSet",
     "StorageClass",
     "Workload",
+    "WorkloadPolicy",
 ]

@@ -62,6 +62,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "workloads.scheduling.k8s.io": groups.WORKLOAD,
     "podgroups.scheduling.k8s.io": groups.POD_GROUP,
     "compositepodgroups.scheduling.k8s.io": groups.COMPOSITE_POD_GROUP,
+    "workloadpolicies.scheduling.phalanx.dev": groups.WORKLOAD_POLICY,
     "customresourcedefinitions.apiextensions.k8s.io": cluster.DATED,
     "roles.rbac.authorization.k8s.io": cluster.DATED,
     "clusterroles.rbac.authorization.k8s.io": cluster.DATED,

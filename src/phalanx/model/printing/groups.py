@@ -62,6 +62,26 @@ POD_GROUP: tuple[Column, ...] = (
 )
 COMPOSITE_POD_GROUP: tuple[Column, ...] = (NAME, _POLICY, _WORKLOAD, AGE)
 
+
+def _target(obj: Json, now: float) -> str:
+    target: Json = spec(obj).get("targetRef") or {}
+    return f"{target.get('kind', '')}/{target.get('name', '')}"
+
+
+def _accepted(obj: Json, now: float) -> str:
+    found = condition(obj, "Accepted")
+    return str(found.get("status")) if found is not None else ""
+
+
+WORKLOAD_POLICY: tuple[Column, ...] = (
+    NAME,
+    column("Target", _target, description="The object it is about."),
+    column("Rescheduling", text("spec.rescheduling.policy"), description="What happens when a gang loses members."),
+    column("Accepted", _accepted, description="Whether every field is in effect."),
+    column("Groups", text("status.matchedGroups", 0), type="integer", description="Groups it is in effect for."),
+    AGE,
+)
+
 PRIORITY_CLASS: tuple[Column, ...] = (
     NAME,
     column("Value", text("value", 0), type="integer"),

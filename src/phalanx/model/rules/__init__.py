@@ -80,6 +80,7 @@ _WHERE: dict[str, tuple[str, str]] = {
     "leaderworkersets.leaderworkerset.x-k8s.io": ("leaderworkerset", "rules"),
     "workloads.scheduling.k8s.io": ("workload", "rules"),
     "podgroups.scheduling.k8s.io": ("podgroup", "pod_group"),
+    "workloadpolicies.scheduling.phalanx.dev": ("policies", "workload_policy"),
     "compositepodgroups.scheduling.k8s.io": ("podgroup", "composite_pod_group"),
 }
 

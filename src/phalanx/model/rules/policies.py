@@ -1,4 +1,4 @@
-"""Admission policies and their bindings: defaults and what must be there. Nobody evaluates their expressions (CEL)."""
+"""Policies: of admission, whose expressions (CEL) are not evaluated here, and WorkloadPolicies."""
 
 from __future__ import annotations
 
@@ -65,6 +65,16 @@ def validating_binding(gates: Gates) -> Rules:
 
 def mutating_binding(gates: Gates) -> Rules:
     return _binding(_binding_errors)
+
+
+def workload_policy(gates: Gates) -> Rules:
+    """A target is needed. Other wrong values are kept and reported in the status, where the author looks for them."""
+
+    def errors_of(obj: Json) -> list[FieldError]:
+        target: Json = (obj.get("spec") or {}).get("targetRef") or {}
+        return [required(f"spec.targetRef.{field}") for field in ("kind", "name") if not target.get(field)]
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
 
 
 def _policy(errors_of: Errors, *, status_apart: bool) -> Rules:

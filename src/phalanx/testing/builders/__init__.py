@@ -18,7 +18,12 @@ from phalanx.testing.builders.cluster import (
     ServiceBuilder,
     StatefulSetBuilder,
 )
-from phalanx.testing.builders.groups import CompositePodGroupBuilder, PodGroupBuilder, WorkloadBuilder
+from phalanx.testing.builders.groups import (
+    CompositePodGroupBuilder,
+    PodGroupBuilder,
+    WorkloadBuilder,
+    WorkloadPolicyBuilder,
+)
 from phalanx.testing.builders.node import NodeBuilder
 from phalanx.testing.builders.pod import PodBuilder
 from phalanx.testing.builders.storage import (
@@ -50,6 +55,7 @@ __all__ = [
     "StatefulSetBuilder",
     "StorageClassBuilder",
     "WorkloadBuilder",
+    "WorkloadPolicyBuilder",
     "composite",
     "csi_driver",
     "csi_node",
@@ -69,6 +75,7 @@ __all__ = [
     "storage_class",
     "timestamp",
     "workload",
+    "workload_policy",
 ]
 
 
@@ -90,6 +97,10 @@ def composite(name: str) -> CompositePodGroupBuilder:
 
 def workload(name: str) -> WorkloadBuilder:
     return WorkloadBuilder(name)
+
+
+def workload_policy(name: str) -> WorkloadPolicyBuilder:
+    return WorkloadPolicyBuilder(name)
 
 
 def pv(name: str) -> PersistentVolumeBuilder:

@@ -92,3 +92,19 @@ class WorkloadBuilder(Builder[o.Workload]):
         made = {"name": name, "schedulingPolicy": policy or {"basic": {}}, **more}
         self.spec.setdefault("compositePodGroupTemplates", []).append(made)
         return self
+
+
+class WorkloadPolicyBuilder(Builder[o.WorkloadPolicy]):
+    """Fields take the JSON of a part of the spec: `.set(rescheduling={"policy": "Replace"})`."""
+
+    api_version = "scheduling.phalanx.dev/v1alpha1"
+    kind = "WorkloadPolicy"
+    view = o.WorkloadPolicy
+
+    def target(self, kind: str, name: str, api_group: str = "") -> Self:
+        self.spec["targetRef"] = {"apiGroup": api_group, "kind": kind, "name": name}
+        return self
+
+    def set(self, **parts: Any) -> Self:
+        self.spec.update(parts)
+        return self

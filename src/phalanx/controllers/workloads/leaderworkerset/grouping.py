@@ -98,7 +98,7 @@ def _add_replica(found: Grouping, lws: Json, index: int, revision: str, then: Js
         group = pod_group(lws, name, owner_workload, template, parent=parent, labels=labels)
         if leader_first(lws):
             whole = replica_of(then, index, revision, {})
-            group["metadata"]["annotations"] = {MIN_RESOURCES: min_resources(whole)}
+            group["metadata"].setdefault("annotations", {})[MIN_RESOURCES] = min_resources(whole)
             if n.size_of(then) > 1:
                 group["metadata"]["annotations"][TO_COME] = to_come(n.size_of(then), n.worker_template(then))
         found.groups.append(group)

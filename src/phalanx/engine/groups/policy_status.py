@@ -1,0 +1,172 @@
+"""The status of WorkloadPolicies: whether each is in effect as written, and for how many groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.groups.co_placement import cycle, partner
+from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.model.groups import Group, GroupForest, GroupKey
+from phalanx.model.groups.policies import Entry, Name
+from phalanx.model.groups.policy import FieldProblem
+from phalanx.model.objects import WorkloadPolicy
+
+KIND = "WorkloadPolicy"
+ACCEPTED = "Accepted"
+MOST_SHOWN = 5  # problems in one message
+
+Said = tuple[str, str, str, int, int]  # status, reason, message, generation, matched groups
+
+
+class PolicyStatuses:
+    def __init__(self, forest: GroupForest, conditions: GroupConditions, emit: Emit) -> None:
+        self._forest, self._conditions, self._emit = forest, conditions, emit
+        self._chosen: dict[GroupKey, Name] = {}  # group -> the policy that is in effect for it
+        self._matched: Counter[Name] = Counter()
+        self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # what using a policy for a group has shown
+        self._said: dict[Name, tuple[str, Said | None]] = {}  # uid, and what was last written
+        self._reported: dict[GroupKey, tuple[str, ...]] = {}  # problems of annotations that an event has told
+        self._touched: dict[Name, None] = {}
+
+    def seen(self, name: Name, policy: WorkloadPolicy | None) -> None:
+        """A policy came, changed or is gone (None)."""
+        self._touched[name] = None
+        if policy is None:
+            self._said.pop(name, None)
+            return
+        known = self._said.get(name)
+        if known is None or known[0] != policy.metadata.uid:
+            self._said[name] = (policy.metadata.uid, _written(policy))
+        self._touch_rivals(policy)
+
+    def _touch_rivals(self, policy: WorkloadPolicy) -> None:
+        for other, entry in self._forest.policies.entries.items():
+            if entry.policy.spec.target_ref == policy.spec.target_ref and other[0] == policy.metadata.namespace:
+                self._touched[other] = None
+
+    def report(self, group: Group, problems: Sequence[FieldProblem]) -> None:
+        """Problems that show only when a policy is used, such as a rank that occurs twice. Replaces earlier ones."""
+        if self._found.get(group.key, ()) == tuple(problems):
+            return
+        if problems:
+            self._found[group.key] = tuple(problems)
+        else:
+            del self._found[group.key]
+        if group.key in self._chosen:
+            self._touched[self._chosen[group.key]] = None
+
+    def unsaid(self, write: d.SetGroupCondition) -> None:
+        """A write failed: say it again when there is reason to."""
+        name = (write.namespace, write.name)
+        if name in self._said:
+            self._said[name] = (self._said[name][0], None)
+
+    def again(self, name: Name) -> None:
+        self._touched[name] = None
+
+    def tell(self) -> None:
+        """Once per step: whatever happened in it is one change."""
+        for key, found in self._forest.policies.take_looked_up().items():
+            group = self._forest.group(key)
+            self._match(key, found.object if group is not None else None)
+            self._annotations(key, group, found.problems)
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        for name in touched:
+            entry = self._forest.policies.entries.get(name)
+            if entry is not None:
+                self._say(entry)
+
+    def _match(self, key: GroupKey, new: Name | None) -> None:
+        old = self._chosen.pop(key, None)
+        if new is not None:
+            self._chosen[key] = new
+        for name, change in ((old, -1), (new, +1)):
+            if name is not None:
+                self._matched[name] += change
+                self._touched[name] = None
+
+    def _annotations(self, key: GroupKey, group: Group | None, problems: tuple[FieldProblem, ...]) -> None:
+        told = tuple(map(str, problems))
+        if group is None or group.spec is None or not told:
+            self._reported.pop(key, None)
+            return
+        if self._reported.get(key) == told:
+            return
+        self._reported[key] = told
+        for problem in told:
+            self._conditions.annotation_ignored(key, group.spec.uid, f"annotation {problem}; it is ignored")
+
+    def _problems(self, entry: Entry) -> list[FieldProblem]:
+        found = list(entry.parsed.problems)
+        for key, name in self._chosen.items():
+            if name != entry.name:
+                continue
+            found += self._found.get(key, ())
+            group = self._forest.group(key)
+            if group is not None and "co_place_with" in entry.parsed.fields:
+                found += self._co_placement(group)
+        return list(dict.fromkeys(found))
+
+    def _co_placement(self, group: Group) -> list[FieldProblem]:
+        if group.composite:
+            return []
+        circle = [str(each.key) for each in cycle(self._forest, group)]
+        if circle:
+            return [FieldProblem("spec.ranks.coPlaceWith", f"is a cycle: {' with '.join([*circle, circle[0]])}")]
+        wanted = group.policy.co_place_with
+        if partner(self._forest, group) is None and wanted not in (group.key.name, group.spec and group.spec.template):
+            return [FieldProblem("spec.ranks.coPlaceWith", f"no group {wanted} is in the tree of {group.key}")]
+        return []
+
+    def _say(self, entry: Entry) -> None:
+        uid, before = self._said.get(entry.name, ("", None))
+        status, reason, message = self._verdict(entry)
+        generation, matched = entry.policy.metadata.generation, self._matched[entry.name]
+        new: Said = (status, reason, message, generation, matched)
+        if before == new:
+            return
+        self._said[entry.name] = (uid, new)
+        self._emit(
+            d.SetGroupCondition,
+            namespace=entry.name[0],
+            name=entry.name[1],
+            uid=uid,
+            kind=KIND,
+            type=ACCEPTED,
+            status=status,
+            reason=reason,
+            message=message,
+            observed_generation=generation,
+            counts={"observedGeneration": generation, "matchedGroups": matched},
+        )
+
+    def _verdict(self, entry: Entry) -> tuple[str, str, str]:
+        target = entry.policy.spec.target_ref
+        older = self._forest.policies.older(entry)
+        if older is not None:
+            text = f"WorkloadPolicy {older.name[1]} is older and has the same target, {target.kind} {target.name}"
+            return "False", "Conflicted", f"spec.targetRef: {text}; this policy has no effect"
+        problems = self._problems(entry)
+        if problems:
+            shown = "; ".join(map(str, problems[:MOST_SHOWN]))
+            more = f" (and {len(problems) - MOST_SHOWN} more)" if len(problems) > MOST_SHOWN else ""
+            return "False", "InvalidValue", f"{shown}{more}; such values are ignored, the others are in effect"
+        if not self._matched[entry.name]:
+            text = f"no group of {target.kind} {target.name} is known in namespace {entry.name[0]}"
+            return "False", "TargetNotFound", f"spec.targetRef: {text}"
+        text = f"in effect for {target.kind} {target.name}"
+        return "True", ACCEPTED, "; ".join([text, *entry.parsed.notes])
+
+
+def _written(policy: WorkloadPolicy) -> Said | None:
+    for condition in policy.status.conditions or ():
+        if condition.type == ACCEPTED:
+            status = policy.status
+            said = (condition.status, condition.reason, condition.message)
+            return (*said, status.observed_generation, status.matched_groups)
+    return None

@@ -1,0 +1,182 @@
+"""Which policy is in effect for which group: WorkloadPolicies by target, annotations, defaults. Never changes a group.
+
+The nearest wins, field by field: a WorkloadPolicy before annotations before the scheduler's defaults; a policy for the
+group itself before one for the groups above it, for its Workload, and for the object that owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from phalanx.model.groups.group import Group, GroupSpec
+from phalanx.model.groups.keys import PART_OF, WORKLOAD, GroupKey
+from phalanx.model.groups.policy import DEFAULT, NOTHING, FieldProblem, Parsed, Policy, parse_annotations, parse_spec
+from phalanx.model.groups.workloads import Workloads
+from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
+from phalanx.model.objects.policy import WorkloadPolicy
+
+Name = tuple[str, str]  # namespace and name of a WorkloadPolicy
+Source = PodGroup | CompositePodGroup | Workload | None
+_GROUP_APIS = ("scheduling.k8s.io", "scheduling.phalanx.dev")  # two homes of the same kinds
+
+
+class Target(NamedTuple):
+    """An object that a policy may be about. Its API group is compared, not looked up: authors may leave it out."""
+
+    namespace: str
+    kind: str
+    name: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    policy: WorkloadPolicy
+    parsed: Parsed
+
+    @property
+    def name(self) -> Name:
+        return (self.policy.metadata.namespace, self.policy.metadata.name)
+
+    @property
+    def target(self) -> Target:
+        ref = self.policy.spec.target_ref
+        return Target(self.policy.metadata.namespace, ref.kind, ref.name)
+
+    @property
+    def age(self) -> tuple[str, str]:
+        return (self.policy.metadata.creation_timestamp or "", self.policy.metadata.name)
+
+    def is_about(self, api_group: str) -> bool:
+        said = self.policy.spec.target_ref.api_group
+        return not said or said == api_group or (said in _GROUP_APIS and api_group in _GROUP_APIS)
+
+
+class Effective(NamedTuple):
+    """What is in effect for a group, and why."""
+
+    policy: Policy
+    object: Name | None = None  # the WorkloadPolicy that was chosen
+    problems: tuple[FieldProblem, ...] = ()  # of annotations
+
+
+class Policies:
+    def __init__(self, defaults: Policy = DEFAULT) -> None:
+        self.defaults = defaults
+        self.entries: dict[Name, Entry] = {}
+        self._by_target: dict[Target, list[Entry]] = {}  # the oldest first
+        self._looked_up: dict[GroupKey, Effective] = {}  # groups since `take_looked_up`
+
+    # ---- objects
+
+    def put(self, policy: WorkloadPolicy) -> None:
+        entry = Entry(policy, parse_spec(policy.spec))
+        self.drop(*entry.name)
+        self.entries[entry.name] = entry
+        same = self._by_target.setdefault(entry.target, [])
+        same.append(entry)
+        same.sort(key=lambda each: each.age)
+
+    def drop(self, namespace: str, name: str) -> None:
+        entry = self.entries.pop((namespace, name), None)
+        if entry is None:
+            return
+        same = self._by_target[entry.target]
+        same.remove(entry)
+        if not same:
+            del self._by_target[entry.target]
+
+    def older(self, entry: Entry) -> Entry | None:
+        """The policy for the same target that counts in place of this one."""
+        group = entry.policy.spec.target_ref.api_group
+        first = next(
+            each for each in self._by_target[entry.target] if not group or each.is_about(group) or each is entry
+        )
+        return None if first is entry else first
+
+    # ---- groups
+
+    def apply(self, group: Group, spec: GroupSpec, above: Sequence[Group], workloads: Workloads) -> GroupSpec:
+        """Look up the policy of a group, which carries it from now on; answers the spec with its minimum.
+
+        `above`: the groups over it, the nearest first.
+        """
+        found = self._looked_up[group.key] = self._effective(group, spec, above, workloads)
+        group.policy = found.policy
+        least = found.policy.min_count
+        if least is None or not spec.gang or group.composite or least == spec.minimum:
+            return spec
+        return msgspec.structs.replace(spec, minimum=least)
+
+    def forget(self, group: Group) -> None:
+        """The object of a group is gone."""
+        group.policy = self.defaults
+        self._looked_up[group.key] = Effective(self.defaults)
+
+    def take_looked_up(self) -> dict[GroupKey, Effective]:
+        """Groups that may have another policy than when this was last asked, with what is in effect."""
+        taken, self._looked_up = self._looked_up, {}
+        return taken
+
+    def _effective(self, group: Group, spec: GroupSpec, above: Sequence[Group], workloads: Workloads) -> Effective:
+        specs = (spec, *(each.spec for each in above if each.spec is not None))
+        named = next((each.workload for each in specs if each.workload is not None), None)
+        workload = workloads.get(group.key.namespace, named)
+        owners: list[Source] = [group.source, *(each.source for each in above)]
+        if workload is not group.source:
+            owners.append(workload)
+        parsed = [parse_annotations(each.metadata.annotations) for each in owners if each is not None]
+        said = [each for each in parsed if each is not NOTHING]
+        entry = self._chosen(group.key, named, owners, above) if self._by_target else None
+        if not said and entry is None:
+            return Effective(self.defaults)
+        policy = self.defaults
+        for each in reversed(said):
+            policy = policy.with_fields(each.fields)
+        if entry is not None:
+            policy = policy.with_fields(entry.parsed.fields)
+        return Effective(
+            policy,
+            entry.name if entry is not None else None,
+            tuple(problem for each in said[:1] for problem in each.problems),
+        )
+
+    def _chosen(
+        self, key: GroupKey, workload: str | None, owners: Sequence[Source], above: Sequence[Group]
+    ) -> Entry | None:
+        namespace = key.namespace
+        for group in (key, *(each.key for each in above)):
+            if group.kind != WORKLOAD and (found := self._for(namespace, group.kind, group.name, _GROUP_APIS[0])):
+                return found
+        if workload and (found := self._for(namespace, WORKLOAD, workload)):
+            return found
+        for owner in owners:
+            for api_group, kind, name in _owners_of(owner):
+                if found := self._for(namespace, kind, name, api_group):
+                    return found
+        return None
+
+    def _for(self, namespace: str, kind: str, name: str, api_group: str = _GROUP_APIS[0]) -> Entry | None:
+        same = self._by_target.get(Target(namespace, kind, name), ())
+        return next((entry for entry in same if entry.is_about(api_group)), None)
+
+
+def _owners_of(source: Source) -> Iterator[tuple[str, str, str]]:
+    """(API group, kind, name) of the objects that an object belongs to, the nearest first."""
+    if source is None:
+        return
+    for reference in source.metadata.owner_references:
+        yield (reference.api_version.rpartition("/")[0], reference.kind, reference.name)
+    if isinstance(source, Workload) and (about := source.spec.controller_ref) is not None:
+        yield (about.api_group, about.kind, about.name)
+    yield from part_of(source.metadata.annotations)
+
+
+def part_of(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """The objects above the owner of a group, as our controllers write them: KIND.GROUP/NAME, with commas between."""
+    for text in (annotations.get(PART_OF) or "").split(","):
+        kind, _, name = text.strip().partition("/")
+        if name:
+            word, _, api_group = kind.partition(".")
+            yield (api_group, word, name)
