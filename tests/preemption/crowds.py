@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from phalanx.engine.preemption import cost as order
 from phalanx.model.objects import Node, Pod
 from phalanx.testing import reference
 from phalanx.testing.builders import composite, node, pdb, pod, pod_group
@@ -24,7 +25,8 @@ NOW = 1_000_000.0
 KINDS = ("pod", "pod with rules", "gang", "mixed gang", "rack gang", "tree", "tied gang", "hindered gang", "tied tree")
 RULES = ("NodePorts", "NodeResourcesFit", "PodTopologySpread", "InterPodAffinity")
 PLUGINS = [plugin for plugin in reference.PLUGINS if plugin.name in RULES]
-Key = tuple[float, ...]  # budgets, priority, pods, gangs, workloads, work
+Key = tuple[float, ...]  # parts of a cost, most important first
+PARTS = ("budgets", "priority", "stopped", "pods", "gangs", "workloads", "work")
 
 
 @dataclass
@@ -237,14 +239,22 @@ def cost(made: Crowd, gone: Sequence[str]) -> Key:
     over = 0
     for team, allowed in made.budgets.items():
         over += max(0, sum(v.labels.get("team") == team for v in evicted) - allowed)
-    broken = 0
+    broken = stranded = 0
     for leaf, minimum in made.gangs.items():
         running = sum(v.leaf == leaf for v in made.victims)
         left = running - sum(v.leaf == leaf for v in evicted)
-        broken += left < running and running >= minimum and 0 < left < minimum
+        if left < running and running >= minimum and 0 < left < minimum:
+            broken += 1
+            stranded += left
     hit = {v.unit if v.unit != v.name else v.leaf for v in evicted if v.unit != v.name or v.leaf in made.gangs}
     work = sum(NOW - v.started for v in evicted)
-    return (over, max((v.priority for v in evicted), default=-(2.0**63)), len(evicted), broken, len(hit), work)
+    highest = max((v.priority for v in evicted), default=-(2.0**63))
+    return in_order((over, highest, len(evicted) + stranded, len(evicted), broken, len(hit), work))
+
+
+def in_order(parts: Sequence[float]) -> Key:
+    """These `PARTS` as the engine is told to compare them."""
+    return tuple(parts[PARTS.index(name)] for name in order.ORDER if name in PARTS)
 
 
 def cheapest(made: Crowd, *, local: bool = False) -> Key | None:

@@ -6,13 +6,11 @@ from itertools import combinations
 import pytest
 
 from phalanx.engine import decisions as d
-from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.cost import PROVABLE, provable
 from phalanx.engine.preemption.row_search import RowSearch
 from phalanx.engine.scheduling.answers import NominatedAfterPreemption
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
-
-PROVABLE = ORDER[:-1]
 
 
 def crowded_cluster(seed: int) -> Cluster:
@@ -53,7 +51,7 @@ def cheapest(run: Cluster, record) -> tuple[float, ...] | None:
         for size in range(len(freed) + 1):
             for some in combinations(freed, size):
                 if all(sum(gives[rid] for _, gives in some) >= need for rid, need in lacking.items()):
-                    key = catalogue.cost([unit for unit, _ in some]).key()[:-1]
+                    key = catalogue.cost([unit for unit, _ in some]).key()[:PROVABLE]
                     best = key if best is None else min(best, key)
     return best
 
@@ -67,8 +65,8 @@ def test_no_set_of_victims_costs_less(seed):
     if not isinstance(answer, NominatedAfterPreemption):
         assert record.row < 0 and cheapest(run, record) is None
         return
-    assert answer.plan.key[:-1] == cheapest(run, record)
-    assert answer.plan.proved == PROVABLE
+    assert answer.plan.key[:PROVABLE] == cheapest(run, record)
+    assert answer.plan.proved == provable()
 
 
 def test_a_search_that_ends_early_says_so():
@@ -84,7 +82,7 @@ def test_a_search_that_ends_early_says_so():
     table = chooser.table(record.shape, record.priority)
     lacking, freed = chooser._freed(record.shape, record.priority, 0)
     known = (table.cost.key(0), table.units[0])
-    search = RowSearch(chooser.victim_index, ORDER, freed, lacking, known, 5)
+    search = RowSearch(chooser.victim_index, freed, lacking, known, 5)
     assert not search.proved and search.key <= known[0]
 
 

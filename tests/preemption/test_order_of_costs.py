@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.engine.preemption import cost
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pdb, pod, pod_group
+from phalanx.testing.builders import composite, node, pdb, pod, pod_group
 
 
 def gang(name, count, cpu="1", priority=100):
@@ -126,3 +127,73 @@ def test_a_protected_pod_is_spared_where_two_others_will_do(tied, name, together
     )
     world.step()
     assert sorted(world.evicted) == ["low0", "low1"]
+
+
+STOPPED_OR_EVICTED = {
+    "a pod": ([pod("high").cpu("2").priority(100)], False),
+    "a pod that needs a port": ([pod("high").cpu("2").priority(100).port(80)], False),
+    "a gang": (gang("high", 1, "2"), False),
+    "a tied gang": (gang("high", 2), True),
+}
+
+
+@pytest.mark.parametrize("pods_first", [False, True], ids=["stopped first", "pods first"])
+@pytest.mark.parametrize("high", STOPPED_OR_EVICTED)
+def test_members_left_behind_in_a_broken_gang_count_as_stopped(high, pods_first, monkeypatch):
+    """Two single pods, or one of a gang of four: the former stop fewer pods, the latter evict fewer."""
+    if pods_first:
+        monkeypatch.setattr(
+            cost, "ORDER", ("budgets", "priority", "pods", "stopped", "gangs", "workloads", "kind", "work")
+        )
+    objects, tied = STOPPED_OR_EVICTED[high]
+    preemptor = [objects[0], *want_each_other(*objects[1:])] if tied else objects
+    zone = ("zone", "z")
+    world = Cluster().see(
+        *(node(f"n{i}").cpu("2").label(*zone) for i in range(2)),
+        node("far").cpu("3").label(*zone),
+        pod_group("batch").gang(4).priority(10),
+        pod("batch0").cpu("2").group("batch").priority(10).node("n0"),
+        *(pod(f"batch{i}").cpu("1").group("batch").priority(10).node("far") for i in range(1, 4)),
+        *(pod(f"single{i}").cpu("1").priority(10).node("n1") for i in range(2)),
+        *preemptor,
+    )
+    world.step()
+    assert sorted(world.evicted) == (["batch0"] if pods_first else ["single0", "single1"])
+
+
+def test_an_order_that_no_planner_can_follow_is_refused():
+    with pytest.raises(ValueError, match="no planner can follow"):
+        cost.checked(("gangs", "budgets", "priority", "stopped", "pods", "workloads", "kind", "work"))
+
+
+@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
+def test_a_group_falls_before_a_composite_that_costs_the_same(high):
+    world = Cluster().see(
+        *(node(f"n{i}").cpu("1") for i in range(2)),
+        composite("a-tree").gang(1).priority(10).disrupt_all(),
+        pod_group("a-leaf").gang(1).parent("a-tree").priority(10),
+        pod("a0").cpu("1").group("a-leaf").priority(10).node("n0").started(900.0),
+        pod_group("b").gang(1).priority(10).disrupt_all(),
+        pod("b0").cpu("1").group("b").priority(10).node("n1").started(100.0),
+        *high,
+    )
+    world.step()
+    assert world.evicted == ["b0"]
+
+
+@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
+def test_a_gang_that_grew_can_lose_a_pod_and_one_that_shrank_cannot(high):
+    """What an eviction costs on one node follows members on other nodes."""
+    world = Cluster().see(
+        *(node(f"n{i}").cpu("1") for i in range(2)),
+        node("far").cpu("8"),
+        *(pod_group(name).gang(2).priority(10) for name in "ab"),
+        *(pod(f"{name}{i}").cpu("1").group(name).priority(10).node("far") for name in "ab" for i in range(1, 3)),
+        *(pod(f"{name}0").cpu("1").group(name).priority(10).node(f"n{i}") for i, name in enumerate("ab")),
+        pod("full").cpu("4").priority(1000).node("far"),
+        pod("early").cpu("9").priority(50),
+    )
+    world.step()  # tables of victims are made
+    world.gone("Pod", "early").gone("Pod", "a1")  # now `a` needs both that are left
+    world.see(pod("more").cpu("1").priority(1000).node("far"), *high).step(5)
+    assert [name[0] for name in world.evicted] == ["b"]

@@ -79,4 +79,12 @@ def cost_lines(answer: PlanAnswer) -> list[str]:
 
 def _cost(price: Price) -> Cost:
     priority = NOBODY if price.highest_priority is None else price.highest_priority
-    return Cost(price.budget_violations, priority, price.pods, price.broken_gangs, price.workloads, price.lost_seconds)
+    return Cost(
+        price.budget_violations,
+        priority,
+        price.stopped_pods,
+        price.pods,
+        price.broken_gangs,
+        price.workloads,
+        work=price.lost_seconds,
+    )

@@ -12,7 +12,8 @@ from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLi
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.placement.messages import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan, Planned
-from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.cost import cost_from, provable
+from phalanx.engine.preemption.result import summary
 from phalanx.engine.preemption.single_pod import Candidate, Chooser
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.scheduling.answers import Cause, NominatedAfterPreemption, Placed
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 NEVER = "its preemptionPolicy is Never: it waits for room and evicts nobody"
 FITS = "fits without evicting anybody"
-PROVABLE = ORDER[:-1]  # all parts of a cost but work lost
 
 
 def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
@@ -102,10 +102,10 @@ def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate)
         text = f"room on node {node} is about to be free: pods that are leaving suffice"
         return PlanAnswer(root, "plan", text, places=[NodeShare(node, 1)], cost=price)
     text = f"evict {pods} pod{'s' if pods != 1 else ''} on node {node}"
-    bound = _price(Cost(**dict(zip(PROVABLE, map(int, found.least), strict=True))))
+    bound = _price(cost_from([int(part) for part in found.least]))
     proved = found.proved
     return PlanAnswer(
-        root, "plan", text, victims, [NodeShare(node, 1)], price, bound, proved == PROVABLE, proved=list(proved)
+        root, "plan", text, victims, [NodeShare(node, 1)], price, bound, proved == provable(), proved=list(proved)
     )
 
 
@@ -149,8 +149,7 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
     places = _shares(engine, found.assignment) if found is not None else []
     if isinstance(answer, Plan):
         victims = [VictimLine(v.name, v.pods, v.priority, v.why) for v in answer.victims]
-        units = plural(len(victims), "unit")
-        text = f"evict {plural(answer.cost.pods, 'pod')} in {units}" if victims else FITS
+        text = summary(answer.cost, len(victims)) if victims else FITS
         if not victims and places:
             text = "evicts nobody more: pods that are leaving suffice"
         cost, bound = _price(answer.cost), _price(answer.lower_bound)
@@ -185,6 +184,7 @@ def _price(cost: Cost) -> Price:
     return Price(
         budget_violations=cost.budgets,
         highest_priority=None if cost.priority == NOBODY else cost.priority,
+        stopped_pods=cost.stopped,
         pods=cost.pods,
         broken_gangs=cost.gangs,
         workloads=cost.workloads,

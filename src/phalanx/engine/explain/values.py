@@ -225,10 +225,11 @@ class VictimLine(_Value, frozen=True):
 
 class Price(_Value, frozen=True):
     budget_violations: int = 0
-    highest_priority: int | None = None  # hurt; None: nobody is
-    pods: int = 0
+    highest_priority: int | None = None  # of an evicted unit; None: nothing is evicted
+    stopped_pods: int = 0  # evicted, or left behind in a gang below its minimum
+    pods: int = 0  # evicted
     broken_gangs: int = 0
-    workloads: int = 0  # gangs, and groups that go as a whole, that lose anybody
+    workloads: int = 0  # gangs, and groups evicted as a whole, that lose a pod
     lost_seconds: float = 0.0
 
 

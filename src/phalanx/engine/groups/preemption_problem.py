@@ -92,10 +92,10 @@ class PreemptionProblemBuilder:
         self._looks = 0
         self.openings = self._openings()
 
-    def stage(self, root: Subtree, origin: dict[int, int], order: tuple[str, ...], budget: int) -> Stage:
+    def stage(self, root: Subtree, origin: dict[int, int], budget: int) -> Stage:
         placement = replace(self.built.problem, free=self.free, shapes=self.openings.shapes, root=root)
         problem = PreemptionProblem(
-            placement, self.arrays, self.openings.blockers, node_names=self.columns.names, order=order, budget=budget
+            placement, self.arrays, self.openings.blockers, node_names=self.columns.names, budget=budget
         )
         return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
 
@@ -115,7 +115,7 @@ class PreemptionProblemBuilder:
         return (self.victim_index.epoch, budgets.version, budgets.spending)
 
     def _list(self, units: list[EvictionUnit]) -> None:
-        """Whom it hurts least to lose first; many are sorted piece by piece."""
+        """In the order of what each alone costs; many are sorted piece by piece."""
         unit_cost, pieces = self.victim_index.unit_cost, []
         for first in range(0, len(units), EVERY):
             pieces.append(sorted(units[first : first + EVERY], key=unit_cost))
@@ -150,6 +150,7 @@ class PreemptionProblemBuilder:
         priority: list[int] = []
         hit: dict[GroupKey, int] = {}
         workloads: list[int] = []
+        kinds_of_victims: list[int] = []
         for number, unit in enumerate(self.units):
             mine: dict[int, int] = {}
             for record in unit.pods.values():
@@ -168,6 +169,7 @@ class PreemptionProblemBuilder:
             priority.append(unit.priority)
             workload = self.victim_index.workload(unit)
             workloads.append(-1 if workload is None else hit.setdefault(workload, len(hit)))
+            kinds_of_victims.append(self.victim_index.kind(unit))
             self._pause(number)
         self._pause()
         order = sorted(parts)
@@ -213,6 +215,7 @@ class PreemptionProblemBuilder:
             minimum,
             budgets.names,
             workloads,
+            kinds_of_victims,
         )
 
     def _free(self) -> Floats:

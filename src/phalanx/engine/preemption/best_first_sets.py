@@ -1,7 +1,7 @@
-"""Sets of units in the one order, the cheapest first: where nothing but asking tells whether a set will do.
+"""Sets of units in the one order, the cheapest first: where only the filters know whether a set suffices.
 
-Budgets, priority and pods only grow with every unit that goes: a set is dearer in them than every part of it, so that
-all sets of one price are known when the first of them is reached. Gangs, workloads and work lost then order these.
+The growing parts of a cost never shrink when a unit is added: a set costs no less in them than every part of it, so
+all sets of one price are known when the first of them is reached. The other parts then order these.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 
-from phalanx.engine.preemption.ranking import Key
+from phalanx.engine.preemption.cost import GROWING, PROVABLE, Key
 from phalanx.engine.slices import worked
 
 Chosen = tuple[int, ...]
-FIRST = 3  # parts of a cost that only grow
 PRICED = 2  # of work, to price a set
 
 
@@ -21,10 +20,10 @@ class BestFirstSets:
     """`floor`: no set that was not answered yet costs less. `cut`: there are more, but the limit was reached."""
 
     def __init__(self, count: int, price: Callable[[Chosen], Key], below: Key, limit: int) -> None:
-        """`price`: in the configured order; only sets that cost less than `below` in all parts but work are wanted."""
+        """`price`: the cost of a set; only sets that cost less than `below` in the provable parts are wanted."""
         self._count = count
         self._price = price
-        self.below = below[:-1]
+        self.below = below[:PROVABLE]
         self._left = limit  # sets to be priced
         self.floor: Key = ()
         self.cut = False
@@ -32,19 +31,19 @@ class BestFirstSets:
     def __iter__(self) -> Iterator[tuple[Key, Chosen]]:
         heap: list[tuple[Key, Chosen]] = [(self._price(()), ())]
         while heap:
-            first = heap[0][0][:FIRST]
+            first = heap[0][0][:GROWING]
             self.floor = first
-            if first > self.below[:FIRST]:
+            if first > self.below[:GROWING]:
                 return
             level: list[tuple[Key, Chosen]] = []
-            while heap and heap[0][0][:FIRST] == first:
+            while heap and heap[0][0][:GROWING] == first:
                 level.append(heapq.heappop(heap))
             for each in sorted(level):
-                if each[0][:-1] >= self.below:
+                if each[0][:PROVABLE] >= self.below:
                     break
-                self.floor = each[0][:-1]
+                self.floor = each[0][:PROVABLE]
                 yield each
-            if first == self.below[:FIRST]:
+            if first == self.below[:GROWING]:
                 return  # whoever holds one of these costs more
             for _, chosen in level:
                 if not self._extend(chosen, heap):
@@ -61,6 +60,6 @@ class BestFirstSets:
             worked(PRICED)
             more = (*chosen, unit)
             key = self._price(more)
-            if key[:FIRST] <= self.below[:FIRST]:
+            if key[:GROWING] <= self.below[:GROWING]:
                 heapq.heappush(heap, (key, more))
         return True

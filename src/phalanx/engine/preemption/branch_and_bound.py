@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from phalanx.engine.placement.problem import Floats
-from phalanx.engine.preemption.cost import cost_of, hurts_least_first
+from phalanx.engine.preemption.cost import cheapest_first, cost_of
 from phalanx.engine.preemption.cost_bounds import Stand
 from phalanx.engine.preemption.covering import Contest, Cover, cover
 from phalanx.engine.preemption.node_options import NodeOptions, Scope, Situation, TooManyWays
@@ -119,9 +119,10 @@ class BranchAndBound:
         units = self.blame(stand.out, relaxed)
         if not units:
             return self.freeing.prices.blame(stand, relaxed.units)
+        settled = self.freeing.prices.settled
         return [
-            Stand(stand.out, stand.kept | {units[0]}, stand.paid),
-            Stand(stand.out | {units[0]}, stand.kept, stand.paid),
+            settled(Stand(stand.out, stand.kept | {units[0]}, stand.paid, stand.whole)),
+            settled(Stand(stand.out | {units[0]}, stand.kept, stand.paid, stand.whole)),
         ]
 
     def blame(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:
@@ -155,7 +156,7 @@ class BranchAndBound:
                 if node in slack:
                     slack[node] += units.part_request[:, part]
         kept = set(chosen)
-        for unit in reversed(hurts_least_first(units, chosen)):
+        for unit in reversed(cheapest_first(units, chosen)):
             parts = [p for p in freeing.parts_of((unit,)) if int(units.part_node[p]) in slack]
             fits = True
             for part in parts:

@@ -1,156 +1,147 @@
 """A cost in one float, unit by unit, so that coverings can add up: whole numbers prove, a small fraction breaks ties.
 
-`CostBounds` counts budgets and pods. `ExactCostBounds`, for plans that cannot be cheaper in those, also counts
-gangs broken and workloads hit. A charge that is paid once per workload is divided among the units that can be evicted.
+A set of counts (budgets, stopped, pods, gangs, workloads) becomes one number by weights, most important first. What is
+paid once however many units go is a charge: the members left behind in a gang that breaks, a gang broken, a workload
+hit. Until a charge is decided, it is shared out among as many units as can be evicted, which is a lower bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
 
-from phalanx.engine.placement.problem import Bools, Floats
-from phalanx.engine.preemption.cost import Cost, cost_of
+from phalanx.engine.placement.problem import Bools, Floats, Ints
+from phalanx.engine.preemption import cost
+from phalanx.engine.preemption.cost import Cost, cost_of, stops
 from phalanx.engine.preemption.problem import Units
 
 TIES = 0.01
-LARGEST = 1e10  # prices up to which a float keeps fractions apart
-_STEP = 1e7  # more than any number of pods: keeps two whole numbers apart in one float
+LARGEST = 1e11  # prices up to which a float keeps fractions apart
+STEP = 1e7  # more than any number of pods: keeps two whole numbers apart in one float
+UNLIMITED = 1 << 30
 _NONE: frozenset[int] = frozenset()
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """Who is decided about: units that are out, units that must stay, charges that are paid whoever goes."""
+    """What is decided: units evicted, units that must stay, charges paid whatever else is evicted, and gangs (by their
+    charge) that must not fall below their minimum."""
 
     out: frozenset[int] = _NONE
     kept: frozenset[int] = _NONE
     paid: frozenset[int] = _NONE
+    whole: frozenset[int] = _NONE
 
 
 Terms = tuple[tuple[int, ...], tuple[int, ...]]  # budgets without room, charges paid: what prices depend on
 
 
-class CostBounds:
-    """Budgets: as long as a budget has room an eviction is free of violation, so prices depend on who is out."""
-
-    slack = 1e-5
-
-    def __init__(self, units: Units, order: Sequence[str]) -> None:
-        self.units = units
-        self.budgets_first = order.index("budgets") < order.index("pods")
-        self.per_budget, self.per_pod = (_STEP, 1.0) if self.budgets_first else (1.0, _STEP)
-        ties = np.zeros(len(units))
-        for u, membership in enumerate(units.gangs):
-            for gang, pods in membership:
-                left = units.gang_running[gang] - pods
-                ties[u] += 0 < left < units.gang_minimum[gang] <= units.gang_running[gang]
-        if len(units.workload):
-            workload = np.asarray(units.workload)
-            size = np.bincount(workload[workload >= 0], minlength=1)
-            ties += np.where(workload >= 0, 1.0 / np.maximum(size[workload.clip(min=0)], 1), 0.0)
-        total = float(units.lost.sum())
-        if total > 0:
-            ties += units.lost / total
-        self.ties: Floats = ties * (TIES / max(1.0, float(ties.sum())))  # (U,) sums up to TIES at most
-        self.base: Floats = units.pods.astype(np.float64) * self.per_pod
-
-    def terms(self, stand: Stand) -> Terms:
-        units = self.units
-        if not len(units.allowed):
-            return (), ()
-        left = units.allowed - units.hits[:, sorted(stand.out)].sum(axis=1)
-        return tuple(int(b) for b in np.flatnonzero(left <= 0)), ()
-
-    def units_now(self, terms: Terms) -> Floats:
-        """(U,) price of each unit under these terms; ties apart."""
-        spent = terms[0]
-        if not spent:
-            return self.base
-        priced: Floats = self.base + self.units.hits[list(spent)].sum(axis=0) * self.per_budget
-        return priced
-
-    def decided(self, stand: Stand) -> float:
-        """What is to be paid whatever else goes."""
-        return self.whole(cost_of(self.units, stand.out))
-
-    def proved(self, price: float) -> float:
-        """The whole price that no eviction can be below, if it cannot be below `price`."""
-        return float(np.ceil(price - TIES - self.slack))
-
-    def whole(self, cost: Cost) -> float:
-        return cost.budgets * self.per_budget + cost.pods * self.per_pod
-
-    def blame(self, stand: Stand, touched: Iterable[int]) -> list[Stand]:
-        """Cases to be told apart where the bound charged less than evicting these units costs; none here."""
-        return []
-
-    def split(self, whole: float) -> tuple[int, int]:
-        """(budget violations, pods) of a bound."""
-        if self.budgets_first:
-            return int(whole // _STEP), int(whole % _STEP)
-        return int(whole % _STEP), int(whole // _STEP)
-
-
 class Charge(msgspec.Struct):
+    """Paid once. `units`: each with its pods of the gang, or 1 for a workload."""
+
     weight: float
-    units: set[int] = msgspec.field(default_factory=set)
+    units: dict[int, int]
+    gang: int = -1  # whose members stop; -1: a workload hit, or a gang broken
+    surplus: int = 0  # pods that the gang can lose before the charge is due
 
 
-class ExactCostBounds(CostBounds):
-    """For plans that violate as few budgets and evict as few pods as `best`, which cannot be less."""
+def coarse_weights() -> dict[str, float]:
+    """The first two counts, however large they are."""
+    first, second, *_ = cost.counts_in_order()
+    return {first: STEP, second: 1.0}
+
+
+def fine_weights(units: Units, best: Cost, within: Bools) -> dict[str, float]:
+    """All counts, for plans that are as good as `best` in the first two, which cannot be less, hence no worse in the
+    third; nor are more gangs or workloads hit than there are, or than pods are evicted."""
+    inside = np.flatnonzero(within).tolist()
+    gangs = {gang for u in inside if len(units.gangs) for gang, _ in units.gangs[u]}
+    workloads = {w for u in inside if len(units.workload) and (w := units.workload[u]) >= 0}
+    most = {"gangs": min(best.pods, len(gangs)), "workloads": min(best.pods, len(workloads))}
+    weights: dict[str, float] = {}
+    weight = 1.0
+    for name in reversed([part for part in cost.provable() if part != "priority"]):
+        weights[name] = weight
+        weight *= most[name] + 1.0 if name in most else getattr(best, name) + 1.0
+    return weights if weight < LARGEST else {}
+
+
+class CostBounds:
+    """Budgets: as long as a budget has room an eviction is free of violation, so prices depend on what is decided."""
 
     slack = 1e-3
 
-    def __init__(self, units: Units, order: Sequence[str], best: Cost, within: Bools) -> None:
-        super().__init__(units, order)
-        most = best.pods  # nor do more pods go, hence no more gangs, workloads or units
+    def __init__(self, units: Units, weights: Mapping[str, float], within: Bools, most: int = UNLIMITED) -> None:
+        """within: (U,) may be evicted. most: no plan that is looked for evicts more pods."""
+        self.units = units
+        self.weights = weights
+        self.within = within
         self.most = most
-        self.within = within  # (U,) may be evicted
-        self.per_workload, self.per_gang = 1.0, most + 1.0
-        step = (most + 1.0) ** 2
-        self.per_pod, self.per_budget = (
-            (step, step * (most + 1.0)) if self.budgets_first else (step * (best.budgets + 1.0), step)
-        )
-        self.base = units.pods.astype(np.float64) * self.per_pod
-        self.gang_units: dict[int, dict[int, int]] = {}  # gang -> evictable unit -> its pods of the gang
-        for u in np.flatnonzero(within).tolist():
-            for gang, pods in units.gangs[u] if len(units.gangs) else ():
-                self.gang_units.setdefault(gang, {})[u] = pods
         self.charges: list[Charge] = []
-        self._of_unit: dict[int, list[int]] = {}
+        self._gangs: dict[int, dict[int, int]] = {}  # gang -> evictable unit -> its pods of the gang
+        for u in np.flatnonzero(within).tolist() if len(units.gangs) else ():
+            for gang, pods in units.gangs[u]:
+                self._gangs.setdefault(gang, {})[u] = pods
         self._make_charges()
-        for charge in self.charges:
-            share = self._share(charge)
-            for u in charge.units:
-                self.base[u] += share
-
-    @property
-    def usable(self) -> bool:
-        return max(self.per_pod * (self.most + 1.0), self.per_budget) < LARGEST
-
-    def _make_charges(self) -> None:
-        found: dict[tuple[str, int], Charge] = {}
-        for u in np.flatnonzero(self.within).tolist() if len(self.units.workload) else ():
-            workload = self.units.workload[u]
-            if workload >= 0:
-                found.setdefault(("workload", workload), Charge(self.per_workload)).units.add(u)
-        for gang, pods in self.gang_units.items():
-            if self._surplus(gang) == 0 and not self._can_go(gang, _NONE):  # whoever touches it breaks it
-                found["gang", gang] = Charge(self.per_gang, set(pods))
-        same: dict[frozenset[int], Charge] = {}
-        for _, charge in sorted(found.items(), key=lambda entry: entry[0]):
-            alike = same.setdefault(frozenset(charge.units), charge)
-            if alike is not charge:
-                alike.weight += charge.weight
-        self.charges = list(same.values())
+        self._of_unit: dict[int, list[int]] = {}
         for number, charge in enumerate(self.charges):
             for u in charge.units:
                 self._of_unit.setdefault(u, []).append(number)
+        self._index()
+        self.ties: Floats = _ties(units)
+        self.base: Floats = units.pods.astype(np.float64) * (self._weight("pods") + self._weight("stopped"))
+        for charge in self.charges:
+            if charge.gang >= 0:
+                for u, pods in charge.units.items():
+                    self.base[u] -= pods * self._weight("stopped")
 
-    def _share(self, charge: Charge) -> float:
-        return charge.weight / max(1, min(len(charge.units), self.most))
+    def _weight(self, name: str) -> float:
+        return self.weights.get(name, 0.0)
+
+    # ---- charges
+
+    def _make_charges(self) -> None:
+        once: dict[tuple[int, ...], Charge] = {}  # by their units: a workload, a gang that breaks with every pod
+        if self._weight("workloads"):
+            hit: dict[int, dict[int, int]] = {}
+            for u in np.flatnonzero(self.within).tolist() if len(self.units.workload) else ():
+                if self.units.workload[u] >= 0:
+                    hit.setdefault(self.units.workload[u], {})[u] = 1
+            for _, members in sorted(hit.items()):
+                once[tuple(members)] = Charge(self._weight("workloads"), members)
+        for gang, members in sorted(self._gangs.items()):
+            surplus, running, evictable = self._surplus(gang), self.units.gang_running[gang], sum(members.values())
+            if surplus < 0 or evictable <= surplus or (len(members) == 1 and evictable == running):
+                continue  # it cannot break
+            if self._weight("stopped"):
+                spare = surplus if min(members.values()) <= surplus else 0  # 0: any of these units breaks it
+                self.charges.append(Charge(running * self._weight("stopped"), members, gang, spare))
+            if self._weight("gangs") and surplus == 0 and not self._can_go(gang, _NONE):  # any pod evicted breaks it
+                alike = once.setdefault(tuple(members), Charge(0.0, dict.fromkeys(members, 1)))
+                alike.weight += self._weight("gangs")
+        self.charges += once.values()
+
+    def _index(self) -> None:
+        """Charges as arrays, one entry per charge and unit."""
+        entries = [(c, u, n) for c, charge in enumerate(self.charges) for u, n in charge.units.items()]
+        table: Ints = np.array(entries, dtype=np.int64).reshape(-1, 3)
+        self._charge, self._unit, self._amount = table[:, 0], table[:, 1], table[:, 2].astype(np.float64)
+        self._charge_weight: Floats = np.array([charge.weight for charge in self.charges])
+        # A gang that can lose some pods: each costs itself, until more than these go.
+        self._by_pod: Bools = np.array([charge.surplus > 0 for charge in self.charges], dtype=bool)
+
+    def _shares(self, terms: Terms, inside: Bools) -> Floats:
+        """(U,) what units are charged for what is paid once and not decided. inside: (U,) units of any use."""
+        count = len(self.units)
+        if not len(self._charge):
+            return np.zeros(count)
+        useful = self._amount * inside[self._unit]
+        total = np.bincount(self._charge, weights=useful, minlength=len(self.charges)).clip(1.0, self.most)
+        per_amount = np.where(self._by_pod, self._weight("stopped"), self._charge_weight / total)
+        per_amount[list(terms[1])] = 0.0
+        shared = np.bincount(self._unit, weights=useful * per_amount[self._charge], minlength=count)
+        return shared.astype(np.float64)
 
     def _surplus(self, gang: int) -> int:
         """Pods the gang can lose; negative: it runs below its minimum as it is, and cannot be broken."""
@@ -159,73 +150,137 @@ class ExactCostBounds(CostBounds):
     def _can_go(self, gang: int, kept: frozenset[int]) -> bool:
         """Whether all of the gang may be evicted."""
         running = self.units.gang_running[gang]
-        evictable = sum(pods for u, pods in self.gang_units[gang].items() if u not in kept)
+        evictable = sum(pods for u, pods in self._gangs[gang].items() if u not in kept)
         return evictable >= running and running <= self.most
 
+    def _gone(self, charge: Charge, out: Iterable[int]) -> int:
+        return sum(charge.units.get(u, 0) for u in out)
+
     def _paid(self, stand: Stand) -> set[int]:
-        return set(stand.paid).union(*(self._of_unit.get(u, ()) for u in stand.out))
+        touched = {number for u in stand.out for number in self._of_unit.get(u, ())}
+        due = (n for n in touched if self._gone(self.charges[n], stand.out) > self.charges[n].surplus)
+        return set(stand.paid).union(due)
+
+    # ---- prices
 
     def terms(self, stand: Stand) -> Terms:
-        return super().terms(stand)[0], tuple(sorted(self._paid(stand)))
+        units = self.units
+        spent: tuple[int, ...] = ()
+        if len(units.allowed):
+            left = units.allowed - units.hits[:, sorted(stand.out)].sum(axis=1)
+            spent = tuple(int(b) for b in np.flatnonzero(left <= 0))
+        return spent, tuple(sorted(self._paid(stand)))
 
-    def units_now(self, terms: Terms) -> Floats:
-        priced = super().units_now(terms)
-        if terms[1]:
-            priced = priced.copy()
-            for number in terms[1]:
-                charge = self.charges[number]
-                priced[list(charge.units)] -= self._share(charge)
+    def units_now(self, terms: Terms, inside: Bools) -> Floats:
+        """(U,) price of each unit under these terms; ties apart. inside: (U,) units whose eviction is of any use."""
+        priced: Floats = self.base + self._shares(terms, inside)
+        if terms[0]:
+            priced += self.units.hits[list(terms[0])].sum(axis=0) * self._weight("budgets")
         return priced
 
     def decided(self, stand: Stand) -> float:
-        cost = cost_of(self.units, stand.out)
-        fixed = cost.budgets * self.per_budget + cost.pods * self.per_pod
-        paid = self._paid(stand)
-        fixed += sum(self.charges[number].weight for number in paid)
-        return fixed + self.per_gang * sum(self._broken_for_sure(gang, stand) for gang in self._gangs(stand.out))
+        """What is to be paid whatever else is evicted."""
+        now = cost_of(self.units, stand.out)
+        fixed: float = sum(getattr(now, name) * self._weight(name) for name in cost.COUNTS)
+        for number in self._paid(stand):
+            charge = self.charges[number]
+            fixed += charge.weight
+            if charge.gang >= 0:  # counted already, as far as its pods are evicted
+                pods, running = self._gone(charge, stand.out), self.units.gang_running[charge.gang]
+                fixed -= stops(pods, running, running - charge.surplus) * self._weight("stopped")
+        if self._weight("gangs"):
+            fixed += self._weight("gangs") * sum(self._broken_for_sure(g, stand) for g in self._open_gangs(stand.out))
+        return fixed
 
-    def _gangs(self, units: Iterable[int]) -> set[int]:
-        """Gangs of these units that only depend on who goes in how they end."""
+    def proved(self, price: float) -> float:
+        """The whole price that no eviction can be below, if it cannot be below `price`."""
+        return float(np.ceil(price - TIES - self.slack))
+
+    def whole(self, priced: Cost) -> float:
+        return float(sum(getattr(priced, name) * weight for name, weight in self.weights.items()))
+
+    def split(self, whole: float) -> dict[str, int]:
+        """The counts of a bound."""
+        found: dict[str, int] = {}
+        for name, weight in sorted(self.weights.items(), key=lambda entry: -entry[1]):
+            found[name], whole = int(whole // weight), whole % weight
+        return found
+
+    # ---- what to decide next
+
+    def settled(self, stand: Stand) -> Stand:
+        """With the units kept that a gang which must not break cannot lose any more."""
+        kept = set(stand.kept)
+        for number in stand.whole:
+            charge = self.charges[number]
+            left = charge.surplus - self._gone(charge, stand.out)
+            kept.update(u for u, pods in charge.units.items() if pods > left and u not in stand.out)
+        return Stand(stand.out, frozenset(kept), stand.paid, stand.whole) if len(kept) > len(stand.kept) else stand
+
+    def blame(self, stand: Stand, touched: Iterable[int]) -> list[Stand]:
+        """Cases to be told apart where the bound charged less than evicting these units costs."""
+        touched = sorted(set(touched) - stand.out)
+        everybody = stand.out.union(touched)
+        paid = self._paid(stand)
+        open_ = {c for u in touched for c in self._of_unit.get(u, ()) if c not in paid}
+        due = [c for c in open_ if self._gone(self.charges[c], everybody) > self.charges[c].surplus]
+        due = [c for c in due if self.charges[c].surplus or len(self.charges[c].units) > 1]
+        if due:
+            return self._decide(max(due, key=lambda c: (self.charges[c].weight, -c)), stand, everybody)
+        for gang in sorted(self._open_gangs(everybody)) if self._weight("gangs") else ():
+            gone = sum(pods for u, pods in self._gangs[gang].items() if u in everybody)
+            broken = self._surplus(gang) < gone < self.units.gang_running[gang]
+            undecided = [u for u in self._gangs[gang] if u not in stand.out and u not in stand.kept]
+            if broken and undecided and not self._broken_for_sure(gang, stand):
+                unit = min(undecided, key=lambda u: (u not in everybody, u))
+                return [self._keep(stand, {unit}), self._evict(stand, unit)]
+        return []
+
+    def _decide(self, number: int, stand: Stand, everybody: frozenset[int]) -> list[Stand]:
+        """The charge is paid, or not so many units of it are evicted that it is due."""
+        charge = self.charges[number]
+        pay = Stand(stand.out, stand.kept, stand.paid | {number}, stand.whole)
+        if charge.surplus == 0:
+            return [self._keep(stand, charge.units), pay]
+        whole = Stand(stand.out, stand.kept, stand.paid, stand.whole | {number})
+        unit = min(u for u in charge.units if u in everybody and u not in stand.out)
+        cases = [self._keep(whole, {unit}), self._evict(whole, unit)]
+        return cases if number in stand.whole else [*cases, pay]
+
+    def _keep(self, stand: Stand, units: Iterable[int]) -> Stand:
+        return self.settled(Stand(stand.out, stand.kept.union(units), stand.paid, stand.whole))
+
+    def _evict(self, stand: Stand, unit: int) -> Stand:
+        return self.settled(Stand(stand.out | {unit}, stand.kept, stand.paid, stand.whole))
+
+    def _open_gangs(self, units: Iterable[int]) -> set[int]:
+        """Gangs of these units whose end depends on which of their pods are evicted."""
         gangs = self.units.gangs
         touched = {gang for u in units if len(gangs) for gang, _ in gangs[u]}
         return {g for g in touched if self._surplus(g) > 0 or (self._surplus(g) == 0 and self._can_go(g, _NONE))}
 
     def _broken_for_sure(self, gang: int, stand: Stand) -> bool:
-        gone = sum(pods for u, pods in self.gang_units[gang].items() if u in stand.out)
+        gone = sum(pods for u, pods in self._gangs[gang].items() if u in stand.out)
         if gone <= self._surplus(gang):
             return False
         others = sum(int(self.units.pods[u]) for u in stand.out) - gone
         return not self._can_go(gang, stand.kept) or others + self.units.gang_running[gang] > self.most
 
-    def whole(self, cost: Cost) -> float:
-        return super().whole(cost) + cost.gangs * self.per_gang + cost.workloads * self.per_workload
 
-    def blame(self, stand: Stand, touched: Iterable[int]) -> list[Stand]:
-        touched = sorted(set(touched) - stand.out)
-        paid = self._paid(stand)
-        shared = {c for u in touched for c in self._of_unit.get(u, ()) if c not in paid}
-        shared = {c for c in shared if min(len(self.charges[c].units), self.most) > 1}
-        if shared:
-            number = max(shared, key=lambda c: (self.charges[c].weight, -c))
-            others = frozenset(self.charges[number].units)
-            return [
-                Stand(stand.out, stand.kept | others, stand.paid),
-                Stand(stand.out, stand.kept, stand.paid | {number}),
-            ]
-        everybody = stand.out.union(touched)
-        for gang in sorted(self._gangs(everybody)):
-            gone = sum(pods for u, pods in self.gang_units[gang].items() if u in everybody)
-            broken = self._surplus(gang) < gone < self.units.gang_running[gang]
-            undecided = [u for u in self.gang_units[gang] if u not in stand.out and u not in stand.kept]
-            if broken and undecided and not self._broken_for_sure(gang, stand):
-                unit = min(undecided, key=lambda u: (u not in everybody, u))
-                return [
-                    Stand(stand.out, stand.kept | {unit}, stand.paid),
-                    Stand(stand.out | {unit}, stand.kept, stand.paid),
-                ]
-        return []
-
-    def split_fine(self, whole: float, best: Cost) -> tuple[int, int]:
-        """(gangs, workloads) of a bound on plans that are as good as `best` in budgets and pods."""
-        rest = max(0.0, whole - super().whole(best))
-        return int(rest // self.per_gang), int(rest % self.per_gang)
+def _ties(units: Units) -> Floats:
+    """(U,) what is not counted yet, in fractions that sum up to TIES at most."""
+    ties = np.zeros(len(units))
+    for u, membership in enumerate(units.gangs):
+        for gang, pods in membership:
+            left = units.gang_running[gang] - pods
+            ties[u] += 0 < left < units.gang_minimum[gang] <= units.gang_running[gang]
+    if len(units.workload):
+        workload = np.asarray(units.workload)
+        size = np.bincount(workload[workload >= 0], minlength=1)
+        ties += np.where(workload >= 0, 1.0 / np.maximum(size[workload.clip(min=0)], 1), 0.0)
+    if len(units.kind):
+        ties += np.asarray(units.kind, dtype=np.float64) * 2.0
+    total = float(units.lost.sum())
+    if total > 0:
+        ties += units.lost / total
+    return ties * (TIES / max(1.0, float(ties.sum())))

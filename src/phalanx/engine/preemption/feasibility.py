@@ -11,7 +11,7 @@ from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.placement.place import place
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
-from phalanx.engine.preemption.cost import hurts_least_first
+from phalanx.engine.preemption.cost import cheapest_first
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked
 
@@ -75,7 +75,7 @@ class Feasibility:
     def spare(self, evicted: frozenset[int]) -> frozenset[int]:
         """Put back, dearest first, every unit without which the group still fits somewhere."""
         units = self.problem.units
-        order = hurts_least_first(units, evicted)[::-1]
+        order = cheapest_first(units, evicted)[::-1]
         kept = set(evicted)
         quick = self._counted()
         while True:
@@ -137,12 +137,12 @@ class Counted:
             if amount > 0:
                 at = (int(units.part_unit[part]), int(domain[node]))
                 lost[at] = lost.get(at, 0) + int(amount)
-        unit_cost: dict[int, int] = {}
+        domains_lost: dict[int, int] = {}
         for (unit, d), amount in lost.items():
             if total[d] >= need > total[d] - amount:
-                unit_cost[unit] = unit_cost.get(unit, 0) + 1
+                domains_lost[unit] = domains_lost.get(unit, 0) + 1
         for unit in kept:
-            if unit_cost.get(unit, 0) < enough:
+            if domains_lost.get(unit, 0) < enough:
                 found.add(unit)
         return found
 

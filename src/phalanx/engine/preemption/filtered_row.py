@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
-from phalanx.engine.preemption.ranking import Key
+from phalanx.engine.preemption.cost import PROVABLE, Key
 from phalanx.engine.preemption.victim_index import EvictionUnit
 from phalanx.engine.state.columns import Columns
 
@@ -45,7 +45,7 @@ class FilteredRow:
         if self._put_back() or not monotone:
             self._search(asks)
         else:
-            self.floor = (float("inf"),) * (len(below) - 1)
+            self.floor = (float("inf"),) * PROVABLE
 
     def _put_back(self) -> bool:
         """Whether it is enough that all of them go."""
@@ -81,13 +81,13 @@ class FilteredRow:
         sets = BestFirstSets(len(self._units), price, self.key, SETS)
         for key, chosen in sets:
             if self.asked >= asks:
-                self.floor = key[:-1]
+                self.floor = key[:PROVABLE]
                 return
             victims = tuple(self._units[number] for number in chosen)
             if self._suffice(victims):
                 self._offer(victims, key)
                 break
-        self.floor = sets.floor if sets.cut else self.key[:-1]
+        self.floor = sets.floor if sets.cut else self.key[:PROVABLE]
 
     def _suffice(self, units: Sequence[EvictionUnit]) -> bool:
         self.asked += 1

@@ -1,4 +1,4 @@
-"""Exchange victims for others that hurt less in what the exact search does not count: gangs broken, work lost.
+"""Exchange victims for others that cost less in what the exact search does not count: kind of victim, work lost.
 
 Only exchanges that keep everything more important equal or better; every one is checked by placing the group again.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.preemption.cost import cost_of
+from phalanx.engine.preemption.cost import POD, cost_of
 from phalanx.engine.preemption.feasibility import Feasibility
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked
@@ -17,21 +17,19 @@ LARGEST = 60  # victims; with more the exchanges tried would be a drop in the se
 NEIGHBOURS = 300  # units that may come in instead
 
 
-def improve_victims(
-    problem: PreemptionProblem, fitting: Feasibility, order: tuple[str, ...], evicted: frozenset[int]
-) -> frozenset[int]:
+def improve_victims(problem: PreemptionProblem, fitting: Feasibility, evicted: frozenset[int]) -> frozenset[int]:
     units = problem.units
     cost = cost_of(units, evicted)
-    if not evicted or len(evicted) > LARGEST or not (cost.gangs or cost.work > 0):
+    if not evicted or len(evicted) > LARGEST or not (cost.gangs or cost.kind or cost.work > 0):
         return evicted
-    best = cost.key(order)
+    best = cost.key()
     checks = CHECKS
     while checks > 0:
-        for trial in _exchanges(problem, fitting, order, evicted, best):
+        for trial in _exchanges(problem, fitting, evicted, best):
             checks -= 1
             if fitting.fits(trial):
                 evicted = fitting.spare(trial)
-                best = cost_of(units, evicted).key(order)
+                best = cost_of(units, evicted).key()
                 break
             if checks <= 0:
                 return evicted
@@ -43,7 +41,6 @@ def improve_victims(
 def _exchanges(
     problem: PreemptionProblem,
     fitting: Feasibility,
-    order: tuple[str, ...],
     evicted: frozenset[int],
     best: tuple[float, ...],
 ) -> list[frozenset[int]]:
@@ -58,13 +55,13 @@ def _exchanges(
     found = []
     for out in sorted(evicted):
         rest = evicted - {out}
-        gain = bool(units.gangs and units.gangs[out])
+        gain = bool(units.gangs and units.gangs[out]) or (len(units.kind) > 0 and units.kind[out] > POD)
         for unit in others:
             if units.pods[unit] > units.pods[out] or (not gain and units.lost[unit] >= units.lost[out]):
                 continue
             worked(2)
             trial = rest | {unit}
-            key = cost_of(units, trial).key(order)
+            key = cost_of(units, trial).key()
             if key < best:
                 found.append((key, trial))
     found.sort(key=lambda entry: (entry[0], sorted(entry[1])))

@@ -55,6 +55,7 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
 
     name: object
     fraction: Floats  # (Q,)
+    inside: Bools  # (U,) units with a part there
 
 
 class Situation:
@@ -123,14 +124,14 @@ class NodeOptions:
         fraction = units.part_pods / np.maximum(pods, 1.0)[units.part_unit]
         wide = (spread > members)[units.part_unit]
         fraction = np.where(wide, 1.0 / max(1, members), fraction)
-        return Scope(name, np.where(here, fraction, 0.0))
+        return Scope(name, np.where(here, fraction, 0.0), spread > 0)
 
     def priced(self, scope: Scope, terms: Terms) -> tuple[Floats, Floats]:
         """(Q,) price of every part, with and without what breaks ties."""
         key = (scope.name, terms)
         if key not in self._priced:
             of = self.units.part_unit
-            price = scope.fraction * self.prices.units_now(terms)[of]
+            price = scope.fraction * self.prices.units_now(terms, scope.inside)[of]
             self._priced[key] = (price, price + scope.fraction * self.prices.ties[of])
         return self._priced[key]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -11,9 +11,10 @@ import numpy as np
 from phalanx.engine.placement.messages import amount_word
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.problem import leaves
+from phalanx.engine.preemption import cost as costs
 from phalanx.engine.preemption.branch_and_bound import BranchAndBound, SearchBudget
-from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
-from phalanx.engine.preemption.cost_bounds import CostBounds, ExactCostBounds, Stand
+from phalanx.engine.preemption.cost import COUNTS, Cost, cost_of, proved_parts
+from phalanx.engine.preemption.cost_bounds import CostBounds, Stand, coarse_weights, fine_weights
 from phalanx.engine.preemption.covering import Contest
 from phalanx.engine.preemption.domains import Choices, Domains, FreedSlot
 from phalanx.engine.preemption.feasibility import UNITS_PER_STEP, Feasibility
@@ -43,8 +44,8 @@ def plan(problem: PreemptionProblem) -> Planned:
 class _Best:
     """The cheapest set of victims found so far."""
 
-    def __init__(self, units: Units, prices: CostBounds, order: Sequence[str]) -> None:
-        self._units, self._prices, self._order = units, prices, order
+    def __init__(self, units: Units, prices: CostBounds) -> None:
+        self._units, self._prices = units, prices
         self.evicted: frozenset[int] | None = None
         self.value = INFINITE
         self._cost = Cost()
@@ -53,7 +54,7 @@ class _Best:
         """Answers what the best costs now."""
         cost = cost_of(self._units, evicted)
         value = self._prices.whole(cost)
-        if self.evicted is None or value < self.value or cost.key(self._order) < self._cost.key(self._order):
+        if self.evicted is None or value < self.value or cost.key() < self._cost.key():
             self.evicted, self.value, self._cost = evicted, value, cost
         return self.value
 
@@ -112,10 +113,9 @@ class _Seating:
 class Planner:
     def __init__(self, problem: PreemptionProblem) -> None:
         self.problem = problem
-        self.order = problem.order or ORDER
         worked(len(problem.units) // UNITS_PER_STEP)
         self.fitting = Feasibility(problem)
-        self.prices = CostBounds(problem.units, self.order)
+        self.coarse = coarse_weights()
         self.domains = Domains(problem.placement)
         self.used = 0
         self._solved: dict[int, Solved | None] = {}
@@ -124,7 +124,7 @@ class Planner:
         units = self.problem.units
         free = self.fitting.outcome(())
         if free.placed:
-            return Plan(self.problem, (), free, Cost(), Cost(), tuple(self.order), free.expansions)
+            return Plan(self.problem, (), free, Cost(), Cost(), costs.provable(), free.expansions)
         if not len(units):
             return Hopeless(NOBODY_LOWER, free.expansions, free)
         levels = [int(p) for p in np.unique(units.priority)]
@@ -166,7 +166,7 @@ class Planner:
             if first is None:
                 return None
         cheap = self._part(first, before)
-        if low == len(levels) - 1 or not any(cheap) or not {"budgets", "pods"} & set(before):
+        if low == len(levels) - 1 or not any(cheap) or not before:
             return low, first
         last = self.solve(levels[-1])
         if last is None or self._part(last, before) >= cheap:
@@ -183,31 +183,49 @@ class Planner:
 
     def _part(self, solved: Solved, names: tuple[str, ...]) -> tuple[float, ...]:
         cost = cost_of(self.problem.units, solved.evicted)
-        return tuple(getattr(cost, name) for name in names if name in ("budgets", "pods"))
+        return tuple(getattr(cost, name) for name in names)
 
     # ---- whom to evict within a threshold ------------------------------------------------------------------
 
     def solve(self, threshold: int) -> Solved | None:
-        """In budgets and pods."""
+        """In the first two counts."""
         if threshold not in self._solved:
-            self._solved[threshold] = self._search(self.prices, threshold, None)
+            prices = CostBounds(self.problem.units, self.coarse, self.problem.units.priority <= threshold)
+            self._solved[threshold] = self._search(prices, threshold, None)
         return self._solved[threshold]
 
     def refine(self, threshold: int, solved: Solved) -> Solved | None:
-        """The same in gangs broken and workloads hit, where budgets and pods cannot be less; None: not to be had."""
+        """The same in all counts, where the first two cannot be less; None: not needed, or not to be had."""
         units = self.problem.units
         best = cost_of(units, solved.evicted)
-        if solved.bound < solved.value or not (best.gangs or best.workloads):
+        if solved.bound < solved.value or not any(getattr(best, name) for name in self._open_counts(threshold)):
             return None
-        fine = ExactCostBounds(units, self.order, best, units.priority <= threshold)
-        return self._search(fine, threshold, solved.evicted) if fine.usable else None
+        within = units.priority <= threshold
+        weights = fine_weights(units, best, within)
+        return (
+            self._search(CostBounds(units, weights, within, best.pods), threshold, solved.evicted) if weights else None
+        )
+
+    def _open_counts(self, threshold: int) -> list[str]:
+        """Counts that the first search does not prove."""
+        left = [part for part in costs.provable() if part != "priority" and part not in self.coarse]
+        if not self._breakable(threshold) and {"stopped", "pods"} & set(self.coarse):
+            left = [part for part in left if part not in ("stopped", "pods")]  # they are the same
+        return left
+
+    def _breakable(self, threshold: int) -> bool:
+        """Whether evictions could leave members behind in a gang below its minimum."""
+        units = self.problem.units
+        within = np.flatnonzero(units.priority <= threshold).tolist() if len(units.gangs) else ()
+        gangs = {gang for u in within for gang, _ in units.gangs[u]}
+        return any(0 < units.gang_minimum[gang] <= units.gang_running[gang] for gang in gangs)
 
     def _search(self, prices: CostBounds, threshold: int, known: frozenset[int] | None) -> Solved | None:
         worked(len(self.problem.units) // UNITS_PER_STEP)
         freeing = NodeOptions(self.problem, prices, threshold)
         branching = BranchAndBound(freeing, SearchBudget(self.problem.budget))
         seating = _Seating(self.problem, self.domains, freeing, branching)
-        best = _Best(self.problem.units, prices, self.order)
+        best = _Best(self.problem.units, prices)
         if known is not None:
             best.offer(known)
         bound = self._choose(seating, best, prices)
@@ -262,16 +280,13 @@ class Planner:
         units = self.problem.units
         fine = self.refine(levels[level], solved)
         evicted = self.fitting.spare((fine or solved).evicted)
-        evicted = improve_victims(self.problem, self.fitting, self.order, evicted)
+        evicted = improve_victims(self.problem, self.fitting, evicted)
         outcome = self.fitting.outcome(evicted)
         if not outcome.placed:
             return GaveUp(self.used)
         cost = cost_of(units, evicted)
-        lower = self._lower(levels, low, level, solved, cost)
-        proved = self._attained(lower, cost)
-        if fine is not None and {"budgets", "priority", "pods"} <= set(proved):
-            lower = self._fine(lower, fine, cost)
-            proved = self._attained(lower, cost)
+        lower = self._with_counts(self._lower(levels, low, level, solved, cost), levels[level], fine, cost)
+        proved = proved_parts(cost.key(), lower.key())
         members: dict[int, int] = {}  # per node
         for share in outcome.shares:
             for node, count in zip(share.nodes, share.counts, strict=True):
@@ -283,50 +298,51 @@ class Planner:
         return Plan(self.problem, victims, outcome, cost, lower, proved, self.used + self.fitting.calls)
 
     def _lower(self, levels: list[int], low: int, level: int, solved: Solved, cost: Cost) -> Cost:
-        """A lexicographic lower bound in budgets, priority and pods."""
-        before = [name for name in self._before() if name in ("budgets", "pods")]
+        """A lexicographic lower bound in priority and the first two counts."""
+        before = self._before()
         top = self._solved.get(levels[-1]) or solved
         least = self._bound(top, cost)
-        first = all(getattr(least, name) == getattr(cost, name) for name in before)
+        first = all(least.get(name, -1) == getattr(cost, name) for name in before)
         if level == low:
             second = level == 0 or self._at(levels[low - 1]).verdict is SearchVerdict.IMPOSSIBLE
         else:
             under = self._solved.get(levels[level - 1])
-            known = self._bound(under, cost) if under is not None else Cost()
-            second = any(getattr(known, name) > getattr(cost, name) for name in before)
-        here = self._bound(solved, cost)
+            known = self._bound(under, cost) if under is not None else {}
+            second = any(known.get(name, 0) > getattr(cost, name) for name in before)
         if not first:
-            return Cost(**{name: min(getattr(least, name), getattr(cost, name)) for name in before})
+            return Cost(**{name: min(least.get(name, 0), getattr(cost, name)) for name in before})
         if not second:
             return Cost(priority=levels[0], **{name: getattr(cost, name) for name in before})
-        return Cost(min(here.budgets, cost.budgets), cost.priority, min(here.pods, cost.pods))
+        here = self._bound(solved, cost)
+        return Cost(priority=cost.priority, **{name: min(here[name], getattr(cost, name)) for name in self.coarse})
 
-    def _fine(self, lower: Cost, fine: Solved, cost: Cost) -> Cost:
-        """The bound in gangs and workloads of plans that are as good in everything before."""
-        assert isinstance(fine.prices, ExactCostBounds)
-        gangs, workloads = fine.prices.split_fine(fine.bound, cost)
-        gangs = min(gangs, cost.gangs)
-        return replace(lower, gangs=gangs, workloads=min(workloads, cost.workloads) if gangs == cost.gangs else 0)
-
-    def _attained(self, lower: Cost, cost: Cost) -> tuple[str, ...]:
-        """The parts, from the first on, in which the cost is no more than the bound."""
-        proved: list[str] = []
-        for name in self.order:
-            if name == "work" or getattr(lower, name) != getattr(cost, name):
-                break
-            proved.append(name)
-        return tuple(proved)
+    def _with_counts(self, lower: Cost, threshold: int, fine: Solved | None, cost: Cost) -> Cost:
+        """The bound with the other counts, of plans that are as good in priority and the first two."""
+        if any(getattr(lower, name) != getattr(cost, name) for name in ("priority", *self.coarse)):
+            return lower
+        left = self._open_counts(threshold)
+        others = [part for part in costs.provable() if part != "priority" and part not in self.coarse]
+        bounds = {name: getattr(cost, name) for name in others if name not in left}
+        found = fine.prices.split(fine.bound) if fine is not None else {}
+        for name in left:
+            bounds[name] = min(found.get(name, 0), getattr(cost, name))
+            if bounds[name] < getattr(cost, name):
+                break  # what follows is no bound by itself
+        return replace(lower, **bounds)
 
     def _before(self) -> tuple[str, ...]:
-        return self.order[: self.order.index("priority")] if "priority" in self.order else self.order
+        """Counts that matter more than priority."""
+        return tuple(part for part in costs.ORDER[: costs.ORDER.index("priority")] if part in COUNTS)
 
-    def _bound(self, solved: Solved, cost: Cost) -> Cost:
-        """What no set of units within the solved threshold undercuts. Of the two parts only the first that differs
-        from the cost says anything."""
-        budgets, pods = self.prices.split(solved.bound)
-        if self.order.index("budgets") < self.order.index("pods"):
-            return Cost(budgets, pods=pods if budgets == cost.budgets else 0)
-        return Cost(budgets if pods == cost.pods else 0, pods=pods)
+    def _bound(self, solved: Solved, cost: Cost) -> dict[str, int]:
+        """What no set of units within the solved threshold undercuts, in the first two counts. Only the first that
+        differs from the cost says anything."""
+        bounds = dict.fromkeys(self.coarse, 0)
+        for name, value in solved.prices.split(solved.bound).items():
+            bounds[name] = value
+            if value != getattr(cost, name):
+                break
+        return bounds
 
     def _why(self, unit: int, members: dict[int, int]) -> str:
         """Where its room is needed."""

@@ -1,7 +1,7 @@
-"""Who could make room: evictable units against a placement problem, free of Kubernetes objects.
+"""Which evictions could make room: evictable units against a placement problem, free of Kubernetes objects.
 
 A unit is evicted whole or not at all. Its pods may sit on several nodes; what it frees on one node is a part. Arrays
-are ordered: units by what hurts least (lowest priority, least work lost, stable key), parts by node, then unit.
+are ordered: units by what evicting each alone costs (`cost.unit_cost`), parts by node, then unit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Units:
     gang_running: Sequence[int] = ()  # (G,) pods of the gang that run now
     gang_minimum: Sequence[int] = ()  # (G,)
     budget_names: Sequence[str] = ()  # (B,)
-    workload: Sequence[int] = ()  # (U,) the gang, or the group that goes as a whole, that is hit; -1 none; () nobody
+    workload: Sequence[int] = ()  # (U,) the gang, or the group evicted as a whole, that is hit; -1 none; () all none
+    kind: Sequence[int] = ()  # (U,) cost.POD, GROUP or COMPOSITE; () all pods
     pods: Ints = field(init=False)  # (U,)
     hits: Ints = field(init=False)  # (B, U)
 
@@ -56,5 +57,4 @@ class PreemptionProblem:
     # (shape, node) -> units that keep the shape off the node by something else than capacity (a port, anti-affinity)
     blockers: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     node_names: Sequence[str] = ()  # (N,) for people
-    order: tuple[str, ...] = ()  # cost components, most important first; () = cost.ORDER
     budget: int = DEFAULT_BUDGET  # expansions, see Plan.expansions

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.framework import Bools
+from phalanx.engine.preemption.cost import Key
 
-Key = tuple[float, ...]  # a cost in the order of its parts
 IMPOSSIBLE = np.inf
 FRONT = 128  # rows in front when it is made; up to twice as many later
 

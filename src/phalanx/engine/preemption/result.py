@@ -10,7 +10,8 @@ import msgspec
 
 from phalanx.engine.placement.messages import plural
 from phalanx.engine.placement.outcome import SearchOutcome
-from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost
+from phalanx.engine.preemption import cost as costs
+from phalanx.engine.preemption.cost import NOBODY, Cost, provable
 from phalanx.engine.preemption.problem import PreemptionProblem
 
 
@@ -36,8 +37,8 @@ class Plan:
 
     @property
     def optimal(self) -> bool:
-        """Proved in everything but work lost, which is only improved on."""
-        return {part for part in self.problem.order or ORDER if part != "work"} <= set(self.proved)
+        """Proved in every part that can be; kind of victim and work lost are only improved on."""
+        return set(provable()) <= set(self.proved)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,9 +52,8 @@ class Plan:
 
     def __str__(self) -> str:
         if not self.victims:
-            return "fits without evicting anybody"
-        pods, units = plural(self.cost.pods, "pod"), plural(len(self.victims), "unit")
-        lines = [f"evict {pods} in {units} ({describe(self.cost)})"]
+            return "fits without evicting a pod"
+        lines = [f"{summary(self.cost, len(self.victims))} ({describe(self.cost)})"]
         for v in self.victims:
             lines.append(f"  {v.name}: priority {v.priority}, {plural(v.pods, 'pod')}; {v.why}")
         lines.append(proof(self.proved, self.lower_bound))
@@ -82,6 +82,7 @@ def cost_json(cost: Cost) -> dict[str, Any]:
     return {
         "budgetViolations": cost.budgets,
         "highestPriority": None if cost.priority == NOBODY else cost.priority,
+        "stoppedPods": cost.stopped,
         "pods": cost.pods,
         "brokenGangs": cost.gangs,
         "workloads": cost.workloads,
@@ -89,22 +90,31 @@ def cost_json(cost: Cost) -> dict[str, Any]:
     }
 
 
+def summary(cost: Cost, units: int) -> str:
+    """What is evicted, and which pods stop with it."""
+    left = cost.stopped - cost.pods
+    rest = f"; {plural(left, 'member')} of {plural(cost.gangs, 'gang')} left below the minimum" if left else ""
+    return f"evict {plural(cost.pods, 'pod')} in {plural(units, 'unit')}{rest}"
+
+
 def describe(cost: Cost) -> str:
-    words = [
-        f"{cost.budgets} beyond disruption budgets",
-        "nobody hurt" if cost.priority == NOBODY else f"highest priority {cost.priority}",
-        plural(cost.pods, "pod"),
-        f"{plural(cost.gangs, 'gang')} broken",
-        f"{plural(cost.workloads, 'workload')} hit",
-        f"{cost.work:.0f} s of work lost",
-    ]
-    return ", ".join(words)
+    words = {
+        "budgets": f"{cost.budgets} beyond disruption budgets",
+        "priority": "nothing evicted" if cost.priority == NOBODY else f"highest priority {cost.priority}",
+        "stopped": f"{plural(cost.stopped, 'pod')} stopped",
+        "pods": f"{plural(cost.pods, 'pod')} evicted",
+        "gangs": f"{plural(cost.gangs, 'gang')} broken",
+        "workloads": f"{plural(cost.workloads, 'workload')} hit",
+        "work": f"{cost.work:.0f} s of work lost",
+    }
+    return ", ".join(words[part] for part in costs.ORDER if part in words)
 
 
 _PARTS = {
     "budgets": "disruption budgets",
     "priority": "highest priority",
-    "pods": "pods",
+    "stopped": "pods stopped",
+    "pods": "pods evicted",
     "gangs": "gangs broken",
     "workloads": "workloads hit",
 }

@@ -10,7 +10,7 @@ A table of many rows is filled in slices: until it is complete nobody is chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, takewhile
+from itertools import combinations
 
 import msgspec
 import numpy as np
@@ -20,9 +20,9 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.preemption.cost import ORDER
+from phalanx.engine.preemption.cost import ORDER, PROVABLE, Key, proved_parts
 from phalanx.engine.preemption.filtered_row import FilteredRow
-from phalanx.engine.preemption.ranking import Key, RankedRows
+from phalanx.engine.preemption.ranking import RankedRows
 from phalanx.engine.preemption.row_filters import RowFilters
 from phalanx.engine.preemption.row_search import Freed, RowSearch, least_possible
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
@@ -42,14 +42,13 @@ FEW_OPEN = 8  # tables that are being filled at a time: whoever needs another wa
 class Candidate(msgspec.Struct, frozen=True):
     row: int
     units: tuple[EvictionUnit, ...]
-    key: Key  # cost in the configured order
-    least: Key = ()  # in all parts but work: less it costs on no row
+    key: Key  # its cost
+    least: Key = ()  # in the provable parts: no row costs less
 
     @property
     def proved(self) -> tuple[str, ...]:
         """Parts of the cost, from the most important on, that cannot be less."""
-        pairs = zip(ORDER, self.key, self.least, strict=False)
-        return tuple(name for name, _, _ in takewhile(lambda each: each[1] == each[2], pairs))
+        return proved_parts(self.key, self.least)
 
 
 class MoreRows(Exception):
@@ -64,7 +63,7 @@ class RowTable:
         self.shape = shape
         self.priority = priority
         self.cost = RankedRows(len(ORDER), 0)
-        self.bound = RankedRows(len(ORDER) - 1, 0)  # all parts but work
+        self.bound = RankedRows(PROVABLE, 0)
         self._left: dict[int, None] = {}  # rows to look at
         self.units: dict[int, tuple[EvictionUnit, ...]] = {}
         self._epoch = -1
@@ -98,7 +97,7 @@ class RowTable:
         reserved = nominations.changes.since(self._promises_seen)
         if self._epoch != victim_index.epoch or versions != self._versions or touched is None or reserved is None:
             self.cost = RankedRows(len(ORDER), columns.capacity)
-            self.bound = RankedRows(len(ORDER) - 1, columns.capacity)
+            self.bound = RankedRows(PROVABLE, columns.capacity)
             self.units, self._protected = {}, {}
             self._left = dict.fromkeys(np.flatnonzero(columns.alive[: columns.n]).tolist())
         else:
@@ -133,7 +132,7 @@ class RowTable:
         row = self.cost.lowest(allowed)
         if row < 0:
             return branches
-        best = self.cost.key(row)[:-1]
+        best = self.cost.key(row)[:PROVABLE]
         if self.least(allowed) >= best:
             return branches
         for other in self.bound.below(allowed, best):
@@ -146,20 +145,19 @@ class RowTable:
             self.cost.put(other, search.key)
             self.units[other] = search.units
             if search.proved:
-                self.bound.put(other, search.key[:-1])
-            best = min(best, search.key[:-1])
+                self.bound.put(other, search.key[:PROVABLE])
+            best = min(best, search.key[:PROVABLE])
         return branches
 
     def least(self, allowed: Bools) -> Key:
-        """Less than this it costs on none of these rows, in all parts but work."""
+        """A bound: none of these rows costs less, in the provable parts."""
         return self.bound.key(max(0, self.bound.lowest(allowed)))
 
 
 class Chooser:
-    def __init__(self, state: ClusterState, victim_index: VictimIndex, order: Sequence[str] = ORDER) -> None:
+    def __init__(self, state: ClusterState, victim_index: VictimIndex) -> None:
         self.cluster = state
         self.victim_index = victim_index
-        self.order = tuple(order)
         self._tables: dict[tuple[int, int], RowTable] = {}
         self.looked = 0  # rows so far
 
@@ -214,12 +212,12 @@ class Chooser:
         lacking, freed = self._freed(shape, priority, row, besides)
         if not lacking:
             nothing = self.cost(())
-            return nothing, (), nothing[:-1]
+            return nothing, (), nothing[:PROVABLE]
         total = {rid: sum(gives[rid] for _, gives in freed) for rid in lacking}
         if any(total[rid] < need for rid, need in lacking.items()):
             return None
         unit_cost = self.victim_index.unit_cost
-        freed.sort(key=lambda entry: unit_cost(entry[0]), reverse=True)  # whom to spare first in front
+        freed.sort(key=lambda entry: unit_cost(entry[0]), reverse=True)  # the unit to reprieve first in front
         chosen: list[EvictionUnit] = []
         for unit, gives in freed:
             if all(total[rid] - gives[rid] >= need for rid, need in lacking.items()):
@@ -229,12 +227,12 @@ class Chooser:
                 chosen.append(unit)
         best, units = self.cost(chosen), tuple(chosen)
         if self._alike(freed):
-            return best, units, best[:-1]
+            return best, units, best[:PROVABLE]
         for some in _fewer(freed, lacking, len(chosen)):
             cost = self.cost(some)
             if cost < best:
                 best, units = cost, some
-        return best, units, least_possible(self.victim_index, freed, lacking, self.order).key(self.order)[:-1]
+        return best, units, least_possible(self.victim_index, freed, lacking).key()[:PROVABLE]
 
     def _freed(self, shape: Shape, priority: int, row: int, besides: str = "") -> tuple[dict[int, float], list[Freed]]:
         """What is lacking on a row, and what every unit that may go would free of it."""
@@ -269,10 +267,10 @@ class Chooser:
         """The cheapest units of a row, exactly."""
         lacking, freed = self._freed(table.shape, table.priority, row, table.besides)
         known = (table.cost.key(row), table.units[row])
-        return RowSearch(self.victim_index, self.order, freed, lacking, known, branches)
+        return RowSearch(self.victim_index, freed, lacking, known, branches)
 
-    def cost(self, units: Sequence[EvictionUnit]) -> tuple[float, ...]:
-        return self.victim_index.cost(units).key(self.order)
+    def cost(self, units: Sequence[EvictionUnit]) -> Key:
+        return self.victim_index.cost(units).key()
 
     def ready(self, rows: int) -> bool:
         """Read on where the catalogue is being read anew; whether all is read."""
@@ -348,7 +346,7 @@ class Chooser:
         asked, least = ASKED, MOST_OF_ALL
         rows = sorted((table.bound.key(row), row) for row in np.flatnonzero(shut).tolist())
         for number, (bound, row) in enumerate(rows):
-            if best is not None and (bound > best.key[:-1] or (bound == best.key[:-1] and row > best.row)):
+            if best is not None and (bound > best.key[:PROVABLE] or (bound == best.key[:PROVABLE] and row > best.row)):
                 break  # in order: so are those after it
             if number >= TRIALS:
                 least = min(least, bound)
@@ -365,7 +363,7 @@ class Chooser:
 
     def _gated(self, gate: RowFilters, record: PodRecord, row: int, below: Key, asks: int) -> FilteredRow:
         units = [unit for unit, _ in self.candidates(record.priority, row)]
-        units.sort(key=self.victim_index.unit_cost, reverse=True)  # whom to spare first in front
+        units.sort(key=self.victim_index.unit_cost, reverse=True)  # the unit to reprieve first in front
         try:
             return FilteredRow(
                 self.victim_index.columns,

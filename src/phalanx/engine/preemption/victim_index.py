@@ -6,17 +6,18 @@ no unit: their room is about to be free and nobody has to pay for it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
-from phalanx.engine.preemption.cost import Cost, beyond, broken, unit_cost
+from phalanx.engine.preemption.cost import COMPOSITE, GROUP, NOBODY, POD, Cost, beyond, left_behind, unit_cost
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change, ChangeLog
 from phalanx.engine.state.records import PodRecord
+from phalanx.model import groups
 from phalanx.model.groups import GroupForest, GroupKey
 
 MOST_STARTS = 50_000  # timestamps read
@@ -32,7 +33,7 @@ class EvictionUnit:
         self.priority = priority
         self.pods: dict[str, PodRecord] = {}
         self.started = 0.0  # sum of start times of its pods, seconds
-        self.rank: tuple[Any, tuple[Any, ...]] | None = None  # see `Catalogue.hurt`
+        self.rank: tuple[Any, tuple[Any, ...]] | None = None  # see `VictimIndex.unit_cost`
 
     @property
     def name(self) -> str:
@@ -57,6 +58,7 @@ class VictimIndex:
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
         self._unit_of: dict[str, tuple[UnitKey, GroupKey | None, float]] = {}  # pod key -> unit, leaf group, start
         self._running: dict[GroupKey, int] = {}  # leaf -> members on a node that are not on their way out
+        self._singles: dict[GroupKey, dict[str, None]] = {}  # leaf -> its pods that are units by themselves
         self._position = -1
         self._stale = True
         self._next = 0  # while it is being built anew: the first row that is not in it yet
@@ -100,15 +102,24 @@ class VictimIndex:
     def _follow(self, changes: Sequence[Change]) -> None:
         touched: dict[int, None] = {}
         resized: dict[UnitKey, None] = {}
+        regrouped: dict[GroupKey, None] = {}  # gangs that gained or lost a member
         if self._next < self.columns.n:  # the others are read when their turn comes
             changes = [change for change in changes if change[0] < self._next]
         for row, record, sign in self._net(changes, touched):
+            before = self._unit_of.get(record.key)
             key = self._add(row, record) if sign > 0 else self._remove(row, record)
             if key is not None and not isinstance(key, str):
                 resized[key] = None
+            known = self._unit_of[record.key] if sign > 0 and key is not None else before
+            if known is not None and known[1] is not None:
+                regrouped[known[1]] = None
         for key in resized:  # what the unit costs changed wherever it sits
             if key in self.units:
                 touched.update(dict.fromkeys(pod.row for pod in self.units[key].pods.values()))
+        for leaf in regrouped:  # how many members stay behind when one is evicted changed for all of them
+            for pod in self._singles.get(leaf, ()):
+                self.units[pod].rank = None
+                touched[self.units[pod].pods[pod].row] = None
         for row in touched:
             self.changed_rows.append(row)
 
@@ -150,7 +161,7 @@ class VictimIndex:
         """Anew, from the first row on."""
         self._stale = False
         self._next = 0
-        self.units, self.on_row, self.leaving, self._unit_of, self._running = {}, {}, {}, {}, {}
+        self.units, self.on_row, self.leaving, self._unit_of, self._running, self._singles = {}, {}, {}, {}, {}, {}
         self.epoch += 1
 
     def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
@@ -180,6 +191,8 @@ class VictimIndex:
         self.on_row.setdefault(row, {}).setdefault(key, {})[record.key] = record
         if leaf is not None:
             self._running[leaf] = self._running.get(leaf, 0) + 1
+            if isinstance(key, str):
+                self._singles.setdefault(leaf, {})[key] = None
         self._unit_of[record.key] = (key, leaf, start)
         return key
 
@@ -195,6 +208,7 @@ class VictimIndex:
         key, leaf, start = known
         if leaf is not None:
             self._running[leaf] -= 1
+            self._singles.get(leaf, {}).pop(record.key, None)
         unit = self.units[key]
         unit.rank = None
         unit.pods.pop(record.key, None)
@@ -244,56 +258,74 @@ class VictimIndex:
         return sum(max(0.0, now - self._unit_of[pod][2]) for pod in unit.pods)
 
     def cost(self, units: Iterable[EvictionUnit]) -> Cost:
-        """Of evicting these; as long as nobody comes, goes or starts it does not change with time (`work` is the
-        negative sum of start times: of equally many pods those that started last lose least)."""
+        """What evicting these units costs. It only changes when a pod comes, goes or starts, not with time: `work` is
+        the negative sum of start times (of equally many pods those that started last lose least)."""
         units = list(units)
         if not units:
             return Cost(work=-(2.0**60))
-        hits: dict[int, int] = {}
         gone: dict[GroupKey, int] = {}
         hit: set[GroupKey] = set()
-        budgets = self.budgets
+        pods, kind, priority, started = 0, POD, NOBODY, 0.0
         for unit in units:
-            if not isinstance(unit.key, str):
-                hit.add(unit.key)
-            for record in unit.pods.values():
-                for b in budgets.of(record) if budgets.allowed else ():
-                    hits[b] = hits.get(b, 0) + 1
-                leaf = self._unit_of[record.key][1]
-                if leaf is not None and self.minimum(leaf):
-                    gone[leaf] = gone.get(leaf, 0) + 1
+            pods += len(unit.pods)
+            priority = max(priority, unit.priority)
+            started += unit.started
+            kind = max(kind, self.kind(unit))
+            if kind > POD:
+                if not isinstance(unit.key, str):
+                    hit.add(unit.key)
+                for leaf, count in self.gangs(unit):
+                    gone[leaf] = gone.get(leaf, 0) + count
                     if isinstance(unit.key, str):
                         hit.add(leaf)
-        return Cost(
-            budgets=beyond((count, budgets.allowed[b]) for b, count in hits.items()) if hits else 0,
-            priority=max(unit.priority for unit in units),
-            pods=sum(len(unit.pods) for unit in units),
-            gangs=broken(gone, self._running, {leaf: self.minimum(leaf) for leaf in gone}) if gone else 0,
-            workloads=len(hit),
-            work=-sum(unit.started for unit in units),
-        )
+        broken = members = 0
+        if gone:
+            broken, members = left_behind(gone, self._running, {leaf: self.minimum(leaf) for leaf in gone})
+        over = self._violations(self._hits(units)) if self.budgets.allowed else 0
+        return Cost(over, priority, pods + members, pods, broken, len(hit), kind, -started)
 
-    def unit_cost(self, unit: EvictionUnit) -> tuple[Any, ...]:
-        """Sort key: who goes first, if it were alone. Remembered until the unit or a budget changes."""
-        state = (self.budgets.version, self.budgets.spending)
-        if unit.rank is None or unit.rank[0] != state:
-            unit.rank = (state, self._hurt(unit))
-        return unit.rank[1]
-
-    def _hurt(self, unit: EvictionUnit) -> tuple[Any, ...]:
+    def _hits(self, units: Iterable[EvictionUnit]) -> dict[int, int]:
+        """Pods of these units that count against each budget."""
         hits: dict[int, int] = {}
         if self.budgets.allowed:
-            for record in unit.pods.values():
-                for b in self.budgets.of(record):
-                    hits[b] = hits.get(b, 0) + 1
-        over = beyond((count, self.budgets.allowed[b]) for b, count in hits.items()) if hits else 0
-        workload = self.workload(unit) is not None
-        return unit_cost(
-            over, sum(hits.values()), unit.priority, len(unit.pods), workload, -unit.started, str(unit.key)
-        )
+            for unit in units:
+                for record in unit.pods.values():
+                    for b in self.budgets.of(record):
+                        hits[b] = hits.get(b, 0) + 1
+        return hits
+
+    def _violations(self, hits: Mapping[int, int]) -> int:
+        return beyond((count, self.budgets.allowed[b]) for b, count in hits.items()) if hits else 0
+
+    def unit_cost(self, unit: EvictionUnit) -> tuple[Any, ...]:
+        """Sort key: which unit is evicted first, if it were alone. Remembered until the unit, a gang or a budget
+        changes."""
+        state = (self.budgets.version, self.budgets.spending)
+        if unit.rank is None or unit.rank[0] != state:
+            protected = sum(self._hits((unit,)).values()) if self.budgets.allowed else 0
+            unit.rank = (state, unit_cost(self.cost((unit,)), protected, str(unit.key)))
+        return unit.rank[1]
+
+    def kind(self, unit: EvictionUnit) -> int:
+        """How important the kind of victim is, see `cost.POD`: a member of a group counts as the group."""
+        if isinstance(unit.key, str):
+            return POD if self._unit_of[unit.key][1] is None else GROUP
+        return COMPOSITE if unit.key.kind == groups.COMPOSITE else GROUP
+
+    def gangs(self, unit: EvictionUnit) -> Sequence[tuple[GroupKey, int]]:
+        """Gangs that the unit's pods belong to, with the number of these pods."""
+        if isinstance(unit.key, str):
+            leaf = self._unit_of[unit.key][1]
+            return ((leaf, 1),) if leaf is not None and self.minimum(leaf) else ()
+        found: dict[GroupKey, int] = {}
+        for pod in unit.pods:
+            leaf = self._unit_of[pod][1]
+            if leaf is not None and self.minimum(leaf):
+                found[leaf] = found.get(leaf, 0) + 1
+        return tuple(found.items())
 
     def workload(self, unit: EvictionUnit) -> GroupKey | None:
-        """The gang, or the group that goes as a whole, that is hit when the unit goes."""
+        """The gang, or the group evicted as a whole, that is hit when the unit is evicted."""
         if not isinstance(unit.key, str):
             return unit.key
         leaf = self._unit_of[unit.key][1]

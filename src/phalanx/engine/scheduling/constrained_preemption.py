@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -24,10 +23,9 @@ from phalanx.engine.groups.preemption_problem import Stage
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds
 from phalanx.engine.placement.outcome import SearchVerdict
 from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
-from phalanx.engine.preemption.cost import ORDER, Cost, cost_of
+from phalanx.engine.preemption.cost import ORDER, PROVABLE, Cost, Key, cost_from, cost_of, proved_parts, rung
 from phalanx.engine.preemption.feasibility import Feasibility
 from phalanx.engine.preemption.problem import PreemptionProblem
-from phalanx.engine.preemption.ranking import Key
 from phalanx.engine.preemption.result import Plan, Planned, Victim
 from phalanx.engine.preemption.row_filters import RowFilters
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
@@ -72,7 +70,6 @@ class ConstrainedPreemption:
         are now. None: no set of victims was found that will do."""
         self._stage = stage
         self._units = stage.problem.units
-        self._order = stage.problem.order or ORDER
         self._fitting = Feasibility(relaxed)
         self._asked = 0
         self._budget = stage.problem.budget
@@ -80,18 +77,16 @@ class ConstrainedPreemption:
         self._in_vain = False
         self._doubts: Key | None = None  # the cheapest set of which the filters' search could not say
         bound = least.lower_bound if isinstance(least, Plan) else Cost()
-        floor = bound.key(self._order)[:-1]
+        floor = bound.key()[:PROVABLE]
         best = self._reseated(least, counted) or self._put_back()
-        if not self._in_vain and (best is None or best.key[:-1] > floor):
+        if not self._in_vain and (best is None or best.key[:PROVABLE] > floor):
             best, floor = self._cheapest(best and self._spared(best), floor)
         return None if best is None else self._tied(best, floor)
 
     def _tied(self, best: _Found, floor: Key) -> Tied:
         units = self._units
         cost = cost_of(units, best.evicted)
-        lower = Cost(**dict(zip(self._order, (*floor, *([0] * 5)), strict=False)))  # type: ignore[arg-type]
-        pairs = list(zip(self._order, best.key, floor, strict=False))
-        proved = tuple(name for name, _, _ in takewhile(lambda each: each[1] == each[2], pairs))
+        lower, proved = cost_from(floor), proved_parts(best.key, floor)
         victims = tuple(
             Victim(u, units.names[u], int(units.pods[u]), int(units.priority[u]), WHY) for u in sorted(best.evicted)
         )
@@ -101,7 +96,7 @@ class ConstrainedPreemption:
     # ---- one set
 
     def _price(self, chosen: Chosen) -> Key:
-        return cost_of(self._units, chosen).key(self._order)
+        return cost_of(self._units, chosen).key()
 
     @contextmanager
     def _without(self, units: Sequence[EvictionUnit]) -> Iterator[dict[str, int]]:
@@ -122,7 +117,7 @@ class ConstrainedPreemption:
         if assignment:
             return _Found(key, evicted, assignment)
         if careful.exhausted:
-            self._doubts = key[:-1] if self._doubts is None else min(self._doubts, key[:-1])
+            self._doubts = key[:PROVABLE] if self._doubts is None else min(self._doubts, key[:PROVABLE])
         return None
 
     # ---- something that will do
@@ -162,13 +157,13 @@ class ConstrainedPreemption:
         return None
 
     def _lowered(self, found: _Found) -> _Found:
-        """What hurts more stays if the rest will do."""
-        unit_cost = {u: self._victim_index.unit_cost(self._stage.units[u]) for u in found.evicted}
-        ladder = sorted({_rung(key) for key in unit_cost.values()})
+        """Keep the units that cost more in what matters most, if evicting the others suffices."""
+        rungs = {u: rung(self._victim_index.unit_cost(self._stage.units[u])) for u in found.evicted}
+        ladder = sorted(set(rungs.values()))
         below, enough = -1, len(ladder) - 1
         while enough - below > 1:
             middle = (below + enough) // 2
-            better = self._ask(frozenset(u for u in unit_cost if _rung(unit_cost[u]) <= ladder[middle]))
+            better = self._ask(frozenset(u for u in rungs if rungs[u] <= ladder[middle]))
             if better is not None:
                 enough, found = middle, better
             else:
@@ -305,14 +300,14 @@ class ConstrainedPreemption:
     def _cheapest(self, best: _Found | None, floor: Key) -> tuple[_Found | None, Key]:
         """The cheapest set there is, as far as the budget goes, and what no set costs less than. Without a known one,
         too: the company that members want may be among those who could go."""
-        ceiling = best.key if best is not None else (INFINITE,) * len(self._order)
+        ceiling = best.key if best is not None else (INFINITE,) * len(ORDER)
         sets = BestFirstSets(len(self._units), self._price, ceiling, self._budget * SETS)
         self._doubts = None
         for key, chosen in sets:
-            if key[:-1] < floor:
+            if key[:PROVABLE] < floor:
                 continue  # proved already
             if self._asked * ASKED >= self._budget:
-                return best, max(floor, min(key[:-1], self._doubts or key[:-1]))
+                return best, max(floor, min(key[:PROVABLE], self._doubts or key[:PROVABLE]))
             evicted = frozenset(chosen)
             if self._fitting.outcome(evicted).verdict is SearchVerdict.IMPOSSIBLE:
                 continue
@@ -320,10 +315,5 @@ class ConstrainedPreemption:
             if found is not None:
                 best, ceiling = found, found.key
                 break
-        reached = sets.floor if sets.cut else ceiling[:-1]
+        reached = sets.floor if sets.cut else ceiling[:PROVABLE]
         return best, max(floor, min(reached, self._doubts or reached))
-
-
-def _rung(unit_cost: tuple[Any, ...]) -> tuple[int, int]:
-    """(violations of budgets, priority): what matters more than how many go."""
-    return (unit_cost[0], unit_cost[2])

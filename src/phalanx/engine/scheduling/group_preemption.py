@@ -19,7 +19,7 @@ from phalanx.engine.groups.preemption_problem import PreemptionProblemBuilder, S
 from phalanx.engine.groups.trial import Assignment, holds
 from phalanx.engine.placement import place
 from phalanx.engine.placement.problem import Leaf, Subtree, done
-from phalanx.engine.preemption.cost import ORDER, Cost
+from phalanx.engine.preemption.cost import Cost
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
@@ -67,7 +67,6 @@ class GroupPreemption:
         self.evictions = evictions
         self._status = status
         self._emit = emit
-        self.order = ORDER
         self.budget = DEFAULT_BUDGET
         self._futile: dict[str, tuple[tuple[Any, ...], Planned]] = {}
 
@@ -187,7 +186,7 @@ class GroupPreemption:
 
     def _try(self, stager: PreemptionProblemBuilder, tree: Subtree, origin: dict[int, int]) -> GroupPlan:
         for _ in range(AFRESH):
-            stage = stager.stage(tree, origin, self.order, self._budget(stager))
+            stage = stager.stage(tree, origin, self._budget(stager))
             answer = plan(stage.problem)
             placement = answer.placement if isinstance(answer, Plan) and not stage.exact else None
             if placement is None or not stager.overtaken(assignment_of(stage.built, placement, origin=stage.origin)):

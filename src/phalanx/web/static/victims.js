@@ -7,6 +7,7 @@ import { age, number, parts, plural, short } from "./words.js";
 const PARTS = [
   ["budgetViolations", "budgets", "beyond disruption budgets", number],
   ["highestPriority", "priority", "highest priority hurt", (value) => (value === null || value === undefined ? "nobody" : number(value))],
+  ["stoppedPods", "stopped", "pods stopped", number],
   ["pods", "pods", "pods evicted", number],
   ["brokenGangs", "gangs", "gangs left broken", number],
   ["workloads", "workloads", "workloads hit", number],
