@@ -17,7 +17,9 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.framework import evaluations
 from phalanx.engine.plugins import balanced_allocation, pod_index, resources_fit
 from phalanx.engine.preemption import victim_index
-from phalanx.engine.scheduling import group_preemption, history, queue, waiting
+from phalanx.engine.scheduling.attempt import group_preemption
+from phalanx.engine.scheduling.lifecycle import history
+from phalanx.engine.scheduling.queue import units, waiting
 from phalanx.engine.state import columns, label_interest, labels, shapes
 from phalanx.testing import Cluster
 from phalanx.testing.builders import (
@@ -41,7 +43,7 @@ LIMITS = {
     label_interest: ("_FEW", "_MANY_HIDDEN", "_MANY_VALUES"),
     labels: ("FEW",),
     pod_index: ("_MANY",),
-    queue: ("_FEW",),
+    units: ("FEW_STALE",),
     resources_fit: ("MANY_SHAPES",),
     shapes: ("FEW_SHAPES", "MOST_QUICK"),
     history: ("MOST_OBJECTS",),

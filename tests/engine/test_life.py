@@ -13,9 +13,9 @@ from asked_engine import Asked
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PERMANENT, Gone, NodeChanged, Outcome, PodChanged
-from phalanx.engine.scheduling.history import MOST_NOTES, MOST_OBJECTS
-from phalanx.engine.scheduling.lifecycle import TRANSITIONS
-from phalanx.engine.scheduling.units import UnitState
+from phalanx.engine.scheduling.lifecycle.history import MOST_NOTES, MOST_OBJECTS
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TRANSITIONS
+from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import GroupKey, MemberState
 from phalanx.testing.builders import node, pod, pod_group

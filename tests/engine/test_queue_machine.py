@@ -14,7 +14,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CONFLICT, NOT_FOUND, TRANSIENT, Gone, NodeChanged, Outcome, PodChanged
 from phalanx.engine.framework.evaluation import Evaluation
-from phalanx.engine.scheduling.units import QueueName
+from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.testing.builders import node, pod
 
 NODE_NAMES = st.integers(0, 4).map("n{}".format)

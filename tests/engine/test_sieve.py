@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.engine.framework import Wake
-from phalanx.engine.scheduling.queue import EquivalenceClass
+from phalanx.engine.scheduling.queue.units import EquivalenceClass
 from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.engine.state.columns import Columns
 from phalanx.testing.builders import node

@@ -26,8 +26,8 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.engine.placement import place
-from phalanx.engine.scheduling.group_units import Groups
-from phalanx.engine.scheduling.units import QueueName
+from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.model.groups import GROUP_LABEL, GroupKey, PodKey
 from phalanx.model.groups.group import ON_NODE
 from phalanx.model.objects import CompositePodGroup, Node, Pod, PodGroup

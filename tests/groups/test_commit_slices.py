@@ -14,7 +14,7 @@ from phalanx.engine.events import PERMANENT
 from phalanx.engine.explain import why
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
-from phalanx.engine.scheduling.units import UnitState
+from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import Group
 from phalanx.testing.builders import node, pod, pod_group

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from replicas import blocks, leader, replica, workers
 
-from phalanx.engine.scheduling.group_reservations import KEPT_FOR
+from phalanx.engine.scheduling.commit.group_reservations import KEPT_FOR
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 

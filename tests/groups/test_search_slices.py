@@ -13,8 +13,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.engine.framework.settings import EngineSettings
-from phalanx.engine.scheduling import sliced_attempts
-from phalanx.engine.scheduling.units import QueueName
+from phalanx.engine.scheduling.attempt import sliced_attempts
+from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 

@@ -11,8 +11,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.settings import EngineSettings
-from phalanx.engine.scheduling import constrained_preemption
-from phalanx.engine.scheduling.units import QueueName
+from phalanx.engine.scheduling.attempt import constrained_preemption
+from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.engine.state.columns import Columns
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group

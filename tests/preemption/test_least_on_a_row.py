@@ -8,7 +8,7 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.preemption.cost import PROVABLE, provable
 from phalanx.engine.preemption.row_search import RowSearch
-from phalanx.engine.scheduling.answers import NominatedAfterPreemption
+from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
 

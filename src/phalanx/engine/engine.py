@@ -16,10 +16,10 @@ from phalanx.engine.decisions import Decision
 from phalanx.engine.events import Event
 from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.settings import EngineSettings
-from phalanx.engine.scheduling.attempt import EVALUATION, ROWS_PER_STEP
-from phalanx.engine.scheduling.pod_cycle import LOOK
+from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
+from phalanx.engine.scheduling.commit.pod_cycle import LOOK
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
-from phalanx.engine.scheduling.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord

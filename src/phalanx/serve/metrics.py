@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
-from phalanx.engine.scheduling.units import QueueName
+from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.serve.scheduler import SchedulerService
 
 _PLACES = {

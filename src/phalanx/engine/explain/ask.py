@@ -32,11 +32,11 @@ from phalanx.engine.explain.values import (
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.placement.messages import amount_word, domain_word
-from phalanx.engine.scheduling.answers import GroupTree, Placed, Refused
-from phalanx.engine.scheduling.history import Note
-from phalanx.engine.scheduling.lifecycle import TURN
-from phalanx.engine.scheduling.members import root_key
-from phalanx.engine.scheduling.units import QueueName, SchedulingUnit
+from phalanx.engine.scheduling.attempt.answers import Placed, Refused
+from phalanx.engine.scheduling.lifecycle.history import Note
+from phalanx.engine.scheduling.lifecycle.members import root_key
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
+from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
 from phalanx.model.objects import Workload

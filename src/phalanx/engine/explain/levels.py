@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.engine.explain.values import Level, PodLine
-from phalanx.engine.scheduling.group_units import Groups
+from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import ON_NODE, Group, GroupKey, MemberState
 

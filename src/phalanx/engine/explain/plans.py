@@ -16,9 +16,9 @@ from phalanx.engine.preemption.cost import cost_from, provable
 from phalanx.engine.preemption.result import summary
 from phalanx.engine.preemption.single_pod import Candidate, Chooser
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.answers import Cause, NominatedAfterPreemption, Placed
-from phalanx.engine.scheduling.group_units import Groups
-from phalanx.engine.scheduling.members import root_key
+from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
 

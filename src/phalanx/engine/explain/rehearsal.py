@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.answers import Answer, GroupTree, NominatedAfterPreemption, Placed
-from phalanx.engine.scheduling.reserve_permit import release
+from phalanx.engine.scheduling.attempt.answers import Answer, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.lifecycle.reserve_permit import release
+from phalanx.engine.scheduling.queue.units import GroupTree
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 

@@ -23,7 +23,7 @@ from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.placement.messages import domain_word, plural
 from phalanx.engine.placement.problem import groups as parts_below
-from phalanx.engine.scheduling.answers import Refused
+from phalanx.engine.scheduling.attempt.answers import Refused
 from phalanx.engine.state.columns import Bools, Columns
 from phalanx.model.groups import Group
 from phalanx.model.objects import Node

@@ -13,7 +13,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Composite, Leaf, Problem, Subtree
-from phalanx.engine.scheduling.answers import Answer, Cause, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 

@@ -21,8 +21,9 @@ from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Out
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.answers import Cause, GroupTree, NominatedAfterPreemption, Placed, Refused
-from phalanx.engine.scheduling.members import root_key
+from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
+from phalanx.engine.scheduling.lifecycle.members import root_key
+from phalanx.engine.scheduling.queue.units import GroupTree
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.groups import WORKLOAD, Group, GroupKey, PodKey, group_of, pod_key

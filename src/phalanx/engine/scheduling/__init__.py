@@ -1,1 +1,1 @@
-"""From a root in the queue to decisions: one attempt, the life of pods and groups, queue, commits, evictions."""
+"""The scheduler: `queue`, `lifecycle`, `attempt` and `commit`, put together by `scheduler`."""

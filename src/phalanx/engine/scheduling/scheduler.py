@@ -18,28 +18,28 @@ from phalanx.engine.groups.policy_status import PolicyStatuses
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.preemption.victim_index import VictimIndex
-from phalanx.engine.scheduling.admission import Admission
-from phalanx.engine.scheduling.attempt import Attempts
-from phalanx.engine.scheduling.binding import Binding
-from phalanx.engine.scheduling.commits import Commits
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.group_cycle import GroupCycle
-from phalanx.engine.scheduling.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.group_reservations import GroupReservations
-from phalanx.engine.scheduling.group_units import Groups
-from phalanx.engine.scheduling.history import History
-from phalanx.engine.scheduling.lifecycle import PodLifecycle
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.pending_writes import PendingWrites
-from phalanx.engine.scheduling.pod_cycle import PodCycle
-from phalanx.engine.scheduling.pod_preemption import PodPreemption
-from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.scheduling.pods import Pods
-from phalanx.engine.scheduling.queue import Queue, by_priority
-from phalanx.engine.scheduling.sliced_attempts import SlicedAttempts
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import SchedulingUnit
-from phalanx.engine.scheduling.waiting import Waiting
+from phalanx.engine.scheduling.attempt.attempt import Attempts
+from phalanx.engine.scheduling.attempt.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.attempt.pod_preemption import PodPreemption
+from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.commit.admission import Admission
+from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
+from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
+from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.pod_cycle import PodCycle
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
+from phalanx.engine.scheduling.lifecycle.history import History
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
+from phalanx.engine.scheduling.lifecycle.pods import Pods
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue, by_priority
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.waiting import Waiting
 from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.model.gates import Gates
 
@@ -82,7 +82,7 @@ class Scheduler:
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
         self.searches = SlicedAttempts(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
-        waiting = Waiting(state, queue, self.preemption)
+        waiting = Waiting(state, queue, victim_index)
         statuses = WorkloadStatuses(state.forest, emit)
         policies = PolicyStatuses(state.forest, conditions, emit)
         members = Members(state, queue, unit_lifecycle, conditions, statuses, policies, commits, reminders)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.engine.preemption.victim_index import VictimIndex
-from phalanx.engine.scheduling.members import root_key
-from phalanx.engine.scheduling.units import QueueName
+from phalanx.engine.scheduling.lifecycle.members import root_key
+from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
 from phalanx.model.groups import PLACED, Group, GroupKey, MemberState, PodKey

@@ -20,7 +20,7 @@ _NO_LABELS: dict[str, str] = {}  # nobody changes labels of a record
 
 
 class PodState(enum.IntEnum):
-    """Where a pod is in its life with us. `scheduling.lifecycle` has the table of transitions and makes them all."""
+    """Where a pod is in its lifecycle. `scheduling.lifecycle.pod_lifecycle` has the table of transitions."""
 
     PENDING = 0  # known, without a node; where it waits is the queue's business
     ASSUMED = 1  # counted on a node; Permit or PreBind plugins have a say yet

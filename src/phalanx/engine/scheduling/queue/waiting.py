@@ -16,12 +16,15 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import allows
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.scheduling.pod_preemption import HELPS_AFTER, PodPreemption
-from phalanx.engine.scheduling.queue import ROW_WAKES, EquivalenceClass, Queue
-from phalanx.engine.scheduling.units import SchedulingUnit
+from phalanx.engine.preemption.victim_index import VictimIndex
+from phalanx.engine.scheduling.queue.queue import ROW_WAKES, Queue
+from phalanx.engine.scheduling.queue.units import EquivalenceClass, SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
+# Preemption may help after these: a pod of lower priority arrived, a nomination was cleared, or a pod of higher
+# priority left a node that has victims on it.
+HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
 FEW_PATIENT = 4096  # so many that woke up meanwhile are kept
 
 
@@ -37,10 +40,10 @@ class Interest(msgspec.Struct, frozen=True):
 
 
 class Waiting:
-    def __init__(self, state: ClusterState, queue: Queue, preemption: PodPreemption) -> None:
+    def __init__(self, state: ClusterState, queue: Queue, victims: VictimIndex) -> None:
         self._columns = state.columns
         self._queue = queue
-        self._preemption = preemption
+        self._victims = victims
         self._floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
         # Buckets (with their priority) that need not ask those who evict before the floor sinks.
         self._patient: dict[int, tuple[EquivalenceClass, int]] = {}
@@ -133,11 +136,30 @@ class Waiting:
                 plugin.helps, interest.shape, interest.priority, change
             ):
                 return True
-        if change.kind & interest.evicts and self._preemption.helps(interest.shape, interest.priority, change):
+        if change.kind & interest.evicts and self._eviction_may_help(interest.shape, interest.priority, change):
             return True
         if change.row >= 0 and change.kind & ROW_WAKES:
             return allows(interest.profile, interest.shape, self._columns, change.row)
         return False
+
+    def _eviction_may_help(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
+        """Return False only if evicting pods of lower priority from the changed row cannot make room for the shape."""
+        row = change.row
+        if row < 0:
+            return False
+        columns = self._columns
+        if any(columns.alloc_cell[rid][row] < amount for rid, amount in shape.requests):
+            return False
+        unit_of = self._victims.unit_of
+        if change.kind & Wake.POD_PLACED and (change.record is None or unit_of(change.record)[1] >= priority):
+            return False
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for record in columns.pods[row].values():
+            if record.terminating or unit_of(record)[1] < priority:
+                for rid, amount in record.shape.requests:
+                    if rid in left:
+                        left[rid] += amount
+        return all(left[rid] >= amount for rid, amount in shape.requests)
 
 
 def equivalence_key(record: PodRecord) -> tuple[Any, ...]:

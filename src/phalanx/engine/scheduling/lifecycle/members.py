@@ -19,12 +19,11 @@ from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.policy_status import PolicyStatuses
 from phalanx.engine.groups.workload_status import WorkloadStatuses
-from phalanx.engine.scheduling.answers import GroupTree
-from phalanx.engine.scheduling.commits import Commits
-from phalanx.engine.scheduling.pending_writes import PendingWrites
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import ATTEMPT, GATED, NOWHERE, QueueName, SchedulingUnit
+from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
+from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import ATTEMPT, GATED, NOWHERE, GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import (
     AFTER_GROUP,

@@ -12,13 +12,13 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework import ClusterChange, Code, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
-from phalanx.engine.scheduling.lifecycle import PodLifecycle
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, PodStatus
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.reserve_permit import gate_of
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import SchedulingUnit
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, PodStatus
+from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Pod
 

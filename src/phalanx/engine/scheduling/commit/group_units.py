@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.admission import GANG, INVALID, Admission
-from phalanx.engine.scheduling.answers import GroupTree, Refusal
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.group_cycle import GroupCycle
-from phalanx.engine.scheduling.group_reservations import GroupReservations
-from phalanx.engine.scheduling.members import Members, Notes, root_key
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import QueueName, SchedulingUnit, UnitState
+from phalanx.engine.scheduling.commit.admission import GANG, INVALID, Admission
+from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
+from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.members import Members, Notes, root_key
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, Refusal, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, MemberState
 

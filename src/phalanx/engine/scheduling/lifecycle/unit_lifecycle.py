@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.history import History
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.units import PreemptionInProgress, QueueName, SchedulingUnit, UnitState
+from phalanx.engine.scheduling.lifecycle.history import History
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import PreemptionInProgress, QueueName, SchedulingUnit, UnitState
 
 HELD, QUEUED, EVICTING = UnitState.HELD, UnitState.QUEUED, UnitState.EVICTING
 COMMITTING, SCHEDULED, NONE = UnitState.COMMITTING, UnitState.SCHEDULED, UnitState.NONE

@@ -17,10 +17,10 @@ from msgspec import field
 
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.answers import Answer, GroupTree, Placed, Refused
-from phalanx.engine.scheduling.attempt import Attempts
-from phalanx.engine.scheduling.group_preemption import HURRY, GroupPreemption
-from phalanx.engine.scheduling.units import QueueName, SchedulingUnit
+from phalanx.engine.scheduling.attempt.answers import Answer, Placed, Refused
+from phalanx.engine.scheduling.attempt.attempt import Attempts
+from phalanx.engine.scheduling.attempt.group_preemption import HURRY, GroupPreemption
+from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.slices import Disturbed, Sliced
 from phalanx.engine.state.journal import Operation
 from phalanx.engine.state.records import PodRecord

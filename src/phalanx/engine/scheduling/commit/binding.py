@@ -7,13 +7,13 @@ from phalanx.engine.framework import Code, Emit, Status
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.scheduling.lifecycle import TURN, OnHold, PodLifecycle
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.pods import Pods
-from phalanx.engine.scheduling.reserve_permit import ask, reserve
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import SchedulingUnit
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN, OnHold, PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pods import Pods
+from phalanx.engine.scheduling.lifecycle.reserve_permit import ask, reserve
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
 PRE_BIND = "preBind"

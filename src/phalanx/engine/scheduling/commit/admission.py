@@ -8,11 +8,11 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.messages import WAITING
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.pod_status import UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.pods import GATED_MESSAGE, Pods
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import QueueName, SchedulingUnit, UnitState
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pods import GATED_MESSAGE, Pods
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
 

@@ -26,19 +26,19 @@ from phalanx.engine.groups.find_placement import Found, NotFound, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import counter, expected_placements
 from phalanx.engine.groups.trial import Assignment, fits_still
-from phalanx.engine.scheduling.answers import (
+from phalanx.engine.scheduling.attempt.answers import (
     Answer,
     Cause,
-    GroupTree,
     NominatedAfterPreemption,
     Placed,
     Refused,
     refused_by_plugin,
 )
-from phalanx.engine.scheduling.commits import Commits
-from phalanx.engine.scheduling.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.pod_preemption import Look, PodPreemption
-from phalanx.engine.scheduling.reserve_permit import gate_of, rehearse
+from phalanx.engine.scheduling.attempt.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.attempt.pod_preemption import Look, PodPreemption
+from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
+from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, rehearse
+from phalanx.engine.scheduling.queue.units import GroupTree
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape

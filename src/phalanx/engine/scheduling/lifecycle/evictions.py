@@ -13,9 +13,9 @@ from typing import NamedTuple
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import PreemptionInProgress, SchedulingUnit
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import PreemptionInProgress, SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 

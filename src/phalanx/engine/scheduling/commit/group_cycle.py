@@ -12,21 +12,21 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.scheduling.answers import Cause, NominatedAfterPreemption, Placed, Refusal, Refused, carry_out
-from phalanx.engine.scheduling.attempt import Attempts
-from phalanx.engine.scheduling.binding import Binding
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.group_reservations import GroupReservations
-from phalanx.engine.scheduling.lifecycle import PodLifecycle
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.queue import EquivalenceClass, Queue
-from phalanx.engine.scheduling.reserve_permit import rehearse
-from phalanx.engine.scheduling.sliced_attempts import SlicedAttempts
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import SchedulingUnit
-from phalanx.engine.scheduling.waiting import Interest, Waiting
+from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused, carry_out
+from phalanx.engine.scheduling.attempt.attempt import Attempts
+from phalanx.engine.scheduling.attempt.group_preemption import GroupPreemption
+from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.reserve_permit import rehearse
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import EquivalenceClass, Refusal, SchedulingUnit
+from phalanx.engine.scheduling.queue.waiting import Interest, Waiting
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey

@@ -20,9 +20,9 @@ from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.expected_pods import ExpectedPlacement, ExpectedPods, outstanding_pods, said
 from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.groups.outcomes import expected_placements
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.units import UnitState
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.expected_pods import expected

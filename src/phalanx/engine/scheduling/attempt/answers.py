@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,23 +20,7 @@ from phalanx.engine.preemption.result import Planned
 from phalanx.engine.preemption.single_pod import Candidate
 from phalanx.engine.preemption.victim_index import EvictionUnit
 from phalanx.engine.state.records import PodRecord
-from phalanx.engine.state.shapes import Shape
-from phalanx.model.groups import Group, GroupForest, GroupKey
-
-
-class GroupTree(msgspec.Struct, frozen=True, eq=False):
-    """A group root as it is tried: where it stands in which forest, and its pending pods."""
-
-    key: str  # "podgroup/ns/name"
-    group: Group
-    forest: GroupForest
-    pending: Mapping[GroupKey, dict[str, PodRecord]]  # leaf -> its pending pods
-    priority: int
-    records: Sequence[PodRecord]  # all of them
-
-    @property
-    def scheduler_name(self) -> str:
-        return self.records[0].scheduler_name
+from phalanx.model.groups import Group
 
 
 class Cause(enum.Enum):
@@ -111,14 +95,6 @@ def carry_out(answer: Answer, emit: Emit) -> None:
         fields = msgspec.structs.asdict(decision)
         del fields["id"]
         emit(type(decision), **fields)
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """What is kept of a failure: no arrays, there may be many."""
-
-    message: str
-    outcome: SearchOutcome | None
-    texts: dict[Shape, str]  # what pods of each shape were told
 
 
 def refused_by_plugin(status: Status, built: Built | None, head: str) -> Refused:

@@ -24,12 +24,12 @@ from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.answers import GroupTree, NominatedAfterPreemption
-from phalanx.engine.scheduling.constrained_preemption import ConstrainedPreemption
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.pod_preemption import NEVER, announce
-from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.scheduling.units import SchedulingUnit
+from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption
+from phalanx.engine.scheduling.attempt.constrained_preemption import ConstrainedPreemption
+from phalanx.engine.scheduling.attempt.pod_preemption import NEVER, announce
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
+from phalanx.engine.scheduling.queue.units import GroupTree, SchedulingUnit
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, Group

@@ -8,9 +8,9 @@ from phalanx.engine import decisions as d
 from phalanx.engine.events import PERMANENT
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.history import History
-from phalanx.engine.scheduling.pending_writes import PendingWrites
-from phalanx.engine.scheduling.queue import Queue
+from phalanx.engine.scheduling.lifecycle.history import History
+from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
+from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.state.records import PodRecord
 
 UNSCHEDULABLE = "Unschedulable"

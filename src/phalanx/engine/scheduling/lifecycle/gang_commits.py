@@ -15,7 +15,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
-from phalanx.engine.scheduling.units import UnitState
+from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 

@@ -14,16 +14,19 @@ from types import MappingProxyType
 from typing import Any
 
 from phalanx.engine.framework import ClusterChange, Wake
-from phalanx.engine.scheduling.units import (
+from phalanx.engine.scheduling.queue.units import (
     ACTIVE,
     ATTEMPT,
     BACKOFF,
+    FEW_STALE,
     GATED,
     NOWHERE,
     SEARCH,
     WAITING,
+    EquivalenceClass,
     QueueName,
     SchedulingUnit,
+    WorthRetrying,
 )
 from phalanx.engine.state.capacity_index import CapacityIndex, Requests
 
@@ -32,67 +35,12 @@ SortKey = Callable[[int, float, int], tuple[Any, ...]]
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
-WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
-_FEW = 64  # entries that mean nothing any more are no reason to look at all
 _MANY_OWED = 16  # changes; whom so much concerns is not asked
 _MANY_ASKED = 1_000  # buckets in one step
 
 
 def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
     return (-priority, asked, order)
-
-
-class EquivalenceClass:
-    """Roots that wait for the same thing."""
-
-    __slots__ = (
-        "armed",
-        "asleep",
-        "deadline",
-        "heap",
-        "key",
-        "left",
-        "message",
-        "needs",
-        "owed",
-        "untold",
-        "waits_for",
-        "wakes",
-        "worth",
-    )
-
-    def __init__(self, key: Hashable, wakes: Wake, worth: WorthRetrying | None, message: str, waits_for: Any) -> None:
-        self.key = key
-        self.wakes = wakes  # kinds of change that are looked at at all
-        self.worth = worth  # finer question; None: every change of those kinds
-        self.message = message  # what people were told
-        self.waits_for = waits_for  # whatever `worth` needs
-        self.needs: Requests | None = None  # also roused by changes of a row with room for this
-        self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
-        self.left = 0  # entries of roots that have left since, at most
-        self.asleep = True
-        self.deadline = 0.0  # woken then even without an event
-        self.armed = False  # has an entry among the deadlines
-        self.owed: dict[tuple[int, int], ClusterChange] = {}  # (row, kind): it has yet to be asked about these
-        self.untold: list[SchedulingUnit] = []  # stood by while one like them was tried, and know nothing yet
-
-    def first(self) -> SchedulingUnit | None:
-        while self.heap:
-            entry = self.heap[0]
-            unit = entry[2]
-            if unit.entry is entry and unit.place is WAITING:
-                return unit
-            heapq.heappop(self.heap)
-            self.left -= 1
-        return None
-
-    def leave(self) -> None:
-        """One of its roots has left, and its entry stays: not for ever, should the first root wait for ever."""
-        self.left += 1
-        if self.left > _FEW and self.left * 2 > len(self.heap):
-            self.heap = [entry for entry in self.heap if entry[2].entry is entry]
-            heapq.heapify(self.heap)
-            self.left = 0
 
 
 class Queue:
@@ -304,7 +252,7 @@ class Queue:
                 self._rouse(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
             passing = self._sieve.passing(change.row)
-            if len(passing) > _FEW:
+            if len(passing) > FEW_STALE:
                 self._owe(passing, change)
             else:
                 for equivalence_class in passing:
@@ -470,7 +418,7 @@ class Queue:
         equivalence_class.asleep = False
         if self._equivalence_classes.get(equivalence_class.key) is equivalence_class:
             del self._equivalence_classes[equivalence_class.key]
-        if len(self._deadlines) > 2 * len(self._equivalence_classes) + _FEW:
+        if len(self._deadlines) > 2 * len(self._equivalence_classes) + FEW_STALE:
             for _, _, each in self._deadlines:
                 each.armed = each.asleep
             self._deadlines = [entry for entry in self._deadlines if entry[2].asleep]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.single_pod import MoreRows
-from phalanx.engine.scheduling.answers import NominatedAfterPreemption, Placed, Refused, carry_out
-from phalanx.engine.scheduling.attempt import Attempts
-from phalanx.engine.scheduling.binding import Binding
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.pod_preemption import PodPreemption
-from phalanx.engine.scheduling.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import SchedulingUnit
-from phalanx.engine.scheduling.waiting import Waiting, equivalence_key
+from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, Placed, Refused, carry_out
+from phalanx.engine.scheduling.attempt.attempt import Attempts
+from phalanx.engine.scheduling.attempt.pod_preemption import PodPreemption
+from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.waiting import Waiting, equivalence_key
 from phalanx.engine.state.records import PodRecord
 
 LOOK = 8  # steps of work that a look costs at whom to evict on a row

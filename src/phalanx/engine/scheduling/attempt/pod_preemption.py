@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine import decisions as d
-from phalanx.engine.framework import ClusterChange, Code, Emit, Status, Wake
+from phalanx.engine.framework import Code, Emit, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis, histogram
 from phalanx.engine.preemption.single_pod import Candidate, Chooser, MoreRows
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.answers import NominatedAfterPreemption
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.pod_status import PodStatus
-from phalanx.engine.scheduling.units import SchedulingUnit
+from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
-from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import WORKLOAD, GroupKey
 
 NEVER = "not eligible due to preemptionPolicy=Never."
@@ -50,10 +49,6 @@ class Look:
         return Status(Code.UNSCHEDULABLE if self.candidate is None else Code.SUCCESS)
 
 
-# A pod of lower priority arrived, a promise was dropped, a pod of higher priority left a node with victims on it.
-HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
-
-
 class PodPreemption:
     def __init__(
         self, state: ClusterState, victim_index: VictimIndex, evictions: Evictions, status: PodStatus, emit: Emit
@@ -78,24 +73,6 @@ class PodPreemption:
             if old is None and kind != WORKLOAD and forest.named(key) is None:
                 return  # nobody belongs to it yet
             self.victim_index.regroup()
-
-    def helps(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
-        row = change.row
-        if row < 0:
-            return False
-        columns = self._cluster.columns
-        if any(columns.alloc_cell[rid][row] < amount for rid, amount in shape.requests):
-            return False
-        unit_of = self.victim_index.unit_of
-        if change.kind & Wake.POD_PLACED and (change.record is None or unit_of(change.record)[1] >= priority):
-            return False
-        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
-        for record in columns.pods[row].values():
-            if record.terminating or unit_of(record)[1] < priority:
-                for rid, amount in record.shape.requests:
-                    if rid in left:
-                        left[rid] += amount
-        return all(left[rid] >= amount for rid, amount in shape.requests)
 
     # ---- looking
 

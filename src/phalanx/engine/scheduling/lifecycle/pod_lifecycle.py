@@ -13,14 +13,14 @@ import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.evictions import Evictions
-from phalanx.engine.scheduling.history import History
-from phalanx.engine.scheduling.members import Members
-from phalanx.engine.scheduling.queue import Queue
-from phalanx.engine.scheduling.reserve_permit import unreserve
-from phalanx.engine.scheduling.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.units import SchedulingUnit
-from phalanx.engine.scheduling.waiting import Waiting
+from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.history import History
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.reserve_permit import unreserve
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.waiting import Waiting
 from phalanx.engine.state.records import PodRecord, PodState
 
 PENDING, ASSUMED, BINDING = PodState.PENDING, PodState.ASSUMED, PodState.BINDING

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+import heapq
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.placement import SearchOutcome
+from phalanx.engine.state.capacity_index import Requests
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import Group, GroupForest, GroupKey
 
-if TYPE_CHECKING:
-    from phalanx.engine.scheduling.answers import Refusal
-    from phalanx.engine.scheduling.queue import EquivalenceClass
-    from phalanx.model.groups import GroupKey
+FEW_STALE = 64  # heap entries of units that left; fewer are not worth a clean-up
+
+WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
 
 
 class UnitState(enum.StrEnum):
@@ -51,6 +57,14 @@ class PreemptionInProgress(msgspec.Struct):
     since: float  # seconds
     size: int  # victims at the start
     text: str = ""  # for people
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What is kept of a failure: no arrays, there may be many."""
+
+    message: str
+    outcome: SearchOutcome | None
+    texts: dict[Shape, str]  # what pods of each shape were told
 
 
 class SchedulingUnit:
@@ -100,3 +114,71 @@ class SchedulingUnit:
 
     def __repr__(self) -> str:
         return f"<root {self.key} {self.place.value}>"
+
+
+class EquivalenceClass:
+    """Roots that wait for the same thing."""
+
+    __slots__ = (
+        "armed",
+        "asleep",
+        "deadline",
+        "heap",
+        "key",
+        "left",
+        "message",
+        "needs",
+        "owed",
+        "untold",
+        "waits_for",
+        "wakes",
+        "worth",
+    )
+
+    def __init__(self, key: Hashable, wakes: Wake, worth: WorthRetrying | None, message: str, waits_for: Any) -> None:
+        self.key = key
+        self.wakes = wakes  # kinds of change that are looked at at all
+        self.worth = worth  # finer question; None: every change of those kinds
+        self.message = message  # what people were told
+        self.waits_for = waits_for  # whatever `worth` needs
+        self.needs: Requests | None = None  # also roused by changes of a row with room for this
+        self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
+        self.left = 0  # entries of roots that have left since, at most
+        self.asleep = True
+        self.deadline = 0.0  # woken then even without an event
+        self.armed = False  # has an entry among the deadlines
+        self.owed: dict[tuple[int, int], ClusterChange] = {}  # (row, kind): it has yet to be asked about these
+        self.untold: list[SchedulingUnit] = []  # stood by while one like them was tried, and know nothing yet
+
+    def first(self) -> SchedulingUnit | None:
+        while self.heap:
+            entry = self.heap[0]
+            unit = entry[2]
+            if unit.entry is entry and unit.place is WAITING:
+                return unit
+            heapq.heappop(self.heap)
+            self.left -= 1
+        return None
+
+    def leave(self) -> None:
+        """One of its roots has left, and its entry stays: not for ever, should the first root wait for ever."""
+        self.left += 1
+        if self.left > FEW_STALE and self.left * 2 > len(self.heap):
+            self.heap = [entry for entry in self.heap if entry[2].entry is entry]
+            heapq.heapify(self.heap)
+            self.left = 0
+
+
+class GroupTree(msgspec.Struct, frozen=True, eq=False):
+    """A group root as it is tried: where it stands in which forest, and its pending pods."""
+
+    key: str  # "podgroup/ns/name"
+    group: Group
+    forest: GroupForest
+    pending: Mapping[GroupKey, dict[str, PodRecord]]  # leaf -> its pending pods
+    priority: int
+    records: Sequence[PodRecord]  # all of them
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.records[0].scheduler_name
