@@ -53,16 +53,6 @@ def test_a_kind_of_our_own_stays_ours(world: World) -> None:
     assert world.ctx.registry.by_path("jobset.x-k8s.io", "v1alpha2", "jobsets") is before
 
 
-def test_rules_that_are_not_enforced_are_named(world: World) -> None:
-    body = definition()
-    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    schema["x-kubernetes-validations"] = [{"rule": "self.replicas < 5", "message": "no"}]
-    answer = world.ask("create", DEFINITIONS, body)
-    assert answer.code == 201 and "not enforced" in answer.warnings[0]
-    stored = world.get(DEFINITION)
-    assert "x-kubernetes-validations" in str(stored)
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 from .checker import Checked
 from .functions.standard import compiled
 from .functions.times import parse_duration, parse_timestamp
-from .syntax import Call, Const, Fold, ListExpr, MapExpr, Node, Problem, Select, StructExpr
+from .syntax import Call, Const, Fold, Ident, ListExpr, MapExpr, Node, Problem, Select, StructExpr
 from .types import Type, is_optional
 from .values import EvaluationError
 
@@ -94,3 +94,18 @@ def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[Problem]
         elif first != found and not _unknown(first) and not _unknown(found):
             return [Problem(node.pos, f"expected type '{first}' but found '{found}'")]
     return []
+
+
+def mentions(root: Node, name: str) -> bool:
+    """Return whether an expression uses a variable of this name."""
+    pending: list[Node] = [root]
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Ident) and node.name.removeprefix(".") == name:
+            return True
+        pending.extend(children(node))
+    return False

@@ -60,7 +60,7 @@ DOES: dict[str, tuple[str, str]] = {
     "resourceslices.resource.k8s.io": (STORED, ""),
     "deviceclasses.resource.k8s.io": (STORED, ""),
     "devicetaintrules.resource.k8s.io": (STORED, ""),
-    "customresourcedefinitions.apiextensions.k8s.io": (ENFORCED, "schemas, defaults, pruning; CEL is not evaluated"),
+    "customresourcedefinitions.apiextensions.k8s.io": (ENFORCED, "schemas, defaults, pruning, validation rules (CEL)"),
     "mutatingwebhookconfigurations.admissionregistration.k8s.io": (
         ENFORCED,
         "webhooks are called; `matchConditions` (CEL) are not evaluated",

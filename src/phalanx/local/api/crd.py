@@ -14,16 +14,12 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.crd_rules import definition_errors
 from phalanx.local.api.custom_kind import kind_of, served_names
 from phalanx.local.api.problems import invalid
-from phalanx.local.api.structural import has_rules
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import Key
 from phalanx.model.kinds import Json, Kind
 
 RESOURCE = "customresourcedefinitions.apiextensions.k8s.io"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-NOT_ENFORCED = (
-    "x-kubernetes-validations rules of {name} are stored but not enforced: this server does not evaluate CEL yet"
-)
 BUILT_IN = "{name} is built into this server: the definition is stored, the built-in kind keeps being served"
 
 
@@ -69,8 +65,6 @@ class CustomKinds:
             return ()
         name = obj["metadata"]["name"]
         found = []
-        if any(has_rules(version.get("schema")) for version in obj["spec"].get("versions") or []):
-            found.append(NOT_ENFORCED.format(name=name))
         if self._built_in(obj):
             found.append(BUILT_IN.format(name=name))
         return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.local.api.structural import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, validate
+from phalanx.local.api.validation_rules import definition_rule_errors
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, immutable, invalid, not_supported, required
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.names import dns_1035_label, dns_label, dns_subdomain
@@ -118,7 +119,8 @@ def _versions(versions: list[Json]) -> list[FieldError]:
         else:
             if schema.get("type") != "object":
                 errors.append(invalid(f"{where}.type", schema.get("type") or "", "must be object at the root"))
-            errors += structural_errors(schema, where)
+            found = structural_errors(schema, where)
+            errors += found or definition_rule_errors(schema, where)
         scale = (version.get("subresources") or {}).get("scale")
         if scale is not None:
             for field, prefix in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):

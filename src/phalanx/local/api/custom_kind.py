@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.local.api.structural import custom_object, set_defaults, validate
+from phalanx.local.api.validation_rules import compile_rules, rule_errors
 from phalanx.model import names as name_rules
 from phalanx.model.kinds import Column, FieldError, Json, Kind, Scale, Version
 from phalanx.model.printing.cells import AGE, NAME, since
@@ -102,6 +103,7 @@ class _Rules:
         self._schema = schema
         self._namespaced = namespaced
         self._status = status
+        self._rules = compile_rules(schema)
 
     def default(self, obj: Json) -> None:
         set_defaults(obj, self._schema)
@@ -110,13 +112,16 @@ class _Rules:
         return schema_errors(obj, self._schema)
 
     def validate_create(self, obj: Json) -> list[FieldError]:
-        return meta.on_create(obj, name_rules.dns_subdomain, self._namespaced) + self._errors(obj)
+        errors = self._errors(obj)
+        errors += rule_errors(self._rules, obj, None, errors)
+        return meta.on_create(obj, name_rules.dns_subdomain, self._namespaced) + errors
 
     def validate_update(self, new: Json, old: Json) -> list[FieldError]:
-        return meta.on_update(new, old) + self._new_errors(new, old)
+        return meta.on_update(new, old) + self.validate_status(new, old)
 
     def validate_status(self, new: Json, old: Json) -> list[FieldError]:
-        return self._new_errors(new, old)
+        errors = self._new_errors(new, old)
+        return errors + rule_errors(self._rules, new, old, errors)
 
     def _new_errors(self, new: Json, old: Json) -> list[FieldError]:
         """What was wrong before and is as it was is no reason to refuse: a schema may have become stricter since."""

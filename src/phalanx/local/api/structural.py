@@ -24,7 +24,6 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 LIST_TYPE = "x-kubernetes-list-type"
 MAP_TYPE = "x-kubernetes-map-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
-RULES = "x-kubernetes-validations"
 _HEAD = ("apiVersion", "kind", "metadata")
 
 
@@ -350,10 +349,3 @@ def _type(schema: Json, name: str) -> Type:
     if kind in _SCALARS:
         return Scalar(_SCALARS[kind])  # type: ignore[arg-type]
     return Scalar("json")
-
-
-def has_rules(schema: Any) -> bool:
-    """Whether CEL rules stand anywhere in the schema."""
-    if isinstance(schema, dict):
-        return bool(schema.get(RULES)) or any(has_rules(part) for part in schema.values())
-    return isinstance(schema, list) and any(has_rules(part) for part in schema)

@@ -1,0 +1,357 @@
+"""`x-kubernetes-validations`: rules in CEL that a CustomResourceDefinition has for its objects.
+
+Rules are compiled once per definition. An object has a budget of cost units for all of its rules. A rule about a value
+that did not change does not refuse an update (ratcheting), unless it compares with the old value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.cel import types as t
+from phalanx.cel.environment import Environment
+from phalanx.cel.program import Program
+from phalanx.cel.schemas import EMBEDDED, LIST_KEYS, LIST_TYPE, SchemaTypes, value_of
+from phalanx.cel.syntax import CompileError
+from phalanx.cel.validators import mentions
+from phalanx.cel.values import NONE, EvaluationError, some
+from phalanx.model.fieldpath import child, duplicate, forbidden, invalid, not_supported, required
+from phalanx.model.kinds import FieldError, Json
+
+RULES = "x-kubernetes-validations"
+CALL_LIMIT = 1_000_000  # cost units of one rule
+OBJECT_BUDGET = 10_000_000  # cost units of all rules of an object
+MESSAGE_BYTES = 5 * 1024  # of what a messageExpression may give
+ROOT = "<nil>"  # the path that errors about a whole object have
+_REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
+_OUT_OF_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
+
+
+@dataclass(slots=True)
+class Rule:
+    """One rule and its compiled parts."""
+
+    body: Json
+    program: Program | CompileError
+    message: Program | CompileError | None
+    uses_old: bool
+
+    @property
+    def text(self) -> str:
+        return str(self.body.get("rule") or "").strip()
+
+    @property
+    def said(self) -> str:
+        """The message, or the default."""
+        return str(self.body.get("message") or "").strip() or f"failed rule: {self.text}"
+
+
+@dataclass(slots=True)
+class RuleNode:
+    """A schema with rules, or with rules further down."""
+
+    schema: Json
+    rules: list[Rule] = field(default_factory=list)
+    properties: dict[str, RuleNode] = field(default_factory=dict)
+    items: RuleNode | None = None
+    values: RuleNode | None = None
+    all_of: list[RuleNode] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.rules or self.properties or self.items or self.values or self.all_of)
+
+
+def compile_rules(schema: Json) -> RuleNode | None:
+    """Return the rules of a whole object; None if there are none."""
+    types = SchemaTypes()
+    types.type_of(schema, "selfType", root=True)
+    return _node(schema, schema.get(RULES), "selfType", types, True)
+
+
+def _node(schema: Json, rules: Any, name: str, types: SchemaTypes, root: bool = False) -> RuleNode | None:
+    node = RuleNode(schema)
+    own = types.type_of(schema, name, root or bool(schema.get(EMBEDDED)))
+    if rules and own is not None:
+        node.rules = [_rule(rule, own, types) for rule in rules if isinstance(rule, dict)]
+    for key, part in (schema.get("properties") or {}).items():
+        found = _node(part, part.get(RULES), f"{name}.{key}", types) if isinstance(part, dict) else None
+        if found:
+            node.properties[key] = found
+    extra, items = schema.get("additionalProperties"), schema.get("items")
+    if isinstance(extra, dict):
+        node.values = _node(extra, extra.get(RULES), f"{name}.@values", types)
+    if isinstance(items, dict):
+        node.items = _node(items, items.get(RULES), f"{name}.@items", types)
+    for part in schema.get("allOf") or ():
+        if isinstance(part, dict) and part.get(RULES):
+            node.all_of.append(RuleNode(schema, [_rule(rule, own, types) for rule in part[RULES]] if own else []))
+    return None if node.empty else node
+
+
+def _rule(body: Json, own: t.Type, types: SchemaTypes) -> Rule:
+    old = t.optional_of(own) if body.get("optionalOldSelf") else own
+    environment = Environment({"self": own, "oldSelf": old}, types.objects)
+    program = environment.compile(str(body.get("rule") or ""))
+    message: Program | CompileError | None = None
+    text = str(body.get("messageExpression") or "")
+    if text.strip():
+        message = environment.compile(text)
+    if isinstance(program, Program) and program.type.kind not in ("bool",):
+        program = CompileError("cel expression must evaluate to a bool")
+    elif isinstance(program, CompileError):
+        program = CompileError(f"compilation failed: {program.message}")
+    if isinstance(message, Program) and message.type.kind != "string":
+        message = CompileError("messageExpression must evaluate to a string")
+    elif isinstance(message, CompileError):
+        message = CompileError(f"messageExpression compilation failed: {message.message}")
+    uses_old = isinstance(program, Program) and mentions(program.checked.node, "oldSelf")
+    return Rule(body, program, message, uses_old)
+
+
+class _OutOfBudget(Exception):
+    """No further rule is evaluated."""
+
+
+class Evaluation:
+    """One object against the rules of its definition."""
+
+    def __init__(self) -> None:
+        self.errors: list[FieldError] = []
+        self._budget = OBJECT_BUDGET
+
+    def run(self, node: RuleNode, new: Json, old: Json | None) -> list[FieldError]:
+        """Return what the rules have against an object; `old` is None for a new object."""
+        with suppress(_OutOfBudget):
+            self._visit(node, "", _Pair(new, old, old is not None and new == old))
+        return self.errors
+
+    def _visit(self, node: RuleNode, path: str, pair: _Pair) -> None:
+        if pair.new is None:
+            return
+        self._own(node, path, pair, pair.unchanged)
+        for part in node.all_of:
+            self._own(part, path, pair, False)
+        for below, where, inner in _below(node, path, pair):
+            self._visit(below, where, inner)
+
+    def _own(self, node: RuleNode, path: str, pair: _Pair, ratchet: bool) -> None:
+        if not node.rules:
+            return
+        path = path or ROOT
+        kind = str(node.schema.get("type") or "")
+        value = value_of(pair.new, node.schema)
+        old = None if pair.old is None else value_of(pair.old, node.schema)
+        for rule in node.rules:
+            optional = bool(rule.body.get("optionalOldSelf"))
+            if rule.uses_old and pair.old is None and not optional:
+                continue
+            variables = {"self": value, "oldSelf": old}
+            if optional:
+                variables["oldSelf"] = NONE if pair.old is None else some(old)
+            problem = self._evaluate(rule, variables, path, kind, pair.new)
+            if problem is not None and (rule.uses_old or not ratchet or not problem[1]):
+                self.errors.append(problem[0])
+
+    def _evaluate(
+        self, rule: Rule, variables: Json, path: str, kind: str, shown: Any
+    ) -> tuple[FieldError, bool] | None:
+        """Return (problem, whether the rule was evaluated to false); None if the rule holds."""
+        if isinstance(rule.program, CompileError):
+            return invalid(path, kind, f"rule compile error: {rule.program.message}"), False
+        try:
+            held, cost = rule.program.evaluate(variables, min(CALL_LIMIT, max(self._budget, 0)))
+        except EvaluationError as error:
+            return self._failure(rule, error, path, kind), False
+        self._budget -= cost
+        if held is True:
+            return None
+        at = (("" if path == ROOT else path) + _normalized(str(rule.body.get("fieldPath") or ""))).removeprefix(".")
+        at = at or ROOT
+        return _refusal(rule, at, None if kind in ("object", "array") else shown, self._message(rule, variables)), True
+
+    def _failure(self, rule: Rule, error: EvaluationError, path: str, kind: str) -> FieldError:
+        text, what = str(error), rule.text
+        if text.startswith("no such overload"):
+            reason = "call arguments did not match a supported operator, function or macro signature for rule"
+            return invalid(path, kind, f"'{text}': {reason}: {what}")
+        if text.startswith("operation cancelled: actual cost limit exceeded"):
+            if self._budget < CALL_LIMIT:
+                self.errors.append(invalid(path, kind, _OUT_OF_BUDGET))
+            else:
+                reason = "no further validation rules will be run due to call cost exceeds limit for rule"
+                self.errors.append(invalid(path, kind, f"'{text}': {reason}: {what}"))
+            raise _OutOfBudget
+        return invalid(path, kind, f"{text} evaluating rule: {what}")
+
+    def _message(self, rule: Rule, variables: Json) -> str:
+        if not isinstance(rule.message, Program):
+            return rule.said
+        try:
+            text, cost = rule.message.evaluate(variables, min(CALL_LIMIT, max(self._budget, 0)))
+        except EvaluationError:
+            return rule.said
+        self._budget -= cost
+        text = text.strip() if isinstance(text, str) else ""
+        return text if text and "\n" not in text and len(text.encode()) <= MESSAGE_BYTES else rule.said
+
+
+@dataclass(slots=True)
+class _Pair:
+    """A value, the value it is correlated with, and whether what is nearest in the old object is the same."""
+
+    new: Any
+    old: Any
+    unchanged: bool
+
+
+def _below(node: RuleNode, path: str, pair: _Pair) -> Iterator[tuple[RuleNode, str, _Pair]]:
+    new, old = pair.new, pair.old
+    if isinstance(new, dict):
+        before = old if isinstance(old, dict) else {}
+        for key, value in new.items():
+            part = node.properties.get(key)
+            where = child(path, key)
+            if part is None and node.values is not None and key not in (node.schema.get("properties") or {}):
+                part, where = node.values, f"{path}[{key}]"
+            if part is not None:
+                known = before.get(key)
+                yield part, where, _Pair(value, known, key in before and known == value)
+    elif isinstance(new, list) and node.items is not None:
+        keys = node.schema.get(LIST_KEYS) or ()
+        correlated = node.schema.get(LIST_TYPE) == "map" and isinstance(old, list)
+        for i, value in enumerate(new):
+            known = _twin(value, old, keys) if correlated else None
+            same = known == value if correlated else pair.unchanged
+            yield node.items, f"{path}[{i}]", _Pair(value, known, same and value is not None)
+
+
+def _twin(value: Any, old: list[Any], keys: Any) -> Any:
+    if not isinstance(value, dict):
+        return None
+    wanted = [value.get(k) for k in keys]
+    return next((o for o in old if isinstance(o, dict) and [o.get(k) for k in keys] == wanted), None)
+
+
+def _refusal(rule: Rule, path: str, value: Any, detail: str) -> FieldError:
+    reason = rule.body.get("reason")
+    if reason == "FieldValueForbidden":
+        return forbidden(path, detail)
+    if reason == "FieldValueRequired":
+        return required(path, detail)
+    if reason == "FieldValueDuplicate":
+        return duplicate(path, value)
+    if value is None:
+        return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
+    return invalid(path, value, detail)
+
+
+_BLOCKING = ("FieldValueRequired", "FieldValueNotSupported", "FieldValueTooLong", "FieldValueTooMany")
+_UNCHECKED = (
+    "some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
+)
+
+
+def rule_errors(node: RuleNode | None, new: Json, old: Json | None, known: list[FieldError]) -> list[FieldError]:
+    """Return what the rules have against an object; `known` is what its schema has against it."""
+    if node is None:
+        return []
+    if any(error.type in _BLOCKING or " must be of type " in error.message for error in known):
+        return [invalid(ROOT, None, _UNCHECKED)]
+    return Evaluation().run(node, new, old)
+
+
+# -- the definition itself ---------------------------------------------------------------------------------------------
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\['((?:[^'\\]|\\.)*)'\]")
+
+
+def _normalized(path: str) -> str:
+    """Return a field path as errors print it: `.a['b']` is `.a.b` of a property."""
+    return "".join(f".{a or b}" for a, b in _STEP.findall(path.strip()))
+
+
+def _known_path(path: str, schema: Json) -> bool:
+    text, here = path.strip(), schema
+    steps = _STEP.findall(text)
+    if not text or _STEP.sub("", text):
+        return False
+    for dotted, quoted in steps:
+        name = dotted or quoted.replace("\\'", "'")
+        below = (here.get("properties") or {}).get(name) or here.get("additionalProperties")
+        if not isinstance(below, dict):
+            return False
+        here = below
+    return True
+
+
+def definition_rule_errors(schema: Json, path: str) -> list[FieldError]:
+    """Return what is wrong with the rules of a definition's schema, which is structural."""
+    types = SchemaTypes()
+    types.type_of(schema, "selfType", root=True)
+    return list(_definition_errors(schema, path, "selfType", types, "", root=True))
+
+
+def _definition_errors(
+    schema: Json, path: str, name: str, types: SchemaTypes, loose: str, root: bool = False
+) -> Iterator[FieldError]:
+    """`loose` is the path of the list around that has no keys: old values are not found in there."""
+    rules = schema.get(RULES) or ()
+    form = [error for i, rule in enumerate(rules) for error in _form_errors(rule, schema, f"{path}.{RULES}[{i}]")]
+    yield from form
+    own = types.type_of(schema, name, root or bool(schema.get(EMBEDDED)))
+    if not form and own is not None:
+        for i, rule in enumerate(rules):
+            yield from _compile_errors(_rule(rule, own, types), f"{path}.{RULES}[{i}]", loose)
+    for key, part in (schema.get("properties") or {}).items():
+        if isinstance(part, dict):
+            yield from _definition_errors(part, f"{path}.properties[{key}]", f"{name}.{key}", types, loose)
+    extra, items = schema.get("additionalProperties"), schema.get("items")
+    if isinstance(extra, dict):
+        yield from _definition_errors(extra, f"{path}.additionalProperties", f"{name}.@values", types, loose)
+    if isinstance(items, dict):
+        keyed = schema.get(LIST_TYPE) == "map"
+        yield from _definition_errors(items, f"{path}.items", f"{name}.@items", types, loose if keyed else path)
+
+
+def _form_errors(rule: Json, schema: Json, at: str) -> Iterator[FieldError]:
+    text, message = str(rule.get("rule") or "").strip(), str(rule.get("message") or "")
+    if not text:
+        yield required(f"{at}.rule", "rule is not specified")
+    elif message and not message.strip():
+        yield invalid(f"{at}.message", message, "must be non-empty if specified")
+    elif "\n" in message.strip():
+        yield invalid(f"{at}.message", message, "must not contain line breaks")
+    elif "\n" in text and not message.strip():
+        yield required(f"{at}.message", "message must be specified if rule contains line breaks")
+    expression = str(rule.get("messageExpression") or "")
+    if expression and not expression.strip():
+        yield required(f"{at}.messageExpression", "messageExpression must be non-empty if specified")
+    if rule.get("reason") is not None and rule["reason"] not in _REASONS:
+        yield not_supported(f"{at}.reason", rule["reason"], _REASONS)
+    where = str(rule.get("fieldPath") or "")
+    if where and not where.strip():
+        yield invalid(f"{at}.fieldPath", where, "must be non-empty if specified")
+    if "\n" in where:
+        yield invalid(f"{at}.fieldPath", where, "must not contain line breaks")
+    if where and not _known_path(where, schema):
+        yield invalid(f"{at}.fieldPath", where, "must be a valid path")
+
+
+def _compile_errors(rule: Rule, at: str, loose: str) -> Iterator[FieldError]:
+    if isinstance(rule.program, CompileError):
+        yield invalid(f"{at}.rule", rule.body, rule.program.message)
+    if isinstance(rule.message, CompileError):
+        yield invalid(f"{at}.messageExpression", rule.body, rule.message.message)
+    if rule.uses_old and loose:
+        why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {loose}"
+        yield invalid(f"{at}.rule", rule.text, why)
+    elif isinstance(rule.program, Program) and not rule.uses_old and rule.body.get("optionalOldSelf") is not None:
+        yield invalid(
+            f"{at}.optionalOldSelf", rule.body["optionalOldSelf"], "may not be set if oldSelf is not used in rule"
+        )
