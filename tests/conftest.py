@@ -18,6 +18,13 @@ pytest_plugins = ["phalanx.testing.pytest", "pytester"]
 _numbers = itertools.count(1)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """An exception in an engine ends the test: only tests of hostile objects have it set the object aside."""
+    from phalanx.engine.scheduling.lifecycle.isolation import Isolation
+
+    Isolation.strict = True
+
+
 @pytest.fixture(autouse=True)
 def _no_process_of_ours_in_here() -> Iterator[None]:
     """`serve.process.run` makes the process its own: its signals, and a timer that ends it when ending takes too long.

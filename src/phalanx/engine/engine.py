@@ -18,11 +18,13 @@ from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.pod_cycle import LOOK
+from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
 from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 
@@ -71,12 +73,51 @@ class Engine(Scheduler):
     # ---- in
 
     def apply(self, event: Event) -> None:
-        """Take note of something that happened. Cheap; decides nothing by itself."""
+        """Take note of something that happened. Cheap; decides nothing by itself, and raises nothing."""
+        if Isolation.strict:
+            self._handle(event)
+            return
+        try:
+            self._handle(event)
+        except Exception as problem:
+            self._set_aside(event, problem)
+        else:
+            if self.isolation.objects and (key := _object_of(event)) is not None:
+                self.isolation.handled(key)
+
+    def _handle(self, event: Event) -> None:
         handler = self._apply.get(type(event))
         if handler is not None:
             handler(event)
         else:
             self._object_changed(event.object)  # type: ignore[union-attr]
+
+    def _set_aside(self, event: Event, problem: Exception) -> None:
+        """Undo what handling an event has begun, as if its object were deleted, and report the object."""
+        key = _object_of(event)
+        if key is None:
+            self.isolation.note(type(event).__name__, "", problem)
+            return
+        kind, namespace, name = key
+        undo: tuple[Callable[[], None], ...]
+        if kind == "Pod":
+            undo = (
+                lambda: self.pods.gone(namespace, name, ""),
+                lambda: self.groups.members.lost(namespace, name),
+            )
+        else:
+            undo = (lambda: self._gone(e.Gone(kind, name, namespace)),)
+        if isinstance(event, e.PodChanged) and event.object.spec.node_name:
+            bound = event.object  # its room is in use, whatever else it says
+            undo = (*undo, lambda: self._pod_changed(room_only(bound)))
+        for part in undo:
+            try:
+                part()
+            except Exception as another:
+                self.isolation.note(kind, f"{namespace}/{name}", another)
+        if not isinstance(event, e.Gone):
+            meta = event.object.metadata  # type: ignore[union-attr]
+            self.isolation.set_aside(key, meta.uid, meta.generation, problem)
 
     def _time(self, now: float) -> None:
         if now > self.cluster.now:  # a clock that jumps back must not undo backoffs
@@ -157,7 +198,7 @@ class Engine(Scheduler):
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
             self.evictions.answered(decision.id, event.problem)
-        for plugin in self._outcome_observers:
+        for plugin in self._listeners:
             try:
                 plugin.outcome(decision, event)
             except BaseException as problem:
@@ -220,6 +261,41 @@ class Engine(Scheduler):
                 self.groups.members.again(decision)
 
     def _attempt(self, root: SchedulingUnit) -> None:
+        """Work on a root that was taken from the queue. One whose attempt raises is tried again after a backoff."""
+        if Isolation.strict:
+            self._try(root)
+            return
+        records, came_from = list(root.records.values()), root.equivalence_class
+        try:
+            self._try(root)
+        except Exception as problem:
+            self._raised(root, records, problem)
+            if root.place is not QueueName.SEARCH:
+                self.queue.attempted(root, came_from)
+
+    def _raised(self, root: SchedulingUnit, records: list[PodRecord], problem: Exception) -> None:
+        """Undo what an attempt has begun. Decisions that were made stand: the state knows of them."""
+        if self.columns.journal.recording:
+            self.columns.journal.rewind(1)
+        kind, _, name = root.key.partition("/")
+        message = f"the attempt failed: {self.isolation.note(kind, name, problem)}"
+        for record in records:
+            if record.state is PodState.PENDING and record.row >= 0:
+                self.columns.unplace(record)
+            elif record.state is PodState.ASSUMED and record.key not in self.pod_lifecycle.holding:
+                self.binding.failed(record, message)
+        if root.place is not QueueName.ATTEMPT:
+            return
+        if not root.records:
+            self.unit_lifecycle.leave(root)
+            return
+        for record in root.records.values():
+            self.status.say(record, SCHEDULER_ERROR, message)
+        if root.group is not None:
+            self.groups.members.say(root.group, SCHEDULER_ERROR, message)
+        self.unit_lifecycle.back_off(root)
+
+    def _try(self, root: SchedulingUnit) -> None:
         for record in root.records.values():
             if record.shape_epoch != self.interest.epoch:
                 self._reshape(record)
@@ -266,3 +342,14 @@ class Engine(Scheduler):
     def validate(self) -> None:
         """Raise AssertionError if the state contradicts itself. For tests: costs a rebuild of everything."""
         validate(self)
+
+
+def _object_of(event: Event) -> ObjectKey | None:
+    """The object that an event is about; None: of no single object."""
+    if isinstance(event, e.Outcome | e.TimePassed):
+        return None
+    if isinstance(event, e.Gone):
+        return (event.kind, event.namespace, event.name)
+    obj = event.object
+    kind = KINDS.get(type(obj)) or type(obj).__name__
+    return (kind, obj.metadata.namespace, obj.metadata.name)

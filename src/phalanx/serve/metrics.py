@@ -76,6 +76,14 @@ class SchedulerMetrics:
             registry=registry,
         )
         self._binding: dict[int, float] = {}  # Bind decision -> when its pod first asked
+        self._exceptions = Counter(
+            "phalanx_handling_errors_total",
+            "Exceptions while an object's event was handled or a unit was attempted, by kind.",
+            ["kind"],
+            registry=registry,
+        )
+        self._exceptions_seen: Tally[str] = Tally()
+        self._aside = Gauge("phalanx_objects_set_aside", "Objects left out: handling them raised.", registry=registry)
         self._in_flight = Gauge("phalanx_binds_in_flight", "Binds sent and not yet answered.", registry=registry)
         self._dropped = Gauge("phalanx_events_dropped", "Events given up because of load.", registry=registry)
         self._relists = Gauge(
@@ -142,6 +150,10 @@ class SchedulerMetrics:
         engine = self._service.engine
         self._cached.labels("nodes").set(engine.columns.count)
         self._cached.labels("pods").set(sum(1 for record in engine.pods.records.values() if record.node_name))
+        self._aside.set(len(engine.isolation.objects))
+        for kind, total in engine.isolation.total.items():
+            self._exceptions.labels(kind).inc(total - self._exceptions_seen[kind])
+            self._exceptions_seen[kind] = total
         self._in_flight.set(self._service.executor.in_flight)
         self._dropped.set(self._service.recorder.dropped)
         self._relists.set(self._service.relists)

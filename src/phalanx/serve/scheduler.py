@@ -182,6 +182,12 @@ class SchedulerService:
         yield "recorder", self.recorder.run()
         yield "executor", self.executor.run()
 
+    def _log_problems(self) -> None:
+        """The engine writes no log itself."""
+        for problems in (self.engine.isolation.unlogged, self.engine.faults):
+            while problems:
+                log.error("%s", problems.popleft())
+
     async def stop(self) -> None:
         """Take no more work, let what is under way finish; `run` then returns."""
         self._stopping = True
@@ -196,6 +202,7 @@ class SchedulerService:
             if self.executor.in_flight < MOST_IN_FLIGHT:
                 began = self._clock.monotonic()
                 made = self._driver.step(now, STEP)
+                self._log_problems()
                 for observe in self.on_step:
                     observe(self._clock.monotonic() - began)
                 if self.times is not None:

@@ -31,6 +31,7 @@ from phalanx.engine.scheduling.commit.pod_cycle import PodCycle
 from phalanx.engine.scheduling.lifecycle.evictions import Evictions
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
+from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -69,6 +70,7 @@ class Scheduler:
         self._make_profiles(plugins, watch)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
+        isolation = self.isolation = Isolation(emit)
         self.history = History(state)
         reminders = self.reminders = PendingWrites(state)
         status = self.status = PodStatus(state, queue, self.history, reminders, emit)
@@ -119,9 +121,13 @@ class Scheduler:
             emit,
         )
         admission = Admission(members, self.pods, status, unit_lifecycle)
-        self.groups = Groups(state, queue, members, self.evictions, unit_lifecycle, admission, room, group_cycle)
+        self.groups = Groups(
+            state, queue, members, self.evictions, unit_lifecycle, admission, room, group_cycle, isolation
+        )
         self._observers = [o for p in self.profiles.values() for o in p.observers]
-        self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
+        self._listeners = [
+            plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
+        ]
 
     def _make_profiles(self, more: Mapping[str, Factory], watch: Watch | None) -> None:
         ours = builtin(self.indexes)
@@ -138,7 +144,7 @@ class Scheduler:
                 raise ConfigProblem("profiles", f"scheduler name {name!r} is used twice")
             handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name)
             profile = self.profiles[name] = Profile(settings, registry, handle)
-            self.shapes.signers += [(plugin, signer.sign) for plugin, signer in profile.signers]
+            self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
         state.columns.keep_all()
 
     def _make_queue(self) -> Queue:

@@ -23,7 +23,7 @@ class Resolution(msgspec.Struct, frozen=True):
             return ""
         if self.missing == self.group:
             if self.missing.kind == WORKLOAD:
-                workload, name, _ = self.missing.name.split("/")
+                workload, name, _ = self.missing.name.split("/", 2)
                 return f"waiting for Workload {workload} with pod group {name} to appear"
             return f"waiting for {self.missing} to appear"
         return f"waiting for {self.missing}, an ancestor of {self.group}, to appear"

@@ -421,13 +421,21 @@ class GroupForest:
             group = above
 
     def _recheck(self, group: Group, *, deep: bool) -> None:
-        """Rules between a group and those above it. A new or gone link concerns the whole subtree, other changes only
-        the children, since they are compared with their parent."""
-        below = list(self.tree(group.key)) if deep else [group, *group.children.values()]
+        """Rules between a group and those above it. A new or gone link concerns as many levels below as a check looks
+        up, other changes only the children, since they are compared with their parent."""
+        below = self._levels_below(group, hierarchy.LEVELS_CHECKED) if deep else [group, *group.children.values()]
         for member in below:
             was = (member.ready, member.bad)
             member.problem = hierarchy.check(self._groups, member, self._workloads.templates_of(member))
             self._climb(member, *was)
+
+    def _levels_below(self, group: Group, levels: int) -> list[Group]:
+        """The group and what is known below it, parents first, as deep as that. Each once, also in a cycle."""
+        found, level = {group.key: group}, [group]
+        for _ in range(levels):
+            level = [child for each in level for child in each.sorted_children() if child.key not in found]
+            found.update({each.key: each for each in level})
+        return list(found.values())
 
     def _prune(self, group: Group) -> None:
         if group.empty:

@@ -6,12 +6,14 @@ KEP-6012 leaves these to the scheduler because objects arrive one by one. Every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from phalanx.model.groups.answers import Resolution, Shortage, cycle_text
 from phalanx.model.groups.group import PREEMPT_LOWER, Group, GroupSpec, Templates
 from phalanx.model.groups.keys import POD_GROUP, GroupKey
 
 MAX_DEPTH = 4  # KEP-6012: levels of groups, leaf included
+LEVELS_CHECKED = MAX_DEPTH + 2  # a check looks no further up: chains of any length cost the same
 
 
 def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey | None) -> Iterator[Group]:
@@ -29,19 +31,19 @@ def resolve(groups: Mapping[GroupKey, Group], key: GroupKey) -> Resolution:
     first = groups.get(key)
     if first is not None and first.spec is not None and first.spec.parent is None:
         return Resolution(key, root=key)
-    path: list[GroupKey] = []
+    path: dict[GroupKey, None] = {}
     at: GroupKey | None = key
     while at is not None:
         if at in path:
-            cycle = path[path.index(at) :]
+            cycle = list(path)[list(path).index(at) :]
             lowest = cycle.index(min(cycle))
             return Resolution(key, cycle=(*cycle[lowest:], *cycle[:lowest]))
         group = groups.get(at)
         if group is None or group.spec is None:
             return Resolution(key, missing=at)
-        path.append(at)
+        path[at] = None
         at = group.spec.parent
-    return Resolution(key, root=path[-1])
+    return Resolution(key, root=next(reversed(path)))
 
 
 def shortages(group: Group) -> Iterator[Shortage]:
@@ -61,26 +63,28 @@ def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates |
     spec = group.spec
     if spec is None:
         return None
-    resolution = resolve(groups, group.key)
-    if resolution.cycle:
-        return cycle_text(resolution.cycle)
-    depth = sum(1 for _ in ancestry(groups, group.key))
+    depth = sum(1 for _ in islice(ancestry(groups, group.key), LEVELS_CHECKED))
+    if depth < LEVELS_CHECKED:
+        resolution = resolve(groups, group.key)
+        if resolution.cycle:
+            return cycle_text(resolution.cycle)
     if depth > MAX_DEPTH:
-        return f"{group.key} is on level {depth}, the hierarchy must not be deeper than {MAX_DEPTH} levels"
+        level = f"level {depth}" if depth < LEVELS_CHECKED else f"level {depth} or below"
+        return f"{group.key} is on {level}, the hierarchy must not be deeper than {MAX_DEPTH} levels"
     parent = groups.get(spec.parent) if spec.parent is not None else None
     if parent is not None and parent.spec is not None:
-        above = parent.spec
-        if spec.workload is not None and above.workload is not None and spec.workload != above.workload:
+        higher = parent.spec
+        if spec.workload is not None and higher.workload is not None and spec.workload != higher.workload:
             return (
                 f"{group.key} belongs to Workload {spec.workload}, its parent {parent.key} to Workload"
-                f" {above.workload}: all groups of a tree must belong to one Workload"
+                f" {higher.workload}: all groups of a tree must belong to one Workload"
             )
-        if (spec.priority or 0) != (above.priority or 0):
+        if (spec.priority or 0) != (higher.priority or 0):
             return (
                 f"{group.key} has priority {spec.priority or 0}, its parent {parent.key} has priority"
-                f" {above.priority or 0}: all groups of a tree must have the same priority"
+                f" {higher.priority or 0}: all groups of a tree must have the same priority"
             )
-        if above.disrupt_all and not spec.disrupt_all:
+        if higher.disrupt_all and not spec.disrupt_all:
             return (
                 f"{group.key} has disruption mode Single below {parent.key} with mode All: what is only disrupted as a"
                 " whole has no parts that go one by one; set All on both or Single on the parent"

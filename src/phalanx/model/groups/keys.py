@@ -37,7 +37,7 @@ class GroupKey(NamedTuple):
     def __str__(self) -> str:
         if self.kind != WORKLOAD:
             return f"{self.kind} {self.name}"
-        workload, group, replica = self.name.split("/")
+        workload, group, replica = self.name.split("/", 2)
         return f"pod group {group}{f' (replica {replica})' if replica else ''} of Workload {workload}"
 
 

@@ -40,7 +40,7 @@ class Workloads:
 
     def implicit(self, key: GroupKey) -> tuple[GroupSpec | None, Workload | None]:
         """What a template says about a group that has no object of its own."""
-        workload, name, _ = key.name.split("/")
+        workload, name, _ = key.name.split("/", 2)
         found = self._known.get((key.namespace, workload))
         template = found[1].leaves.get(name) if found is not None else None
         if found is None or template is None:

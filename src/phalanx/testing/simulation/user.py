@@ -58,6 +58,7 @@ class User:
             self._lose_a_group: 2,
             self._scale: 5,
             self._cordon: 2,
+            self._hostile_group: 4,
             self._remove: 20,
         }
 
@@ -101,6 +102,16 @@ class User:
         for pod in pods:
             await self._create(w.PODS, w.member(pod, group, cpu, priority))
         return pods
+
+    async def _hostile_group(self) -> str:
+        """A gang whose object carries an annotation that no program of ours would write."""
+        name, key, value = self._name, self._rng.choice(w.READ_ANNOTATIONS), self._rng.choice(w.HOSTILE_VALUES)
+        group = w.group(name, 1, self._rng)
+        group["metadata"]["annotations"] = {key: value}
+        await self._create(w.GROUPS, group)
+        pods = await self._members(name, 1, "1")
+        self._made.append(Made([(w.GROUPS, name)], pods))
+        return f"makes the gang {name} with a hostile {key}"
 
     async def _tree(self) -> str:
         name, cpu = self._name, self._rng.choice(("1", "2"))

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from phalanx.base.client import Resource
+from phalanx.model.groups import MIN_RESOURCES, TO_COME
 
 Json = dict[str, Any]
 PODS = Resource("", "v1", "pods", "Pod")
@@ -15,6 +16,15 @@ JOBS = Resource("batch", "v1", "jobs", "Job")
 JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 LEADER_WORKER_SETS = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+
+READ_ANNOTATIONS = (TO_COME, MIN_RESOURCES)
+HOSTILE_VALUES = (
+    "[" * 2000,
+    '{"size":1e999,"template":{}}',
+    '{"size":10000,"template":{"spec":{"containers":[{"resources":{"requests":{"cpu":"-1"}}}]}}}',
+    '{"cpu":' + "9" * 5000 + "}",
+    "x" * 100_000,
+)
 
 GANG: Json = {"schedulingPolicy": {"gang": {}}}
 RACK = "topology.phalanx.dev/rack"

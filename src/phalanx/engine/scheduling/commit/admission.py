@@ -154,6 +154,9 @@ class Admission:
                 at = forest.group(at.spec.parent) if at.spec is not None and at.spec.parent is not None else None
         return found.values()
 
+    def hold_after_error(self, unit: SchedulingUnit, message: str) -> None:
+        self._hold(unit, None, (unit.group,) if unit.group is not None else (), ERROR, ERROR, message)
+
     def _hold(
         self,
         unit: SchedulingUnit,

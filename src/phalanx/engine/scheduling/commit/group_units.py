@@ -7,12 +7,13 @@ from phalanx.engine.scheduling.commit.admission import GANG, INVALID, Admission
 from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members, Notes, root_key
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, Refusal, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import Group, GroupKey, MemberState
+from phalanx.model.groups import Group, GroupKey, Invalid, MemberState
 
 Newcomers = dict[str, dict[str, PodRecord]]  # root key -> pods that were not in it before
 
@@ -30,6 +31,7 @@ class Groups:
         admission: Admission,
         room: GroupReservations,
         cycle: GroupCycle,
+        isolation: Isolation,
     ) -> None:
         self.cluster = state
         self._queue = queue
@@ -39,6 +41,7 @@ class Groups:
         self._admission = admission
         self.room = room
         self._cycle = cycle
+        self._isolation = isolation
         self.forest = state.forest
         self.conditions = members.conditions
         self.commits = members.commits
@@ -105,19 +108,20 @@ class Groups:
                 continue
             held = unit.state is UnitState.HELD
             # Without newcomers everybody knows already what there is to know.
-            if not self._admit(unit, newcomers.get(key, {}), helps=helps) and (helps or not held):
+            if not self._admit_or_hold(unit, newcomers.get(key, {}), helps=helps) and (helps or not held):
                 assert unit.group is not None
                 notes.touched[unit.group] = None
+        trees: dict[GroupKey, Invalid | None] = {}
         for head in {**notes.touched, **notes.judged}:
-            self._look(head)
+            self._look_or_report(head, trees)
         for leaf in notes.dirty:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
 
     def _rehome_all(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
         """Roots to which something happened, by key -> whether that can help them."""
-        for head in notes.touched:
-            for leaf in self.forest.leaves(head):
+        for top in {self._top(head): None for head in notes.touched}:
+            for leaf in self.forest.leaves(top):
                 notes.dirty[leaf.key] = True
         units: dict[str, bool] = {}
         for leaf_key, helps in notes.dirty.items():
@@ -167,6 +171,30 @@ class Groups:
             self._errors[key] = unit.errors
         return key
 
+    def _admit_or_hold(self, unit: SchedulingUnit, newcomers: dict[str, PodRecord], *, helps: bool) -> bool:
+        """Hold a unit that cannot even be judged: others go on, and its next event has it judged again."""
+        try:
+            return self._admit(unit, newcomers, helps=helps)
+        except Exception as problem:
+            if Isolation.strict:
+                raise
+            found = self._isolation.note(unit.kind, unit.key, problem)
+            self._admission.hold_after_error(unit, f"it cannot be judged: {found}")
+            return True
+
+    def _top(self, key: GroupKey) -> GroupKey:
+        """The root of a group's tree; the group itself while that is not known, one for all groups of a cycle."""
+        found = self.forest.resolve(key)
+        return found.root or (min(found.cycle) if found.cycle else key)
+
+    def _look_or_report(self, head: GroupKey, trees: dict[GroupKey, Invalid | None]) -> None:
+        try:
+            self._look(head, trees)
+        except Exception as problem:
+            if Isolation.strict:
+                raise
+            self._isolation.note(head.kind, f"{head.namespace}/{head.name}", problem)
+
     def _admit(self, unit: SchedulingUnit, newcomers: dict[str, PodRecord] | None, *, helps: bool) -> bool:
         """False: held. Then what a failed commit left behind cannot be completed now."""
         key, group = unit.group, self.members.group_of(unit)
@@ -182,12 +210,17 @@ class Groups:
             assert unit.group is not None
             self.members.notes.judged[unit.group] = None
 
-    def _look(self, head: GroupKey) -> None:
-        """What has to be said or done about a tree whether or not pods of it wait."""
-        invalid = self.forest.invalid(head)
-        if invalid is not None:
-            for key in invalid.groups:
-                self.members.say(key, INVALID, invalid.message)
+    def _look(self, head: GroupKey, trees: dict[GroupKey, Invalid | None]) -> None:
+        """What has to be said or done about a tree whether or not pods of it wait. `trees`: what is known to be wrong
+        with trees, so that each is judged once however many of its groups changed."""
+        top = self._top(head)
+        if top in trees:
+            invalid = trees[top]
+        else:
+            invalid = trees[top] = self.forest.invalid(head)
+            if invalid is not None:
+                for key in invalid.groups:
+                    self.members.say(key, INVALID, invalid.message)
         group = self.forest.group(head)
         if group is None or group.spec is None or group.spec.parent is not None:
             if self.unit_lifecycle.waiting(root_key(head)) is None:

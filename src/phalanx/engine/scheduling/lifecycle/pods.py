@@ -20,6 +20,7 @@ from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import group_of
 from phalanx.model.objects import Pod
 
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
@@ -119,7 +120,7 @@ class Pods:
             return
         seen = old.pod.status.nominated_node_name if old.pod is not None else ""
         nominated = pod.status.nominated_node_name
-        if self._same(old, pod) and old.pod is not None and old.pod.spec.scheduling_gates == pod.spec.scheduling_gates:
+        if self._same(old, pod) and old.pod is not None and _waits_alike(old.pod, pod):
             old.pod = pod
             record = old
         else:
@@ -229,3 +230,8 @@ class Pods:
     def _remove(self, record: PodRecord, *, finished: bool) -> None:
         self.nominating.pop(record.key, None)
         self._pod_lifecycle.remove(record, finished=finished)
+
+
+def _waits_alike(old: Pod, new: Pod) -> bool:
+    """Whether both versions wait in the same place. The group of a pod never changes where the API server validates."""
+    return old.spec.scheduling_gates == new.spec.scheduling_gates and group_of(old) == group_of(new)
