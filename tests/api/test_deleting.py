@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -68,6 +69,26 @@ def test_a_pod_without_grace_goes_at_once(world: World) -> None:
     bound(world, terminationGracePeriodSeconds=0)
     world.delete(f"{PODS}/p")
     assert world.get(f"{PODS}/p") is None
+
+
+@pytest.mark.parametrize("case", ["unbound", "forced", "ended", "no grace", "its kubelet's delete"])
+def test_a_watch_sees_every_pod_terminating_before_it_is_gone(world: World, case: str) -> None:
+    """kube-apiserver stores deletionTimestamp first, whatever the grace period; controllers rely on it."""
+    if case == "unbound":
+        world.create(PODS, pod("p"))
+    else:
+        bound(world, terminationGracePeriodSeconds=0 if case == "no grace" else 7)
+    if case == "ended":
+        world.patch(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}})
+    if case == "its kubelet's delete":
+        world.delete(f"{PODS}/p")
+    before = world.store.revision
+    world.delete(f"{PODS}/p", GRACE_0 if case in ("forced", "its kubelet's delete") else b"")
+    modified, gone = world.changes("pods", since=before)
+    assert not modified.deleted and gone.deleted
+    for change in (modified, gone):
+        metadata = json.loads(change.entry.value)["metadata"]
+        assert metadata["deletionGracePeriodSeconds"] == 0 and metadata["deletionTimestamp"]
 
 
 def test_finalizers_hold_an_object_until_the_last_is_removed(world: World) -> None:

@@ -15,6 +15,7 @@ from phalanx.local.api.index import index_of
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import parse, resolve
 from phalanx.local.api.write import Writer
+from phalanx.local.store.contract import Change
 from phalanx.local.store.store import Store
 from phalanx.model.builtin import registry
 from phalanx.model.gates import Gates
@@ -87,6 +88,14 @@ class World:
         request = self.request("get", path)
         entry = self.store.get((request.kind.storage_key, request.namespace, request.name))
         return None if entry is None else msgspec.json.decode(entry.value)
+
+    def changes(self, resource: str, since: int) -> list[Change]:
+        """What a watch of a resource sees after a revision."""
+        watcher = self.store.watch(resource, since=since)
+        try:
+            return list(self.run(anext(watcher)))
+        finally:
+            watcher.close()
 
 
 PODS = "/api/v1/namespaces/ns/pods"

@@ -154,7 +154,7 @@ def test_a_whole_set_gang_is_split_where_parts_start_in_turn() -> None:
             part("x", 1, 2),
             part("y", 1, 3),
             gangConfig={"gangMode": "Gang"},
-            startupPolicy={"startupPolicyOrder": "BestFirstSets"},
+            startupPolicy={"startupPolicyOrder": "InOrder"},
         )
     )
     assert {g["name"]: g["policy"]["gang"]["minCount"] for g in found.workload["spec"]["podGroups"]} == {
@@ -336,7 +336,7 @@ def jobsets(draw: Any) -> Any:
     else:
         made["metadata"]["annotations"] = {EXCLUSIVE: "rack"}
     if draw(st.booleans()):
-        made["spec"]["startupPolicy"] = {"startupPolicyOrder": "BestFirstSets"}
+        made["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
     return made
 
 

@@ -132,7 +132,7 @@ def test_an_entry_for_each_replicated_job() -> None:
 def test_parts_that_start_in_turn_are_gangs_of_their_own() -> None:
     found = g2(second={"dependsOn": [{"name": A, "status": "Complete"}]}, scheduling=gang())
     assert templates(found) == {f"{A}-aa9dbddf47": 8, f"{B}-356e6d4702": 3}
-    in_order = g2(startupPolicy={"startupPolicyOrder": "BestFirstSets"}, scheduling=gang())
+    in_order = g2(startupPolicy={"startupPolicyOrder": "InOrder"}, scheduling=gang())
     assert templates(in_order) == templates(found)
     assert names(found.groups) == [f"sample-jobset-{A}-aa9dbddf47", f"sample-jobset-{B}-356e6d4702"]
 

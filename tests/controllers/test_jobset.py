@@ -225,7 +225,7 @@ def test_in_order_startup_brings_up_one_part_after_the_other() -> None:
     async def scenario(cluster: World) -> None:
         seen: list[str] = []
         await cluster.apply(
-            jobset("js", part("a", 1, 2), part("b", 1, 2), startupPolicy={"startupPolicyOrder": "BestFirstSets"})
+            jobset("js", part("a", 1, 2), part("b", 1, 2), startupPolicy={"startupPolicyOrder": "InOrder"})
         )
 
         def watch(jobs: list[Json]) -> bool:
@@ -250,7 +250,7 @@ def test_suspend_stops_everything_and_resume_brings_it_back(in_order: bool) -> N
     async def scenario(cluster: World) -> None:
         spec: Json = {"scheduling": {"schedulingPolicy": {"gang": {}}}, "suspend": True}
         if in_order:
-            spec["startupPolicy"] = {"startupPolicyOrder": "BestFirstSets"}
+            spec["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
         await cluster.apply(jobset("js", part("a", 2, 2), part("b", 1, 1), **spec))
         await cluster.eventually("Job", lambda jobs: len(jobs) == 3 and all(j["spec"]["suspend"] for j in jobs))
         assert cluster.names("PodGroup") and cluster.names("Pod") == []
@@ -318,10 +318,12 @@ def test_shared_volume_claims() -> None:
         policies = [{"templates": [claim]}, {"templates": [keep], "retentionPolicy": {"whenDeleted": "Retain"}}]
         made = jobset("js", part("a", 1, 1), volumeClaimPolicies=policies)
         container = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
-        container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+        container["volumeMounts"] = [{"name": name, "mountPath": f"/{name}"} for name in ("data", "keep")]
         await cluster.apply(made)
         (pod,) = await cluster.eventually("Pod", bool)
-        assert pod["spec"]["volumes"][:-1] == [{"name": "data", "persistentVolumeClaim": {"claimName": "data-js"}}]
+        assert pod["spec"]["volumes"][:-1] == [
+            {"name": name, "persistentVolumeClaim": {"claimName": f"{name}-js"}} for name in ("data", "keep")
+        ]
         assert cluster.names("PersistentVolumeClaim") == ["data-js", "keep-js"]
         await cluster.delete("JobSet", "js", propagation="Background")
         await cluster.eventually(

@@ -237,8 +237,8 @@ def test_scaling_up_and_down_brings_and_takes_whole_groups() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("how", ["deleted", "restarted"])
-def test_one_lost_worker_makes_the_whole_group_anew(how: str) -> None:
+@pytest.mark.parametrize("how", ["deleted", "force-deleted", "restarted"])
+def test_one_lost_worker_recreates_the_whole_group(how: str) -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(lws("vllm", 2, 3, scheduling={}))
@@ -246,6 +246,8 @@ def test_one_lost_worker_makes_the_whole_group_anew(how: str) -> None:
             before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.all("Pod")}
             if how == "deleted":
                 await cluster.delete("Pod", "vllm-1-2")
+            elif how == "force-deleted":
+                await cluster.delete("Pod", "vllm-1-2", grace_seconds=0)
             else:
                 end = {"metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": "0"}}}
                 await cluster.patch("Pod", "vllm-1-2", end)

@@ -110,11 +110,17 @@ def test_after_start_only_complete_groups_are_made_anew() -> None:
     assert must_recreate(after, well, [restarted]) is None, "a pod is missing"
     assert must_recreate(after, well, [restarted, pending]) is None, "a pod has not started"
     assert must_recreate(after, well, [restarted, well]) is restarted
-    annotated = policy("None")
-    annotated["metadata"]["annotations"] = {
-        "leaderworkerset.sigs.k8s.io/experimental-recreate-group-after-start": "true"
-    }
+
+
+@pytest.mark.parametrize("value", ["true", "", "false"])
+def test_the_annotation_counts_whatever_its_value(value: str) -> None:
+    well, restarted, pending = pod(), pod(restarts=1), pod("Pending")
+    notes = {"leaderworkerset.sigs.k8s.io/experimental-recreate-group-after-start": value}
+    annotated, none = policy("RecreateGroupOnPodRestart"), policy("None")
+    annotated["metadata"]["annotations"] = none["metadata"]["annotations"] = notes
+    assert must_recreate(annotated, well, [restarted, pending]) is None
     assert must_recreate(annotated, well, [restarted, well]) is restarted
+    assert must_recreate(none, well, [restarted, well]) is None
 
 
 def test_subgroups_of_workers() -> None:

@@ -134,7 +134,8 @@ JOB = "replicatedJobs__0__template__spec"
 def test_what_may_change() -> None:
     size = {f"{JOB}__parallelism": 3, f"{JOB}__completions": 3}
     assert changed(**size) == ""
-    assert "immutable" in changed(**{f"{JOB}__parallelism": 3})  # a size is both
+    assert "must be equal" in changed(**{f"{JOB}__parallelism": 3})  # a size is both
+    assert "parallelism must be >= 1" in changed(**{f"{JOB}__parallelism": 0, f"{JOB}__completions": 0})
     assert "immutable" in changed(replicatedJobs__0__replicas=5)
     selector = {f"{JOB}__template__spec__nodeSelector": {"pool": "x"}}
     assert changed(**selector, suspended=True) == ""
@@ -150,3 +151,94 @@ def test_shrinking_below_the_count_is_refused() -> None:
     new["spec"]["replicatedJobs"][0]["template"]["spec"] |= {"parallelism": 1, "completions": 1}
     assert KIND.validate_update is not None
     assert "must not be greater than its pods (6)" in "; ".join(map(str, KIND.validate_update(new, old)))
+
+
+def test_the_size_of_a_finished_set_cannot_change() -> None:
+    old = jobset() | {"status": {"conditions": [{"type": "Completed", "status": "True"}]}}
+    new = copy.deepcopy(old)
+    new["spec"]["replicatedJobs"][0]["template"]["spec"] |= {"parallelism": 4, "completions": 4}
+    assert KIND.validate_update is not None
+    assert "completed or failed" in "; ".join(map(str, KIND.validate_update(new, old)))
+
+
+def test_a_template_without_counts_is_a_job_of_one_pod() -> None:
+    bare = part("a")
+    del bare["template"]["spec"]["parallelism"], bare["template"]["spec"]["completions"]
+    assert problems(jobset(bare)) == ""
+
+
+def mounting(*names: str, **pod: Any) -> Json:
+    made = part("a", replicas=1)
+    spec = made["template"]["spec"]["template"]["spec"]
+    spec["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": f"/{name}"} for name in names]
+    spec |= pod
+    return made
+
+
+def claims(*names: str, **meta: str) -> list[Json]:
+    return [{"templates": [{"metadata": {"name": name, **meta}} for name in names]}]
+
+
+INDEXED = {"replicatedJob": "a", "jobIndex": 0, "podIndex": 0}
+IN_PLACE = {"restartStrategy": "InPlaceRestart"}
+
+
+def with_job(**fields: Any) -> Json:
+    made = part("a")
+    made["template"]["spec"] |= fields
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (jobset(coordinator={**INDEXED, "replicatedJob": "x"}), "must be the name of a replicatedJob"),
+        (jobset(coordinator={}), "spec.coordinator.replicatedJob: Required value"),
+        (jobset(coordinator={**INDEXED, "jobIndex": 2}), "must be the index of a Job"),
+        (jobset(coordinator={**INDEXED, "jobIndex": -1}), "must be the index of a Job"),
+        (jobset(coordinator={**INDEXED, "podIndex": 2}), "must be a completion index"),
+        (jobset(with_job(completionMode="NonIndexed"), coordinator=INDEXED), "must be an Indexed Job"),
+        (jobset(coordinator=INDEXED, network={"subdomain": "s" * 60}), "no valid label value"),
+        (jobset(managedBy="me"), "domain-prefixed path"),
+        (jobset(managedBy="Acme.io/me"), "subdomain"),
+        (jobset(managedBy="acme.io/a b"), "must match"),
+        (jobset(managedBy="acme.io/" + "x" * 60), "may not be more than 63 bytes"),
+        (jobset(network={"subdomain": "a.b"}), "spec.network.subdomain"),
+        (jobset(network={"subdomain": "s" * 64}), "spec.network.subdomain"),
+        (jobset(part("a"), part("b", dependsOn=[{"name": "a", "status": "Ready"}] * 2)), "Duplicate value"),
+        (jobset(part("a", replicas=1025), failurePolicy={"rules": [{"action": "RestartJob"}]}), "must not exceed 1024"),
+        (jobset(failurePolicy=IN_PLACE), "backoffLimit"),
+        (jobset(failurePolicy=IN_PLACE), "podReplacementPolicy"),
+        (jobset(with_job(completions=None), failurePolicy=IN_PLACE), "equal to parallelism"),
+        (jobset(mounting("d"), volumeClaimPolicies=claims("d") * 51), "must have at most 50 items"),
+        (jobset(mounting("d"), volumeClaimPolicies=claims(*["d"] * 51)), "must have at most 50 items"),
+        (jobset(mounting("d"), volumeClaimPolicies=claims("d", "d")), "Duplicate value"),
+        (jobset(mounting("d"), volumeClaimPolicies=claims("d", namespace="x")), "namespace: Forbidden"),
+        (jobset(mounting("x"), volumeClaimPolicies=claims("d")), "must be mounted"),
+        (jobset(mounting("d" * 61), volumeClaimPolicies=claims("d" * 61)), "at most 63 characters"),
+        (
+            jobset(mounting("d", volumes=[{"name": "d", "emptyDir": {}}]), volumeClaimPolicies=claims("d")),
+            "is the name of a shared claim",
+        ),
+        (
+            jobset(
+                mounting("d"), volumeClaimPolicies=[{**claims("d")[0], "retentionPolicy": {"whenDeleted": "Recycle"}}]
+            ),
+            "Unsupported value",
+        ),
+    ],
+)
+def test_what_is_refused(made: Json, words: str) -> None:
+    assert words in problems(made)
+
+
+def test_what_upstream_accepts_is_accepted() -> None:
+    in_place = with_job(backoffLimit=2**31 - 1, podReplacementPolicy="Failed")
+    for made in (
+        jobset(coordinator={**INDEXED, "jobIndex": 1, "podIndex": 1}),
+        jobset(managedBy="acme.io/me"),
+        jobset(in_place, failurePolicy=IN_PLACE),
+        jobset(part("a", replicas=1024), failurePolicy={"rules": [{"action": "RestartJob"}]}),
+        jobset(mounting("d"), volumeClaimPolicies=claims("d")),
+    ):
+        assert problems(made) == ""

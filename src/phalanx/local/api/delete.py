@@ -163,14 +163,9 @@ class Deletes:
         if not held and grace == 0:
             if options.dry_run:
                 return obj, None, True
-            return obj, await self._changes.storing.remove(kind, entry.key, obj, entry.revision), True
+            return obj, await self._remove(kind, entry, obj, now), True
         if not terminating:
-            metadata["deletionTimestamp"] = rfc3339(now + grace)
-            metadata["deletionGracePeriodSeconds"] = grace
-            if metadata.get("generation"):
-                metadata["generation"] += 1
-            if kind.storage_key == "namespaces":
-                obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+            _mark(kind, obj, now, grace)
         elif kind.storage_key == "pods" or held:
             _shorten(metadata, grace, options)
         if obj == before:
@@ -179,6 +174,22 @@ class Deletes:
         if options.dry_run:
             return obj, None, False
         return obj, await self._changes.storing.put(kind, entry.key, obj, entry.revision), False
+
+    async def _remove(self, kind: Kind, entry: Entry, obj: Json, now: float) -> Entry:
+        """Remove an object that nothing holds.
+
+        As in kube-apiserver, a pod is first stored with its deletionTimestamp and a grace period of 0, and then
+        removed: controllers that watch for deletionTimestamp see every deletion, a forced one included.
+        """
+        metadata: Json = obj["metadata"]
+        revision = entry.revision
+        if kind.storage_key == "pods" and metadata.get("deletionGracePeriodSeconds") != 0:
+            if metadata.get("deletionTimestamp"):
+                _set_grace(metadata, 0)
+            else:
+                _mark(kind, obj, now, 0)
+            revision = (await self._changes.storing.put(kind, entry.key, obj, revision)).revision
+        return await self._changes.storing.remove(kind, entry.key, obj, revision)
 
     def _grace(self, kind: Kind, obj: Json, options: DeleteOptions) -> int:
         """Seconds the object still has. Only pods have any: their containers must be stopped first."""
@@ -198,12 +209,28 @@ class Deletes:
         return int(seconds) if seconds >= 0 else 1
 
 
+def _mark(kind: Kind, obj: Json, now: float, grace: int) -> None:
+    """Mark an object as terminating: `grace` seconds from now it should be gone."""
+    metadata: Json = obj["metadata"]
+    metadata["deletionTimestamp"] = rfc3339(now + grace)
+    metadata["deletionGracePeriodSeconds"] = grace
+    if metadata.get("generation"):
+        metadata["generation"] += 1
+    if kind.storage_key == "namespaces":
+        obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
 def _shorten(metadata: Json, grace: int, options: DeleteOptions) -> None:
-    """A second delete may only make the end come sooner."""
+    """Let a second delete bring the end forward; it never puts it off."""
     there = int(metadata.get("deletionGracePeriodSeconds") or 0)
     if options.grace is None or grace >= there:
         return
-    started = parse_rfc3339(metadata["deletionTimestamp"]) - there
+    _set_grace(metadata, grace)
+
+
+def _set_grace(metadata: Json, grace: int) -> None:
+    """Replace the grace period of a terminating object; deletionTimestamp moves with it."""
+    started = parse_rfc3339(metadata["deletionTimestamp"]) - int(metadata.get("deletionGracePeriodSeconds") or 0)
     metadata["deletionTimestamp"] = rfc3339(started + grace)
     metadata["deletionGracePeriodSeconds"] = grace
 

@@ -76,7 +76,7 @@ def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> fl
         _condition(conditions, "Progressing", status, reason, message, clock, touch=now)
 
     if spec.get("paused"):
-        if known is None or known["reason"] not in ("DeploymentPaused", "ProgressDeadlineExceeded"):
+        if known is None or known.get("reason") not in ("DeploymentPaused", "ProgressDeadlineExceeded"):
             say("Unknown", "DeploymentPaused", "Deployment is paused")
         return None
     if progress.current is None:
@@ -84,10 +84,10 @@ def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> fl
     name = progress.current["metadata"]["name"]
     if progress.complete:
         message = f'ReplicaSet "{name}" has successfully progressed.'
-        if known is None or (known["reason"], known["message"]) != ("NewReplicaSetAvailable", message):
+        if known is None or (known.get("reason"), known.get("message")) != ("NewReplicaSetAvailable", message):
             say("True", "NewReplicaSetAvailable", message)
         return None
-    if known is not None and known["reason"] == "DeploymentPaused":
+    if known is not None and known.get("reason") == "DeploymentPaused":
         say("Unknown", "DeploymentResumed", "Deployment is resumed")  # the deadline starts anew
     moved = (
         progress.updated > int(before.get("updatedReplicas") or 0)
@@ -98,12 +98,12 @@ def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> fl
     )
     if progress.created:
         say("True", "NewReplicaSetCreated", f'Created new replica set "{name}"')
-    elif known is None or moved or known["reason"] == "NewReplicaSetAvailable":
+    elif known is None or moved or known.get("reason") == "NewReplicaSetAvailable":
         say("True", "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
     known = next(c for c in conditions if c["type"] == "Progressing")
-    if deadline is None or known["reason"] == "ProgressDeadlineExceeded":
+    if deadline is None or known.get("reason") == "ProgressDeadlineExceeded":
         return None
-    left = parse_rfc3339(known["lastUpdateTime"]) + int(deadline) - clock.now()
+    left = parse_rfc3339(known.get("lastUpdateTime") or now) + int(deadline) - clock.now()
     if left <= 0:
         say("False", "ProgressDeadlineExceeded", f'ReplicaSet "{name}" has timed out progressing.')
         return None
@@ -118,7 +118,7 @@ def _failure(progress: Progress, conditions: list[Json], clock: Clock) -> None:
             if entry["type"] == "ReplicaFailure" and entry["status"] == "True":
                 found = found or entry
     if found is not None:
-        _condition(conditions, "ReplicaFailure", "True", found["reason"], found.get("message", ""), clock)
+        _condition(conditions, "ReplicaFailure", "True", found.get("reason", ""), found.get("message", ""), clock)
     else:
         conditions[:] = [c for c in conditions if c["type"] != "ReplicaFailure"]
 
@@ -128,6 +128,6 @@ def _condition(
 ) -> None:
     known = next((c for c in conditions if c["type"] == type_), None)
     updated = touch or rfc3339(clock.now())
-    if known is not None and not touch and (known["status"], known["reason"]) == (status, reason):
+    if known is not None and not touch and (known["status"], known.get("reason")) == (status, reason):
         updated = known.get("lastUpdateTime", updated)
     set_condition(conditions, type_, status, reason, message, clock, lastUpdateTime=updated)

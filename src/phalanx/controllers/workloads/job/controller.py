@@ -340,7 +340,7 @@ def _index_by_parent(job: Json) -> list[str]:
 
 
 def is_finished(job: Json) -> bool:
-    return finish_time(job) is not None
+    return outcome(job) is not None
 
 
 def outcome(job: Json) -> Json | None:
@@ -353,8 +353,9 @@ def outcome(job: Json) -> Json | None:
 
 
 def finish_time(job: Json) -> float | None:
-    entry = outcome(job)
-    return parse_rfc3339(entry["lastTransitionTime"]) if entry is not None else None
+    """Return when a Job ended; None while it runs, and when its condition does not say."""
+    since = (outcome(job) or {}).get("lastTransitionTime")
+    return parse_rfc3339(since) if since else None
 
 
 def _end_time(pod: Json) -> float:

@@ -45,6 +45,7 @@ NAME = "jobset-controller"
 MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
 GROUPED = "WorkloadSchedulingReady"
 GATHERING = 0.1  # seconds in which changes of Jobs are gathered into one look
+_CREATION_FAILED = {"PersistentVolumeClaim": "PVCCreationFailed", "Service": "HeadlessServiceCreationFailed"}
 RETRY = 10.0  # seconds after which a name that somebody else has is tried again
 
 
@@ -192,11 +193,19 @@ class JobSetController(Controller):
     # ---- children
 
     async def _serve(self, look: Look) -> None:
+        """Make the Service and the shared claims; one that cannot be made is reported and does not hold up the rest."""
         jobset = look.jobset
+        wanted = [(self._claims, claim) for claim in claims(jobset)]
         if with_host_names(jobset):
-            await self._ensure(self._services, service(jobset))
-        for claim in claims(jobset):
-            await self._ensure(self._claims, claim)
+            wanted.append((self._services, service(jobset)))
+        for cache, body in wanted:
+            try:
+                await self._ensure(cache, body)
+            except (Invalid, Forbidden) as problem:
+                kind = cache.resource.kind
+                text = f"{kind} {body['metadata']['name']} cannot be created: {problem}"
+                look.news.append(("Warning", _CREATION_FAILED[kind], text))
+                self.queue.add_after(look.key, RETRY)
 
     async def _ensure(self, cache: Cache, body: Json) -> None:
         meta = body["metadata"]
@@ -340,10 +349,10 @@ class JobSetController(Controller):
         self.queue.add_after(look.key, GATHERING)
 
     async def _expire(self, look: Look) -> None:
-        ttl = look.jobset["spec"].get("ttlSecondsAfterFinished")
-        if ttl is None:
+        ttl, end = look.jobset["spec"].get("ttlSecondsAfterFinished"), look.ended_at
+        if ttl is None or end is None:
             return
-        left = look.ended_at + int(ttl) - self._clock.now()
+        left = end + int(ttl) - self._clock.now()
         if left > 0:
             self.queue.add_after(look.key, left + 0.05)
             return

@@ -46,13 +46,19 @@ def coordinator(jobset: Json) -> str:
     return f"{job}-{int(wanted.get('podIndex') or 0)}.{subdomain(jobset)}"
 
 
+def items_of(jobset: Json) -> list[Json]:
+    """Return the ReplicatedJobs of a JobSet; it may have none."""
+    return list(jobset["spec"].get("replicatedJobs") or ())
+
+
 def replicas_of(item: Json) -> int:
-    return int(item.get("replicas", 1))
+    replicas = item.get("replicas")
+    return 1 if replicas is None else int(replicas)
 
 
 def keys_of(jobset: Json, item: Json, index: int, attempt: int, job_attempt: int | None) -> dict[str, str]:
     """Written as labels and as annotations, on the Job and on its pods."""
-    meta, items = jobset["metadata"], jobset["spec"]["replicatedJobs"]
+    meta, items = jobset["metadata"], items_of(jobset)
     group = item.get("groupName") or "default"
     before = group_before = group_size = total = 0
     passed = False
@@ -193,7 +199,7 @@ def claims(jobset: Json) -> list[Json]:
                     "labels": {**(meta.get("labels") or {}), NAME_OF_SET: jobset["metadata"]["name"]},
                     "annotations": dict(meta.get("annotations") or {}),
                 },
-                "spec": copy.deepcopy(template["spec"]),
+                "spec": copy.deepcopy(template.get("spec") or {}),
             }
             if not retained:
                 body["metadata"]["ownerReferences"] = [controller_reference(jobset, r.JOB_SETS)]

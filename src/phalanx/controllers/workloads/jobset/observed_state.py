@@ -9,7 +9,7 @@ from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.runtime.status import set_condition
-from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, replicas_of
+from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, items_of, replicas_of
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
 from phalanx.controllers.workloads.jobset.status import Children, started, waits
 
@@ -36,21 +36,23 @@ class Look:
         return "True" in (self.known("Completed"), self.known("Failed"))
 
     @property
-    def ended_at(self) -> float:
+    def ended_at(self) -> float | None:
+        """Return when the set ended; None when its condition does not say."""
         ends = [c for c in self.status["conditions"] if c["type"] in ("Completed", "Failed") and c["status"] == "True"]
-        return parse_rfc3339(ends[0]["lastTransitionTime"])
+        since = ends[0].get("lastTransitionTime")
+        return parse_rfc3339(since) if since else None
 
     @property
     def in_order(self) -> bool:
         order = (self.jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder")
-        return order == "BestFirstSets" and not self.jobset["spec"].get("suspend")
+        return order == "InOrder" and not self.jobset["spec"].get("suspend")
 
     def entries(self) -> dict[str, Json]:
         return {entry["name"]: entry for entry in self.status["replicatedJobsStatus"]}
 
     def turns(self) -> list[Json]:
         """ReplicatedJobs that may run now."""
-        items = {item["name"]: item for item in self.jobset["spec"]["replicatedJobs"]}
+        items = {item["name"]: item for item in items_of(self.jobset)}
         entries, found = self.entries(), []
         for item in items.values():
             if waits(item, items, entries):
@@ -94,7 +96,7 @@ class Look:
     def restart_job(self, job: Json, *, counts: bool) -> None:
         labels = job["metadata"]["labels"]
         part, index = labels[PART], int(labels[JOB_INDEX])
-        replicas = next(replicas_of(i) for i in self.jobset["spec"]["replicatedJobs"] if i["name"] == part)
+        replicas = next(replicas_of(i) for i in items_of(self.jobset) if i["name"] == part)
         entry = copy.deepcopy(self.entries()[part])
         for field, wanted in (("jobRestarts", True), ("jobRestartsCountTowardsMax", counts)):
             numbers = list(entry.get(field) or [0] * replicas)
@@ -106,7 +108,7 @@ class Look:
     def note_ready(self) -> None:
         if self.known("RestartingJobSet") != "True" or self.jobset["spec"].get("suspend") or self.children.previous:
             return
-        items, entries = self.jobset["spec"]["replicatedJobs"], self.entries().values()
+        items, entries = items_of(self.jobset), self.entries().values()
         if sum(e["ready"] + e["succeeded"] for e in entries) == sum(map(replicas_of, items)):
             self.condition("RestartingJobSet", "False", "JobsReady", "all jobs are ready or have succeeded")
 
@@ -115,7 +117,7 @@ class Look:
         if not self.in_order:
             return
         entries = self.entries()
-        done = all(started(item, entries[item["name"]]) for item in self.jobset["spec"]["replicatedJobs"])
+        done = all(started(item, entries[item["name"]]) for item in items_of(self.jobset))
         if done:
             if self.known("StartupPolicyInProgress"):
                 text = "in order startup policy has completed"

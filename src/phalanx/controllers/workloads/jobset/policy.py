@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from phalanx.controllers.workloads.job.controller import finish_time, outcome
-from phalanx.controllers.workloads.jobset.jobs import PART, replicas_of
+from phalanx.controllers.workloads.jobset.jobs import PART, items_of, replicas_of
 from phalanx.model.pattern import compiled
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ class Reaction(msgspec.Struct, frozen=True):
 def success(jobset: Json, successful: list[Json]) -> bool:
     policy = jobset["spec"].get("successPolicy") or {}
     targets = set(policy.get("targetReplicatedJobs") or ())
-    items = [item for item in jobset["spec"]["replicatedJobs"] if not targets or item["name"] in targets]
+    items = [item for item in items_of(jobset) if not targets or item["name"] in targets]
     names = {item["name"] for item in items}
     done = sum(1 for job in successful if _part(job) in names)
     if policy.get("operator") == "Any":

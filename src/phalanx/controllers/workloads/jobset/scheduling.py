@@ -59,7 +59,7 @@ def _check(jobset: Json, shape: Shape, scheduling: Json) -> None:
 
 def _check_turns(jobset: Json, targets: Sequence[Part]) -> None:
     """A gang whose later members are made only when the first ones run would wait for ever."""
-    in_order = (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "BestFirstSets"
+    in_order = (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     waiting = [part.name for part in targets if in_order or {t.name for t in targets} & _upstream(jobset, part.name)]
     if in_order:
         waiting = waiting[1:]

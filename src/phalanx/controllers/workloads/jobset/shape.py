@@ -59,7 +59,7 @@ def job_name(jobset: str, part: str, index: int) -> str:
 
 
 def sequenced(spec: Json) -> bool:
-    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "BestFirstSets"
+    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     return in_order or any(item.get("dependsOn") for item in spec.get("replicatedJobs") or ())
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from phalanx.controllers.workloads.job.controller import outcome
 from phalanx.controllers.workloads.job.grouping import size_of
-from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_INDEX, PART, replicas_of
+from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_INDEX, PART, items_of, replicas_of
 
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ def counters(jobset: Json, children: Children) -> list[Json]:
     """replicatedJobsStatus."""
     before = {e["name"]: e for e in (jobset.get("status") or {}).get("replicatedJobsStatus") or ()}
     found = []
-    for item in jobset["spec"]["replicatedJobs"]:
+    for item in items_of(jobset):
         name = item["name"]
         active = children.of(name)
         entry: Json = {

@@ -74,14 +74,29 @@ class LeaderWorkerSetController(Controller):
             caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
         )
         self.admit = PodAdmission(self._owners, self._pods, self._revisions, groups).admit
+        self._lost: dict[str, dict[str, Json]] = {}  # uid of a worker StatefulSet -> deleted workers by name
         self._pods.index("lws", _index_by_owner, of_marks=True)
         self._owners.on_change(lambda key, new, old: self.queue.add(key))
+        self._pods.on_change(self._pod_gone, of=MARKED)
+        self._sets.on_change(self._set_gone, of=MARKED)
         for cache in (self._sets, self._pods):
             cache.on_change(self._part_changed, of=MARKED)
         if groups is not None:
             groups.feed("LeaderWorkerSet", self.queue)
             self._owners.index("under", _index_by_parent)
             groups.composites.on_change(self._parent_changed)
+
+    def _pod_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """Remember a deleted worker: a forced deletion is over, and its successor made, before the next reconcile."""
+        if new is not None or old is None or not n.label(old, n.NAME) or is_leader(old):
+            return
+        owner = controller_of(old)
+        if owner is not None and self._sets.get(key.namespace, owner["name"]) is not None:
+            self._lost.setdefault(owner["uid"], {})[key.name] = old
+
+    def _set_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None and old is not None:
+            self._lost.pop(old["metadata"]["uid"], None)
 
     def _part_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         for obj in (new, old):
@@ -274,7 +289,8 @@ class LeaderWorkerSetController(Controller):
             self._events.normal(lws, self.name, "RecreateGroup", note)
             await self._delete(leader)
             return
-        culprit = must_recreate(then, leader, self._pods_of(workers))
+        lost = self._lost.pop(workers["metadata"]["uid"], {}) if workers is not None else {}
+        culprit = must_recreate(then, leader, self._pods_of(workers), list(lost.values()))
         if culprit is not None:
             # The uid tells this time from the next: news that is equal is told once.
             which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"

@@ -1,0 +1,113 @@
+"""Every reconciler survives every object that its API accepts: objects with each field left out, and the smallest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from reduced_objects import CONDITIONS, FULL, Json, Reduction
+from workload_objects import jobset, part
+from world import World, world
+
+from phalanx.base.errors import ApiProblem
+from phalanx.controllers.runtime.controller import Key
+from phalanx.serve.controllers import ControllersService
+
+
+async def reconcile_everything(cluster: World, service: ControllersService) -> None:
+    """Call every reconciler with every name there is; what the API server refuses is no failure of a reconciler."""
+    keys = {
+        Key(entry.key[1], entry.key[2])
+        for kind in cluster.registry.all()
+        for entry in cluster.store.list(kind.storage_key)
+    }
+    for controller in service.controllers:
+        for key in sorted(keys):
+            try:
+                await controller.reconcile(key)
+            except ApiProblem:
+                continue
+
+
+async def create_variants(cluster: World, kind: str) -> list[str]:
+    """Create the full object and everything smaller that is accepted; return the names."""
+    resource = cluster.resource(kind)
+    full: Json = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": "x"}, **FULL[kind]}
+    made = []
+    for number, body in enumerate(await Reduction(cluster.client, resource).variants(full)):
+        name = f"x{number}"
+        try:
+            await cluster.apply({**body, "metadata": {"name": name}})
+        except ApiProblem:
+            continue  # it and an earlier one exclude each other
+        made.append(name)
+    return made
+
+
+async def say(cluster: World, kind: str, condition: str) -> None:
+    """Write a condition onto everything of a kind, with nothing but what is required."""
+    body = {"status": {"conditions": [{"type": condition, "status": "True"}]}}
+    for obj in cluster.all(kind):
+        try:
+            await cluster.patch(kind, obj["metadata"]["name"], body, subresource="status")
+        except ApiProblem:
+            continue
+
+
+@pytest.mark.parametrize("kind", sorted(FULL))
+def test_reconcilers_survive_what_the_api_accepts(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False, controllers=False) as cluster:
+            await cluster.create("PriorityClass", "high", value=5)
+            names = await create_variants(cluster, kind)
+            assert len(names) > 2, "the full object must be accepted, and something must be optional"
+            service = await cluster.start_controllers()
+            await reconcile_everything(cluster, service)
+            await reconcile_everything(cluster, service)
+            assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("kind", "condition"), [(kind, each) for kind, found in CONDITIONS.items() for each in found])
+def test_reconcilers_survive_conditions_without_times(
+    kind: str, condition: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """lastTransitionTime, reason and message are optional in conditions of built-in kinds."""
+
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False, controllers=False) as cluster:
+            await cluster.create("PriorityClass", "high", value=5)
+            for each in ("JobSet", "LeaderWorkerSet", "Deployment", "StatefulSet", "DaemonSet", "Job", "Node"):
+                await cluster.create(each, each.lower(), **FULL[each])
+            await cluster.create("PersistentVolumeClaim", "claim", **FULL["PersistentVolumeClaim"])
+            await cluster.create("PodDisruptionBudget", "budget", **FULL["PodDisruptionBudget"])
+            await reconcile_everything(cluster, await cluster.start_controllers())
+            assert cluster.all(kind), "there must be something to say it of"
+            await cluster.kill_controllers()
+            await say(cluster, kind, condition)
+            service = await cluster.start_controllers()
+            await reconcile_everything(cluster, service)
+            assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+
+    asyncio.run(scenario())
+
+
+def test_a_jobset_says_what_it_lacks_and_goes_on() -> None:
+    """A shared claim without spec is accepted with the set and refused when it is created."""
+
+    async def scenario() -> None:
+        async with world() as cluster:
+            made = jobset("js", part("a", 1, 1), volumeClaimPolicies=[{"templates": [{"metadata": {"name": "d"}}]}])
+            pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+            pod["containers"][0]["volumeMounts"] = [{"name": "d", "mountPath": "/d"}]
+            await cluster.apply(made)
+            await cluster.create("JobSet", "empty", spec={})
+            for name in ("js", "empty"):
+                await cluster.until("Service", name, when=bool)
+            await cluster.until("JobSet", "js", when=lambda found: found.get("status"))
+            await cluster.eventually("Event", lambda found: any(e["reason"] == "PVCCreationFailed" for e in found))
+            assert cluster.names("Job") == ["js-a-0"]
+
+    asyncio.run(scenario())
