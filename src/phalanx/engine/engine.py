@@ -198,7 +198,7 @@ class Engine(Scheduler):
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
             self.evictions.answered(decision.id, event.problem)
-        for plugin in self._listeners:
+        for plugin in self._outcome_observers:
             try:
                 plugin.outcome(decision, event)
             except BaseException as problem:

@@ -20,14 +20,12 @@ from phalanx.engine.framework.interface import (
     Finding,
     Floats,
     NodeView,
-    Normaliser,
     Rows,
     ShapeFilter,
     ShapeScore,
     Status,
-    way_of,
 )
-from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.framework.options import PluginOptions
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.records import PodRecord
@@ -83,11 +81,11 @@ def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
 class _ByRow(ABC):
     """What a vectorised plugin says of one shape, row by row."""
 
-    def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
-        self.plugin = plugin
+    def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
+        self.plugin = options.plugin
         self.shape = shape
         self.columns = columns
-        self.depends = int(traits_of(plugin).depends)
+        self.depends = int(options.traits.depends)
 
     def start(self) -> bool:
         """False if the plugin has nothing to say about the shape."""
@@ -112,10 +110,10 @@ class _ByRow(ABC):
 class RowFilter(_ByRow):
     """A vectorised filter about one shape."""
 
-    def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
-        super().__init__(plugin, shape, columns)
-        self.row_verdict = getattr(plugin, "mask_row", None)
-        self.rows_verdict = getattr(plugin, "mask_rows", None)
+    def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
+        super().__init__(options, shape, columns)
+        self.row_verdict = options.mask_row
+        self.rows_verdict = options.mask_rows
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
 
     def _fill(self) -> bool:
@@ -201,11 +199,11 @@ class PlainFilter:
 class RowScore(_ByRow):
     """A vectorised score of one shape."""
 
-    def __init__(self, plugin: Any, shape: Shape, columns: Columns, *, bounded: bool) -> None:
-        super().__init__(plugin, shape, columns)
-        self.row_score = getattr(plugin, "score_row", None)
-        self.rows_score = getattr(plugin, "score_rows", None)
-        self.bounded = bounded  # must be 0..100 because nothing normalises it
+    def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
+        super().__init__(options, shape, columns)
+        self.row_score = options.score_row
+        self.rows_score = options.score_rows
+        self.bounded = options.normaliser is None  # must be 0..100 because nothing normalises it
         self.raw: Floats = np.zeros(0)
 
     def _fill(self) -> bool:
@@ -248,11 +246,11 @@ class RowScore(_ByRow):
 class PlainScore:
     """A per-node score of one shape."""
 
-    def __init__(self, plugin: Any, shape: Shape, columns: Columns, *, bounded: bool) -> None:
-        self.plugin = plugin
+    def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
+        self.plugin = options.plugin
         self.shape = shape
         self.columns = columns
-        self.bounded = bounded
+        self.bounded = options.normaliser is None
         self.raw: Floats = np.zeros(0)
 
     def rebuild(self) -> None:
@@ -286,37 +284,36 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-def make_filter(plugin: Any, shape: Shape, columns: Columns) -> ShapeFilter | None:
-    """A tracker, built and current; None if the plugin leaves this shape alone."""
-    way = way_of(plugin, "filter")
+def make_filter(options: PluginOptions, shape: Shape, columns: Columns) -> ShapeFilter | None:
+    """Return a tracker that is built and current; None if the plugin has nothing to say about this shape."""
+    way = options.filter_method
     if way == "track":
-        tracker: ShapeFilter | None = plugin.track(shape, columns)
+        tracker: ShapeFilter | None = options.plugin.track(shape, columns)
         if tracker is not None:
             tracker.rebuild()
         return tracker
     if way == "mask":
-        row_filter = RowFilter(plugin, shape, columns)
+        row_filter = RowFilter(options, shape, columns)
         return row_filter if row_filter.start() else None
     if way == "filter":
-        plain = PlainFilter(plugin, shape, columns)
+        plain = PlainFilter(options.plugin, shape, columns)
         plain.rebuild()
         return plain
     return None
 
 
-def make_score(plugin: Any, shape: Shape, columns: Columns) -> ShapeScore | None:
-    bounded = getattr(plugin, "normaliser", None) is None
-    way = way_of(plugin, "score")
+def make_score(options: PluginOptions, shape: Shape, columns: Columns) -> ShapeScore | None:
+    way = options.score_method
     if way == "track_score":
-        tracker: ShapeScore | None = plugin.track_score(shape, columns)
+        tracker: ShapeScore | None = options.plugin.track_score(shape, columns)
         if tracker is not None:
             tracker.rebuild()
         return tracker
     if way == "scores":
-        row_score = RowScore(plugin, shape, columns, bounded=bounded)
+        row_score = RowScore(options, shape, columns)
         return row_score if row_score.start() else None
     if way == "score":
-        plain = PlainScore(plugin, shape, columns, bounded=bounded)
+        plain = PlainScore(options, shape, columns)
         plain.rebuild()
         return plain
     return None
@@ -344,8 +341,3 @@ class ByRange:
 
     def scale(self, raw: Any, low: float, high: float) -> Any:
         return np.floor(MAX_SCORE * (raw - low) / (high - low)) if high > low else raw * 0.0
-
-
-def normaliser_of(plugin: Any, tracker: ShapeScore) -> Normaliser | None:
-    found: Normaliser | None = getattr(tracker, "normaliser", None) or getattr(plugin, "normaliser", None)
-    return found

@@ -28,18 +28,6 @@ DEFAULT_SCHEDULER = "default-scheduler"
 ENGINE_PARTS = ("GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount")
 # Default plugins of kube-scheduler that do not exist here: they may be disabled, not enabled.
 ABSENT_PLUGINS = ("NodeDeclaredFeatures", "DeferredPodScheduling")
-# Score weights of the default profile; plugins that are not listed weigh 1.
-DEFAULT_WEIGHTS = {
-    "TaintToleration": 3,
-    "NodeAffinity": 2,
-    "NodeResourcesFit": 1,
-    "VolumeBinding": 1,
-    "PodTopologySpread": 2,
-    "InterPodAffinity": 2,
-    "DynamicResources": 2,
-    "NodeResourcesBalancedAllocation": 1,
-    "ImageLocality": 1,
-}
 REMOVED_PLUGINS = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
 MAX_WEIGHT = 2**31 - 1
 
@@ -65,7 +53,7 @@ class ProfileConfig(msgspec.Struct, frozen=True):
     """One scheduler name and how pods that carry it are placed."""
 
     scheduler_name: str = DEFAULT_SCHEDULER
-    plugins: tuple[PluginUse, ...] = tuple(PluginUse(name, DEFAULT_WEIGHTS.get(name, 0)) for name in DEFAULT_PLUGINS)
+    plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
     args: dict[str, PluginArgs] = msgspec.field(default_factory=dict)  # of the plugins that are configured, checked
     raw_args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # the same as they were written
 
@@ -304,17 +292,17 @@ def _plugins(fields: Fields, known: frozenset[str]) -> tuple[PluginUse, ...]:
     multi = _point_set(fields.object("multiPoint"), known)
     points = {point: _point_set(fields.object(point), known) for point in POINTS}
     fields.done()
-    weights: dict[str, int] = {}
+    weights: dict[str, int] = {}  # 0: the plugin's own default
     for name in DEFAULT_PLUGINS:
-        # A default plugin that is enabled anew keeps its place and takes the new weight.
+        # A default plugin that is enabled again keeps its place and takes the new weight.
         if name in multi.enabled or not ({name, "*"} & multi.disabled):
-            weights[name] = multi.enabled.get(name) or DEFAULT_WEIGHTS.get(name, 0)
+            weights[name] = multi.enabled.get(name, 0)
     if "*" in multi.disabled or multi.disabled & set(multi.enabled):
         # What was disabled and named again stands where it is named.
         again = [n for n in multi.enabled if "*" in multi.disabled or n in multi.disabled]
         weights = {n: w for n, w in weights.items() if n not in again}
     for name, weight in multi.enabled.items():
-        weights.setdefault(name, weight or DEFAULT_WEIGHTS.get(name, 0))
+        weights.setdefault(name, weight)
     everywhere = frozenset(POINTS)
     use: dict[str, frozenset[str]] = dict.fromkeys(weights, everywhere)
     for point, chosen in points.items():
@@ -323,7 +311,7 @@ def _plugins(fields: Fields, known: frozenset[str]) -> tuple[PluginUse, ...]:
                 use[name] = at - {point}
         for name, weight in chosen.enabled.items():
             use[name] = use.get(name, frozenset()) | {point}
-            weights.setdefault(name, DEFAULT_WEIGHTS.get(name, 0))
+            weights.setdefault(name, 0)
             if weight and point == "score":
                 weights[name] = weight
     made = tuple(PluginUse(name, weights[name], None if at == everywhere else at) for name, at in use.items() if at)

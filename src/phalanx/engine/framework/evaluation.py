@@ -24,7 +24,6 @@ from phalanx.engine.framework.adapters import (
     guarded,
     make_filter,
     make_score,
-    normaliser_of,
 )
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import (
@@ -36,8 +35,8 @@ from phalanx.engine.framework.interface import (
     ShapeFilter,
     ShapeScore,
     Status,
-    way_of,
 )
+from phalanx.engine.framework.options import normaliser_of, set_feasible_of
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
@@ -61,7 +60,7 @@ class _Term:
         self.tracker = tracker
         self.weight = float(weight)
         self.normaliser = normaliser
-        self.set_feasible = getattr(tracker, "set_feasible", None)
+        self.set_feasible = set_feasible_of(tracker)
         self.low = self.high = 0.0
         self.constant = False  # every node has the same raw score: bounds cannot move
         self.sample: Floats = np.zeros(0)  # that score, once
@@ -121,14 +120,15 @@ class Evaluation:
         self.filters = []
         self._plain = []
         self._normalised = []
+        options = self.profile.options
         for plugin in self.profile.filters:
-            tracker = guarded(plugin, make_filter, plugin, self.shape, self.columns)
+            tracker = guarded(plugin, make_filter, options[plugin.name], self.shape, self.columns)
             if tracker is not None:
                 self.filters.append((plugin, tracker))
         for plugin, weight in self.profile.scores:
-            score = guarded(plugin, make_score, plugin, self.shape, self.columns)
+            score = guarded(plugin, make_score, options[plugin.name], self.shape, self.columns)
             if score is not None:
-                term = _Term(plugin, score, weight, normaliser_of(plugin, score))
+                term = _Term(plugin, score, weight, normaliser_of(options[plugin.name], score))
                 (self._plain if term.normaliser is None else self._normalised).append(term)
         terms = [*self._plain, *self._normalised]
         self._local_filters = [(plugin, each) for plugin, each in self.filters if isinstance(each, RowFilter)]
@@ -401,7 +401,7 @@ class Evaluation:
             return self._cap[0]
         cap = 1 if self.shape.host_ports else None
         for plugin, _ in self.filters:
-            per_node = getattr(plugin, "max_per_node", None)
+            per_node = self.profile.options[plugin.name].max_per_node
             limit = per_node(self.shape) if per_node is not None else None
             if limit is not None:
                 cap = limit if cap is None else min(cap, limit)
@@ -464,13 +464,13 @@ def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
     if not columns.alive[row]:
         return False
     for plugin in profile.row_filters:
-        verdict = getattr(plugin, "mask_row", None)
+        options = profile.options[plugin.name]
         try:
-            if verdict is not None:
-                if not verdict(shape, columns, row):
+            if options.mask_row is not None:
+                if not options.mask_row(shape, columns, row):
                     return False
-            elif way_of(plugin, "filter") == "mask":
-                if not RowFilter(plugin, shape, columns).verdict(row):
+            elif options.filter_method == "mask":
+                if not RowFilter(options, shape, columns).verdict(row):
                     return False
             elif not PlainFilter(plugin, shape, columns).verdict(row):
                 return False

@@ -16,7 +16,7 @@ into a shape defines `sign(pod)`, a hashable value that then becomes part of the
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -32,7 +32,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest
-from phalanx.model.objects import Node, Pod
+from phalanx.model.objects import Node
 
 if TYPE_CHECKING:
     from phalanx.engine.framework.diagnosis import Diagnosis
@@ -255,8 +255,7 @@ class VectorFilter(Protocol):
         """Why the given rows (all rejected by this plugin) were rejected."""
         ...
 
-    # Optional: mask_row(shape, columns, row) -> bool, the verdict about one row, and mask_rows(shape, columns, rows)
-    # -> Bools about some. Without them mask() is run again.
+    # Optional: options.MasksRow, options.MasksRows.
 
 
 class ShapeFilter(Protocol):
@@ -275,8 +274,7 @@ class ShapeFilter(Protocol):
 
     def explain(self, rows: Rows) -> Sequence[Finding]: ...
 
-    # Optional: minds(record: PodRecord) -> bool, whether that pod on one node can have a part in what is said of other
-    # nodes. Whoever is looked for to be evicted is then not looked for among all pods. When in doubt: True.
+    # Optional: options.AffectsOtherNodes.
 
 
 class TrackingFilter(Protocol):
@@ -286,8 +284,7 @@ class TrackingFilter(Protocol):
         """None: this filter has nothing to say about the shape, ever."""
         ...
 
-    # Optional: worth(shape, change: ClusterChange) -> bool, a finer hint than wakes_on. When in doubt: True.
-    # Optional: max_per_node(shape) -> int | None, a cap on pods of the shape per node (slot counting).
+    # Optional: options.HasQueueingHint, options.LimitsPodsPerNode.
 
 
 # ---- score
@@ -316,8 +313,7 @@ class VectorScore(Protocol):
         """(n,) raw score; None: the same for every node, whatever happens."""
         ...
 
-    # Optional: score_row(shape, columns, row) -> float; score_rows(shape, columns, rows) -> Floats;
-    # normaliser: Normaliser
+    # Optional: options.ScoresRow, options.ScoresRows, options.HasNormaliser.
 
 
 class ShapeScore(Protocol):
@@ -327,16 +323,13 @@ class ShapeScore(Protocol):
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None: ...
 
-    # Optional: set_feasible(mask: Bools) -> bool. Called after update() with the (n,) mask of rows that passed all
-    # filters, whenever that mask or `raw` may have changed and before scores are read; True: `raw` changed anywhere.
-    # For scores that depend on which nodes compete (PodTopologySpread counts the domains among them). NaN in `raw`
-    # stands for "not scored": it takes no part in the bounds and becomes 0.
+    # Optional: options.DependsOnFeasible, options.HasNormaliser.
 
 
 class TrackingScore(Protocol):
     def track_score(self, shape: Shape, columns: Columns) -> ShapeScore | None: ...
 
-    # Optional: normaliser: Normaliser (may also be an attribute of the ShapeScore, which then wins)
+    # Optional: options.HasNormaliser.
 
 
 # ---- after a node was chosen
@@ -392,19 +385,6 @@ class PostFilter(Protocol):
     # Optional: helps(shape, priority, change: ClusterChange) -> bool, asked after changes in `Traits.helps_after`:
     # whether the plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority
     # arrived).
-
-
-# ---- whoever wants to hear of objects
-
-
-class Observer(Protocol):
-    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """An object that is neither Pod nor Node was added (old None), changed, or removed (new None)."""
-        ...
-
-
-class Signs(Protocol):
-    def sign(self, pod: Pod) -> Hashable: ...
 
 
 # ---- groups: used by the group cycle

@@ -8,6 +8,13 @@ from typing import Any
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import interface as fw
+from phalanx.engine.framework.options import (
+    ObservesObjects,
+    ObservesOutcomes,
+    PluginOptions,
+    SignsPods,
+    options_of,
+)
 from phalanx.engine.framework.settings import PluginUse, ProfileSettings
 from phalanx.engine.framework.traits import check, traits_of
 
@@ -35,8 +42,10 @@ class Profile:
         self.pre_bind: list[Any] = []
         self.bind: list[Any] = []
         self.post_bind: list[Any] = []
-        self.observers: list[Any] = []
-        self.signers: list[Any] = []
+        self.observers: list[ObservesObjects] = []
+        self.outcome_observers: list[ObservesOutcomes] = []
+        self.signers: list[tuple[str, SignsPods]] = []  # with the plugin's name
+        self.options: dict[str, PluginOptions] = {}  # by the plugin's name
         self._weights: dict[str, int] = {}
         self.groups: dict[str, list[Any]] = {point: [] for point in _AT_GROUPS}
         self._points: dict[str, list[Any]] = {  # in the order of the configuration
@@ -53,10 +62,10 @@ class Profile:
         }
         for at, use in enumerate(settings.plugins):
             self._add(at, use, settings, registry, handle)
-        local = [plugin for plugin in self.filters if fw.way_of(plugin, "filter") != "track"]
+        local = [plugin for plugin in self.filters if self.options[plugin.name].filter_method != "track"]
         # Whether a row without room for every request is certainly infeasible.
         fit = next((plugin for plugin in self.filters if traits_of(plugin).room), None)
-        self.fit_is_strict: bool = getattr(fit, "strict", False)
+        self.fit_is_strict = fit is not None and self.options[fit.name].strict
         self.row_filters = sorted(local, key=lambda plugin: not traits_of(plugin).room)
 
     def _add(
@@ -81,10 +90,13 @@ class Profile:
                 if hasattr(plugin, method) and not hasattr(plugin, companion):
                     raise ConfigProblem(where, f"plugin {use.name} has {method}() and lacks {companion}()")
             self.plugins[use.name] = plugin
-            if hasattr(plugin, "observe"):
+            self.options[plugin.name] = options_of(plugin)
+            if isinstance(plugin, ObservesObjects):
                 self.observers.append(plugin)
-            if hasattr(plugin, "sign"):
-                self.signers.append(plugin)
+            if isinstance(plugin, ObservesOutcomes):
+                self.outcome_observers.append(plugin)
+            if isinstance(plugin, SignsPods):
+                self.signers.append((plugin.name, plugin))
         self._put_to_work(plugin, use)
 
     def _put_to_work(self, plugin: Any, use: PluginUse) -> None:

@@ -14,9 +14,9 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.expected_pods import ExpectedPods
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
-from phalanx.engine.plugins.pod_index import ANTI, terms_of
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
@@ -315,8 +315,7 @@ class _Builder:
         objects = self._cluster.objects
         apart = []
         for shape in shapes:
-            terms = terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
-            apart.append([term for term in terms if term.kind == ANTI and term.key == HOSTNAME])
+            apart.append([term for term in terms_of_shape(shape) if term.kind == ANTI and term.key == HOSTNAME])
         found: set[tuple[int, int]] = set()
         if not any(apart) and not any(shape.host_ports for shape in shapes):
             return frozenset()

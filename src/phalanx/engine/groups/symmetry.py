@@ -11,9 +11,16 @@ from phalanx.engine.framework import Depends
 from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.plugins.pod_index import ANTI, REQUIRED, LabelClass, Term, terms_of
-from phalanx.engine.plugins.spread_rules import HARD, own_constraints
 from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.pod_rules import (
+    ANTI,
+    HARD,
+    REQUIRED,
+    AffinityTerm,
+    PodsOfShape,
+    own_constraints,
+    terms_of_shape,
+)
 from phalanx.engine.state.shapes import Shape
 
 
@@ -65,9 +72,8 @@ def _one_each(ids: NDArray[np.integer]) -> bool:
     return bool((ids > 0).all()) and len(np.unique(ids)) == len(ids)
 
 
-def _terms(shape: Shape) -> tuple[Term, ...]:
-    terms = terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
-    return tuple(term for term in terms if term.kind in (REQUIRED, ANTI))
+def _terms(shape: Shape) -> tuple[AffinityTerm, ...]:
+    return tuple(term for term in terms_of_shape(shape) if term.kind in (REQUIRED, ANTI))
 
 
 def detached(built: Built) -> frozenset[int]:
@@ -80,7 +86,7 @@ def detached(built: Built) -> frozenset[int]:
     counted = [(shape.namespace, rule) for shape in built.shapes for rule in own_constraints(shape, HARD)]
     found = set()
     for shape in built.shapes:
-        pods = LabelClass(shape.namespace, shape.labels, False)
+        pods = PodsOfShape(shape)
         tied = (
             any(term.kind == REQUIRED for term in _terms(shape))
             or bool(own_constraints(shape, HARD))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Floats
-from phalanx.engine.plugins.pod_index import PREFERRED, REQUIRED, LabelClass, RuleSet, Watch, per_row
+from phalanx.engine.plugins.pod_index import LabelClass, RuleSet, Watch, per_row
 from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
+from phalanx.engine.state.pod_rules import PREFERRED, REQUIRED
 from phalanx.engine.state.shapes import Shape
 
 if TYPE_CHECKING:

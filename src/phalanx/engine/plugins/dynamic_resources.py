@@ -13,7 +13,7 @@ MESSAGE = "pod has resource claims, and dynamic resource allocation is not suppo
 
 class DynamicResources:
     name = "DynamicResources"
-    traits = Traits(wakes_on=Wake.NOTHING)  # only the pod itself can change this
+    traits = Traits(wakes_on=Wake.NOTHING, default_weight=2)  # only the pod itself can change this
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
         pass

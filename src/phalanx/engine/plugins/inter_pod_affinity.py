@@ -15,22 +15,13 @@ import numpy as np
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
-from phalanx.engine.plugins.pod_index import (
-    ANTI,
-    REQUIRED,
-    LabelClass,
-    PodIndex,
-    RuleSet,
-    Term,
-    Watch,
-    per_row,
-    terms_of,
-)
+from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, RuleSet, Watch, per_row
 from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
+from phalanx.engine.state.pod_rules import ANTI, REQUIRED, AffinityTerm, terms_of
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.selectors import LabelMatcher
 
@@ -69,7 +60,7 @@ class InterPodAffinity:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
             self.namespaces_version += 1
 
-    def own_terms(self, shape: Shape) -> tuple[Term, ...]:
+    def own_terms(self, shape: Shape) -> tuple[AffinityTerm, ...]:
         return terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
 
     def track(self, shape: Shape, columns: Columns) -> AffinityFilter:
@@ -89,7 +80,7 @@ class InterPodAffinity:
         )
         return 1 if kept_apart else None
 
-    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+    def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
         """A pod that left helps if it was kept away from or kept us away; one that came, if it is wanted."""
         record = change.record
         if record is None or change.kind & (Wake.NODE | Wake.NAMESPACE | Wake.POD_LABELS):

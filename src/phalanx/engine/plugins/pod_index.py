@@ -16,79 +16,14 @@ import numpy.typing as npt
 
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.label_interest import LabelInterest
-from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.pod_rules import AffinityTerm, terms_of
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.objects import Namespace
-from phalanx.model.objects.meta import LabelSelector
-from phalanx.model.objects.pod import PodAffinity, PodAffinityTerm
-from phalanx.model.selectors import NOTHING, BadSelector, LabelMatcher, Requirement, from_selector
-
-REQUIRED, ANTI, PREFERRED = "required affinity", "required anti-affinity", "preferred"
+from phalanx.model.objects.pod import PodAffinity
+from phalanx.model.selectors import LabelMatcher
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _MANY = 20_000
 _RECENT = 256
-
-
-def matcher_of(selector: LabelSelector | None, *more: Requirement) -> LabelMatcher:
-    """None matches nothing; a selector nobody can read matches nothing either (validation keeps those out)."""
-    try:
-        found = from_selector(selector)
-    except BadSelector:
-        return NOTHING
-    if found.nothing or not more:
-        return found
-    return LabelMatcher((*found.requirements, *more))
-
-
-class Term:
-    """A pod affinity term as its owner means it. `weight` is negative for preferred anti-affinity."""
-
-    __slots__ = ("key", "kind", "matcher", "namespace_matcher", "namespaces", "weight")
-
-    def __init__(
-        self, term: PodAffinityTerm, kind: str, weight: int, namespace: str, labels: Mapping[str, str]
-    ) -> None:
-        self.kind = kind
-        self.weight = weight
-        self.key = term.topology_key
-        same = [Requirement(k, "In", (labels[k],)) for k in term.match_label_keys or () if k in labels]
-        other = [Requirement(k, "NotIn", (labels[k],)) for k in term.mismatch_label_keys or () if k in labels]
-        self.matcher = matcher_of(term.label_selector, *same, *other)
-        own = not term.namespaces and term.namespace_selector is None
-        self.namespaces = frozenset((namespace,) if own else term.namespaces or ())
-        self.namespace_matcher = matcher_of(term.namespace_selector)
-
-    def selects(self, namespace: str, labels: Mapping[str, str], objects: Objects) -> bool:
-        """While the owner is being placed: a namespace selector picks from the namespaces that exist."""
-        return self._covers(namespace, objects, False) and self.matcher.matches(labels)
-
-    def selects_incoming(self, namespace: str, labels: Mapping[str, str], objects: Objects) -> bool:
-        """While another pod is being placed: a namespace nobody knows has no labels, but may still be selected."""
-        return self._covers(namespace, objects, True) and self.matcher.matches(labels)
-
-    def _covers(self, namespace: str, objects: Objects, unknown_too: bool) -> bool:
-        if namespace in self.namespaces or self.namespace_matcher.everything:
-            return True
-        if self.namespace_matcher.nothing:
-            return False
-        known = objects.get(Namespace, "", namespace)
-        if known is None and not unknown_too:
-            return False
-        return self.namespace_matcher.matches(known.metadata.labels if known is not None else {})
-
-
-def terms_of(
-    affinity: PodAffinity | None, anti: PodAffinity | None, namespace: str, labels: Mapping[str, str]
-) -> tuple[Term, ...]:
-    found: list[Term] = []
-    for part, kind, sign in ((affinity, REQUIRED, 1), (anti, ANTI, -1)):
-        if part is None:
-            continue
-        found += [Term(term, kind, 0, namespace, labels) for term in part.required or ()]
-        for weighted in part.preferred or ():
-            found.append(Term(weighted.pod_affinity_term, PREFERRED, sign * weighted.weight, namespace, labels))
-    return tuple(found)
 
 
 class PlacedPods:
@@ -138,7 +73,7 @@ class RuleSet(PlacedPods):
 
     __slots__ = ("terms",)
 
-    def __init__(self, terms: tuple[Term, ...]) -> None:
+    def __init__(self, terms: tuple[AffinityTerm, ...]) -> None:
         super().__init__()
         self.terms = terms
 

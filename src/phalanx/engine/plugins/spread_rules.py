@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.plugins.node_affinity import matching
-from phalanx.engine.plugins.pod_index import LabelClass, matcher_of
+from phalanx.engine.plugins.pod_index import LabelClass
 from phalanx.engine.plugins.tolerations import untolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.pod_rules import SpreadConstraint, matcher_of, spread_constraint
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, ReplicationController, StatefulSet
 from phalanx.model.objects.pod import TopologySpreadConstraint
@@ -22,72 +22,29 @@ Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 
 HOSTNAME = "kubernetes.io/hostname"
-HARD, SOFT = "DoNotSchedule", "ScheduleAnyway"
 
 
-class Constraint(msgspec.Struct, frozen=True):
-    key: str
-    max_skew: int
-    matcher: LabelMatcher
-    min_domains: int
-    honor_affinity: bool
-    honor_taints: bool
-
-    def counts(self, namespace: str, pods: LabelClass) -> bool:
-        """Whether pods of this class count. An empty selector counts none (but matches the pod itself); pods that
-        are being deleted do not count."""
-        if pods.terminating or pods.namespace != namespace or self.matcher.everything:
-            return False
-        return self.matcher.matches(pods.labels)
-
-
-def counting(constraints: Sequence[Constraint], namespace: str, pods: LabelClass) -> tuple[int, ...] | None:
+def counting(constraints: Sequence[SpreadConstraint], namespace: str, pods: LabelClass) -> tuple[int, ...] | None:
     """Numbers of the constraints that count pods of a class; None: no one does."""
     found = tuple(i for i, constraint in enumerate(constraints) if constraint.counts(namespace, pods))
     return found or None
 
 
-def one_matcher(constraints: Sequence[Constraint]) -> LabelMatcher | None:
+def one_matcher(constraints: Sequence[SpreadConstraint]) -> LabelMatcher | None:
     """The selector all constraints share, if they do."""
     found = {constraint.matcher for constraint in constraints}
     return found.pop() if len(found) == 1 else None
 
 
-def own_constraints(shape: Shape, action: str) -> tuple[Constraint, ...]:
-    labels = shape.labels
-    return tuple(
-        _constraint(
-            c,
-            matcher_of(
-                c.label_selector,
-                *(Requirement(k, "In", (labels[k],)) for k in c.match_label_keys or () if k in labels),
-            ),
-        )
-        for c in shape.spread
-        if c.when_unsatisfiable == action
-    )
-
-
 def default_constraints(
     shape: Shape, defaults: Iterable[TopologySpreadConstraint], action: str, objects: Objects
-) -> tuple[Constraint, ...]:
+) -> tuple[SpreadConstraint, ...]:
     """The profile's constraints with the selector of the pod's services and controller; none without a selector."""
     wanted = [c for c in defaults if c.when_unsatisfiable == action]
     if not wanted:
         return ()
     matcher = default_matcher(shape, objects)
-    return () if matcher.everything else tuple(_constraint(c, matcher) for c in wanted)
-
-
-def _constraint(c: TopologySpreadConstraint, matcher: LabelMatcher) -> Constraint:
-    return Constraint(
-        key=c.topology_key,
-        max_skew=c.max_skew,
-        matcher=matcher,
-        min_domains=1 if c.min_domains is None else c.min_domains,
-        honor_affinity=c.node_affinity_policy != "Ignore",
-        honor_taints=c.node_taints_policy == "Honor",
-    )
+    return () if matcher.everything else tuple(spread_constraint(c, matcher) for c in wanted)
 
 
 def default_matcher(shape: Shape, objects: Objects) -> LabelMatcher:
@@ -109,7 +66,7 @@ def default_matcher(shape: Shape, objects: Objects) -> LabelMatcher:
     return LabelMatcher(tuple(requirements))
 
 
-def with_all_keys(constraints: Sequence[Constraint], columns: Columns) -> Bools:
+def with_all_keys(constraints: Sequence[SpreadConstraint], columns: Columns) -> Bools:
     """(capacity,) rows that carry the label of every constraint."""
     mask: Bools = np.ones(columns.capacity, dtype=np.bool_)
     for constraint in constraints:
@@ -128,7 +85,7 @@ class Inclusion:
         self._affinity: Bools | None = None
         self._taints: Bools | None = None
 
-    def mask(self, constraint: Constraint) -> Bools | None:
+    def mask(self, constraint: SpreadConstraint) -> Bools | None:
         """(capacity,) or None for every row. Made once; read only."""
         masks = []
         if constraint.honor_affinity and self.has_affinity:
@@ -163,6 +120,6 @@ class Inclusion:
             mask &= found
         return mask
 
-    def watched(self, constraints: Iterable[Constraint]) -> bool:
+    def watched(self, constraints: Iterable[SpreadConstraint]) -> bool:
         """Whether any change of a node's labels or taints can change the masks."""
         return any((c.honor_affinity and self.has_affinity) or c.honor_taints for c in constraints)

@@ -11,18 +11,10 @@ import numpy as np
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
 from phalanx.engine.plugins.pod_index import Watch, per_row
 from phalanx.engine.plugins.pod_trackers import News, PodTracker
-from phalanx.engine.plugins.spread_rules import (
-    HOSTNAME,
-    SOFT,
-    Constraint,
-    Counts,
-    Inclusion,
-    counting,
-    one_matcher,
-    with_all_keys,
-)
+from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts, Inclusion, counting, one_matcher, with_all_keys
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
+from phalanx.engine.state.pod_rules import SOFT, SpreadConstraint
 from phalanx.engine.state.shapes import Shape
 
 if TYPE_CHECKING:
@@ -53,7 +45,7 @@ class _Soft:
 
     __slots__ = ("by_row", "constraint", "counts", "ids", "included", "size", "weight")
 
-    def __init__(self, constraint: Constraint, columns: Columns, included: Bools) -> None:
+    def __init__(self, constraint: SpreadConstraint, columns: Columns, included: Bools) -> None:
         column = columns.label(constraint.key)
         self.constraint = constraint
         self.ids = column.ids
@@ -98,7 +90,7 @@ class SpreadScore(PodTracker[tuple[int, ...]]):
         self._dirty = True
         self._watch_nodes = False
         self._selectors_version = -1
-        self._constraints: tuple[Constraint, ...] = ()
+        self._constraints: tuple[SpreadConstraint, ...] = ()
         super().__init__(Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
 
     def rebuild(self) -> None:

@@ -12,21 +12,18 @@ from phalanx.engine.framework.config_args import PodTopologySpreadArgs
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
 from phalanx.engine.plugins.pod_trackers import News, PodTracker
 from phalanx.engine.plugins.spread_rules import (
-    HARD,
-    SOFT,
-    Constraint,
     Counts,
     Inclusion,
     counting,
     default_constraints,
     one_matcher,
-    own_constraints,
     with_all_keys,
 )
 from phalanx.engine.plugins.spread_score import SpreadScore
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.label_interest import Mentions, of_labels, of_selector
+from phalanx.engine.state.pod_rules import HARD, SOFT, SpreadConstraint, own_constraints
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, ReplicationController, Service, StatefulSet
 
@@ -75,7 +72,7 @@ class PodTopologySpread:
         for ordered in self.objects.all(StatefulSet):
             yield of_selector(ordered.spec.selector)
 
-    def constraints(self, shape: Shape, action: str) -> tuple[Constraint, ...]:
+    def constraints(self, shape: Shape, action: str) -> tuple[SpreadConstraint, ...]:
         if shape.spread:
             return own_constraints(shape, action)
         return default_constraints(shape, self.args.default_constraints, action, self.objects)
@@ -95,7 +92,7 @@ class PodTopologySpread:
         # Nodes without a key take part only where nobody but the built-in defaults asked for it.
         return SpreadScore(self, shape, columns, need_all_keys=bool(shape.spread) or not self.args.system_defaulted)
 
-    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+    def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
         """A pod matters if it counts for a constraint; of nodes and services we cannot easily say."""
         record = change.record
         if record is None or change.kind & (Wake.NODE | Wake.SERVICE | Wake.POD_LABELS):
@@ -111,7 +108,7 @@ class _Domains:
 
     __slots__ = ("constraint", "counts", "fits", "ids", "included", "present", "self_match")
 
-    def __init__(self, constraint: Constraint, columns: Columns, included: Bools, self_match: int) -> None:
+    def __init__(self, constraint: SpreadConstraint, columns: Columns, included: Bools, self_match: int) -> None:
         column = columns.label(constraint.key)
         self.constraint = constraint
         self.ids = column.ids
@@ -147,7 +144,7 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
         self.columns = columns
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
         self._domains: list[_Domains] = []
-        self._constraints: tuple[Constraint, ...] = ()
+        self._constraints: tuple[SpreadConstraint, ...] = ()
         self._watch_nodes = False
         self._selectors_version = -1
         super().__init__(Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))

@@ -37,7 +37,7 @@ class VolumeRestrictions(VolumePlugin):
     def track(self, shape: Shape, columns: Columns) -> VolumeFilter | None:
         return RestrictionsFilter(self.state, shape, columns) if shape.volumes else None
 
-    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+    def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
         """A pod that left matters if it shared a disk or claim."""
         record = change.record
         if record is None or not change.kind & Wake.POD_GONE:

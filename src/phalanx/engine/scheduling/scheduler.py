@@ -125,9 +125,7 @@ class Scheduler:
             state, queue, members, self.evictions, unit_lifecycle, admission, room, group_cycle, isolation
         )
         self._observers = [o for p in self.profiles.values() for o in p.observers]
-        self._listeners = [
-            plugin for p in self.profiles.values() for plugin in p.plugins.values() if hasattr(plugin, "outcome")
-        ]
+        self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
 
     def _make_profiles(self, more: Mapping[str, Factory], watch: Watch | None) -> None:
         ours = builtin(self.indexes)
@@ -144,7 +142,7 @@ class Scheduler:
                 raise ConfigProblem("profiles", f"scheduler name {name!r} is used twice")
             handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name)
             profile = self.profiles[name] = Profile(settings, registry, handle)
-            self.shapes.signers += [(plugin.name, plugin.sign) for plugin in profile.signers]
+            self.shapes.signers += [(plugin, signer.sign) for plugin, signer in profile.signers]
         state.columns.keep_all()
 
     def _make_queue(self) -> Queue:

@@ -18,6 +18,7 @@ import numpy as np
 
 from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.options import affects_other_nodes_of
 from phalanx.engine.groups.outcomes import assignment_of
 from phalanx.engine.groups.preemption_problem import Stage
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds
@@ -226,7 +227,7 @@ class ConstrainedPreemption:
     def _looked_at(self) -> frozenset[int]:
         """Units that a rule which reaches beyond a node looks at. The others only matter to the nodes they are on."""
         rules = [
-            getattr(tracker, "affects_other_nodes", None)
+            affects_other_nodes_of(tracker)
             for evaluation in self._stage.built.evaluations
             for _, tracker in evaluation.filters
             if not isinstance(tracker, RowFilter)
@@ -234,11 +235,7 @@ class ConstrainedPreemption:
         found: list[int] = []
         for number, unit in enumerate(self._stage.units):
             worked(number % LOOKED == 0)
-            if any(
-                affects_other_nodes is None or affects_other_nodes(pod)
-                for pod in unit.pods.values()
-                for affects_other_nodes in rules
-            ):
+            if any(affects(pod) for pod in unit.pods.values() for affects in rules):
                 found.append(number)
         return frozenset(found)
 

@@ -128,7 +128,7 @@ class Waiting:
         """Whether a change can make a shape feasible. Must never be wrongly False."""
         for plugin in interest.cross:
             if change.kind & traits_of(plugin).wakes_on:
-                hint = getattr(plugin, "worth", None)
+                hint = interest.profile.options[plugin.name].queueing_hint
                 if hint is None or _perhaps(hint, interest.shape, change):
                     return True
         for plugin in interest.helpers:

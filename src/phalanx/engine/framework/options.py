@@ -1,0 +1,186 @@
+"""Optional parts of a plugin: one protocol each, looked up once, when a profile is made.
+
+A plugin that has one of these methods need not say so anywhere else. `options_of` is the only place that asks which it
+has; the rest of the engine reads `PluginOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from phalanx.engine.decisions import Decision
+from phalanx.engine.events import Outcome
+from phalanx.engine.framework import interface as fw
+from phalanx.engine.framework.interface import Bools, ClusterChange, Floats, Normaliser, Rows
+from phalanx.engine.framework.traits import Traits, traits_of
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.objects import Pod
+
+# ---- of vectorised filters and scores
+
+
+@runtime_checkable
+class MasksRow(Protocol):
+    def mask_row(self, shape: Shape, columns: Columns, row: int) -> bool:
+        """Return the verdict about one row. Without it `mask` is computed again."""
+        ...
+
+
+@runtime_checkable
+class MasksRows(Protocol):
+    def mask_rows(self, shape: Shape, columns: Columns, rows: Rows) -> Bools:
+        """Return the verdicts about some rows."""
+        ...
+
+
+@runtime_checkable
+class ScoresRow(Protocol):
+    def score_row(self, shape: Shape, columns: Columns, row: int) -> float:
+        """Return the raw score of one row. Without it `scores` is computed again."""
+        ...
+
+
+@runtime_checkable
+class ScoresRows(Protocol):
+    def score_rows(self, shape: Shape, columns: Columns, rows: Rows) -> Floats:
+        """Return the raw scores of some rows."""
+        ...
+
+
+@runtime_checkable
+class HasNormaliser(Protocol):
+    """Of a score plugin, or of the ShapeScore it makes, which then wins. Raw scores may be any finite number."""
+
+    @property
+    def normaliser(self) -> Normaliser: ...
+
+
+# ---- of filters
+
+
+@runtime_checkable
+class StrictFit(Protocol):
+    """Of a filter with `Traits.room`."""
+
+    @property
+    def strict(self) -> bool:
+        """True: a row without room for every request is infeasible."""
+        ...
+
+
+@runtime_checkable
+class LimitsPodsPerNode(Protocol):
+    def max_per_node(self, shape: Shape) -> int | None:
+        """Return how many pods of the shape one node may take; None: any number."""
+        ...
+
+
+@runtime_checkable
+class HasQueueingHint(Protocol):
+    def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
+        """Return False if a change in `Traits.wakes_on` cannot make the rejected shape feasible. In doubt True."""
+        ...
+
+
+# ---- of what a tracking filter or score makes for one shape
+
+
+@runtime_checkable
+class AffectsOtherNodes(Protocol):
+    def affects_other_nodes(self, record: PodRecord) -> bool:
+        """Return False if that pod on one node cannot change the verdict about another node. In doubt True.
+
+        Preemption then looks for victims on other nodes among the affecting pods only.
+        """
+        ...
+
+
+@runtime_checkable
+class DependsOnFeasible(Protocol):
+    def set_feasible(self, mask: Bools) -> bool:
+        """Take note of the (n,) rows that passed all filters; return True if `raw` changed anywhere.
+
+        Called after `update` and before scores are read, whenever the mask or `raw` may have changed. For scores that
+        depend on which nodes compete, as PodTopologySpread does. NaN in `raw` means not scored, and counts as 0.
+        """
+        ...
+
+
+# ---- of any plugin
+
+
+@runtime_checkable
+class ObservesObjects(Protocol):
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        """Take note that an object other than Pod and Node was added (old None), changed, or removed (new None)."""
+        ...
+
+
+@runtime_checkable
+class ObservesOutcomes(Protocol):
+    def outcome(self, decision: Decision, event: Outcome) -> None:
+        """Take note of the result of a decision."""
+        ...
+
+
+@runtime_checkable
+class SignsPods(Protocol):
+    def sign(self, pod: Pod) -> Hashable:
+        """Return what this filter reads of a pod besides its shape; it becomes part of the shape."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """A plugin of a profile, with the optional parts it has. None: it does not have that part."""
+
+    plugin: Any
+    traits: Traits
+    filter_method: str  # "track", "mask", "filter", or "" for none
+    score_method: str  # "track_score", "scores", "score", or ""
+    mask_row: Callable[[Shape, Columns, int], bool] | None
+    mask_rows: Callable[[Shape, Columns, Rows], Bools] | None
+    score_row: Callable[[Shape, Columns, int], float] | None
+    score_rows: Callable[[Shape, Columns, Rows], Floats] | None
+    normaliser: Normaliser | None
+    strict: bool
+    max_per_node: Callable[[Shape], int | None] | None
+    queueing_hint: Callable[[Shape, ClusterChange], bool] | None
+
+
+def options_of(plugin: Any) -> PluginOptions:
+    return PluginOptions(
+        plugin=plugin,
+        traits=traits_of(plugin),
+        filter_method=fw.way_of(plugin, "filter"),
+        score_method=fw.way_of(plugin, "score"),
+        mask_row=plugin.mask_row if isinstance(plugin, MasksRow) else None,
+        mask_rows=plugin.mask_rows if isinstance(plugin, MasksRows) else None,
+        score_row=plugin.score_row if isinstance(plugin, ScoresRow) else None,
+        score_rows=plugin.score_rows if isinstance(plugin, ScoresRows) else None,
+        normaliser=plugin.normaliser if isinstance(plugin, HasNormaliser) else None,
+        strict=plugin.strict if isinstance(plugin, StrictFit) else False,
+        max_per_node=plugin.max_per_node if isinstance(plugin, LimitsPodsPerNode) else None,
+        queueing_hint=plugin.queueing_hint if isinstance(plugin, HasQueueingHint) else None,
+    )
+
+
+def always_affects(record: PodRecord) -> bool:
+    """Stand in for `affects_other_nodes` where a tracker does not have it."""
+    return True
+
+
+def affects_other_nodes_of(tracker: fw.ShapeFilter) -> Callable[[PodRecord], bool]:
+    return tracker.affects_other_nodes if isinstance(tracker, AffectsOtherNodes) else always_affects
+
+
+def set_feasible_of(tracker: fw.ShapeScore) -> Callable[[Bools], bool] | None:
+    return tracker.set_feasible if isinstance(tracker, DependsOnFeasible) else None
+
+
+def normaliser_of(options: PluginOptions, tracker: fw.ShapeScore) -> Normaliser | None:
+    return tracker.normaliser if isinstance(tracker, HasNormaliser) else options.normaliser

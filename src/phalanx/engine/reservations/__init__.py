@@ -1,0 +1,32 @@
+"""Reservations: which room a unit may use, from when until when. Promised starts and backfill are planned here."""
+
+from phalanx.engine.reservations.book import PromiseBook
+from phalanx.engine.reservations.capacity import CapacityProfile, Topology
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Reason, Reservation
+from phalanx.engine.reservations.units import (
+    Backfill,
+    Decisions,
+    PlanSettings,
+    Promise,
+    Start,
+    Unit,
+    expected_seconds,
+)
+
+__all__ = [
+    "FOREVER",
+    "Assignment",
+    "Backfill",
+    "CapacityProfile",
+    "Decisions",
+    "Demand",
+    "PlanSettings",
+    "Promise",
+    "PromiseBook",
+    "Reason",
+    "Reservation",
+    "Start",
+    "Topology",
+    "Unit",
+    "expected_seconds",
+]

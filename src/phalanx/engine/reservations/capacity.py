@@ -1,0 +1,266 @@
+"""Free capacity of every node over time, as pieces during which nothing changes.
+
+The profile answers two questions exactly: where a gang fits for a whole span from a given time, and what the
+earliest such time is. A search skips every start that an earlier failure already excludes, so it looks at few windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand
+
+Ints = npt.NDArray[np.integer]
+FIRST_PIECES = 64  # room for pieces that a new profile allocates
+
+
+class Topology:
+    """Which domain of each level a node is in; equal for all profiles of a cluster."""
+
+    def __init__(self, levels: Sequence[Sequence[str]], nodes: int) -> None:
+        """`levels`: per level, from small to large domains, the domain name of every node (empty: in no domain)."""
+        self.nodes = nodes
+        self.names: list[list[str]] = []  # level -> domain names
+        self.member: list[npt.NDArray[np.float32]] = []  # level -> (node, domain) 1 where the node is in the domain
+        self.domain: list[npt.NDArray[np.intp]] = []  # level -> (node,) index of the domain, -1: none
+        for labels in levels:
+            names = list(dict.fromkeys(name for name in labels if name))
+            index = {name: i for i, name in enumerate(names)}
+            domain = np.array([index.get(name, -1) for name in labels], dtype=np.intp)
+            member = np.zeros((nodes, max(1, len(names))), dtype=np.float32)
+            inside = np.flatnonzero(domain >= 0)
+            member[inside, domain[inside]] = 1
+            self.names.append(names)
+            self.domain.append(domain)
+            self.member.append(member)
+
+
+class CapacityProfile:
+    """Free amounts per piece, resource and node. Piece `i` lasts from `times[i]` until `times[i + 1]`."""
+
+    def __init__(self, now: float, free: Ints, topology: Topology) -> None:
+        """`free`: (resource, node) amounts, without what runs."""
+        self.topology = topology
+        self.n = 1
+        self._times = np.full(FIRST_PIECES, FOREVER)
+        self._times[0] = now
+        self._rows = np.zeros((FIRST_PIECES, *free.shape), dtype=free.dtype)
+        self._rows[0] = free
+        self._sum = np.zeros((FIRST_PIECES, free.shape[0]), dtype=np.int64)  # (piece, resource) over all nodes
+        self._sum[0] = free.sum(axis=1, dtype=np.int64)
+
+    def copy(self) -> CapacityProfile:
+        new = object.__new__(CapacityProfile)
+        new.topology, new.n = self.topology, self.n
+        spare = FIRST_PIECES
+        new._times = np.concatenate([self._times[: self.n], np.full(spare, FOREVER)])
+        new._rows = np.concatenate([self._rows[: self.n], np.zeros((spare, *self._rows.shape[1:]), self._rows.dtype)])
+        new._sum = np.concatenate([self._sum[: self.n], np.zeros((spare, self._sum.shape[1]), np.int64)])
+        return new
+
+    @property
+    def times(self) -> npt.NDArray[np.float64]:
+        """Return the starts of the pieces."""
+        return self._times[: self.n]
+
+    @property
+    def rows(self) -> Ints:
+        """Return the free amounts, (piece, resource, node)."""
+        return self._rows[: self.n]
+
+    @property
+    def start(self) -> float:
+        return float(self._times[0])
+
+    # ---- changes
+
+    def advance(self, now: float) -> None:
+        """Forget what is before `now`."""
+        if now <= self._times[0]:
+            return
+        k = int(self.times.searchsorted(now, side="right")) - 1
+        if k:
+            self._times[: self.n - k] = self._times[k : self.n].copy()
+            self._rows[: self.n - k] = self._rows[k : self.n]
+            self._sum[: self.n - k] = self._sum[k : self.n]
+            self.n -= k
+        self._times[0] = now
+
+    def _cut(self, t: float) -> int:
+        """Make a piece begin at `t` and return its index."""
+        if t <= self._times[0]:
+            return 0
+        i = int(self.times.searchsorted(t))
+        if i < self.n and self._times[i] == t:
+            return i
+        if self.n == len(self._times):
+            self._grow()
+        n = self.n
+        self._times[i + 1 : n + 1] = self._times[i:n].copy()
+        self._rows[i + 1 : n + 1] = self._rows[i:n]
+        self._sum[i + 1 : n + 1] = self._sum[i:n].copy()
+        self._times[i] = t
+        self._rows[i] = self._rows[i - 1]
+        self._sum[i] = self._sum[i - 1]
+        self.n += 1
+        return i
+
+    def _grow(self) -> None:
+        self._times = np.concatenate([self._times, np.full(len(self._times), FOREVER)])
+        self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._sum = np.concatenate([self._sum, np.zeros_like(self._sum)])
+
+    def change(self, start: float, until: float, demand: Demand, where: Assignment, sign: int) -> None:
+        """Take (`sign` -1) or return (+1) the room of an assignment from `start` until `until`."""
+        if until <= self._times[0] or until <= start:
+            return
+        a = self._cut(start)
+        z = self.n if until == FOREVER else self._cut(until)
+        counts = where.counts * sign
+        for r, amount in enumerate(demand.request):
+            if amount:
+                self._rows[a:z, r, where.rows] += (counts * amount).astype(self._rows.dtype)
+                self._sum[a:z, r] += int(counts.sum()) * amount
+
+    def change_node(self, row: int, delta: Ints) -> None:
+        """Add to what one node offers from now on; `delta`: (resource,)."""
+        self._rows[: self.n, :, row] += delta.astype(self._rows.dtype)
+        self._sum[: self.n] += delta.astype(np.int64)
+
+    # ---- questions
+
+    def least(self, start: float, until: float) -> Ints:
+        """Return the least free amounts from `start` until `until`, (resource, node)."""
+        i, k = self._window(start, until)
+        least: Ints = self._rows[i:k].min(axis=0)
+        return least
+
+    def _window(self, start: float, until: float) -> tuple[int, int]:
+        """Return the first piece of the time from `start` until `until`, and the first after it."""
+        i = max(0, int(self.times.searchsorted(start, side="right")) - 1)
+        return i, max(i + 1, int(self.times.searchsorted(until))) if until != FOREVER else self.n
+
+    def fits(self, demand: Demand, start: float, until: float) -> Assignment | None:
+        """Choose nodes for the demand for the whole time from `start` until `until`, or None."""
+        i, k = self._window(start, until)
+        if not self._enough(demand, i, k):
+            return None
+        return self.choose(demand, self._rows[i:k].min(axis=0) if k - i > 1 else self._rows[i])
+
+    def holds(self, demand: Demand, where: Assignment, start: float, until: float) -> bool:
+        """Whether exactly these nodes have room for the demand from `start` until `until`."""
+        i, k = self._window(start, until)
+        return all(
+            bool((self._rows[i:k, r, where.rows].min(axis=0) >= where.counts * amount).all())
+            for r, amount in enumerate(demand.request)
+            if amount
+        )
+
+    def _enough(self, demand: Demand, i: int, k: int) -> bool:
+        return all(
+            int(self._sum[i:k, r].min()) >= demand.pods * amount for r, amount in enumerate(demand.request) if amount
+        )
+
+    def earliest(
+        self, demand: Demand, span: float, after: float = -FOREVER, before: float = FOREVER
+    ) -> tuple[float, Assignment] | None:
+        """Return the earliest start not before `after` at which the demand fits for `span` seconds, and its nodes.
+
+        None: it fits at no time before `before` ends.
+        """
+        times = self.times
+        starts = times if after <= times[0] else np.maximum(times, after)
+        first = 0 if after <= times[0] else max(0, int(times.searchsorted(after, side="right")) - 1)
+        good = self._good_starts(demand, span, starts, first)
+        at = first
+        while True:
+            j = int(good.searchsorted(at))
+            if j == len(good):
+                return None
+            i = int(good[j])
+            t = float(starts[i])
+            if t > before:
+                return None
+            k = max(i + 1, int(times.searchsorted(t + span))) if span != FOREVER else self.n
+            window = self._rows[i:k]
+            where = self.choose(demand, window.min(axis=0) if k - i > 1 else window[0])
+            if where is not None:
+                return t, where
+            at = self._next_start(demand, window, i)
+
+    def _good_starts(
+        self, demand: Demand, span: float, starts: npt.NDArray[np.float64], first: int
+    ) -> npt.NDArray[np.intp]:
+        """Return the pieces from which on the sum over all nodes suffices for the whole span."""
+        n = self.n
+        enough = np.ones(n, dtype=np.bool_)
+        for r, amount in enumerate(demand.request):
+            if amount:
+                enough &= self._sum[:n, r] >= demand.pods * amount
+        bad = np.flatnonzero(~enough)
+        if not len(bad):
+            return np.arange(first, n)
+        following = bad.searchsorted(np.arange(n))  # index into `bad` of the first bad piece not before each piece
+        limit = np.append(self.times[bad], FOREVER)[following]
+        good = enough & ((limit >= starts + span) if span != FOREVER else (limit == FOREVER))
+        return np.flatnonzero(good)
+
+    def _slots(self, demand: Demand, free: Ints) -> Ints:
+        """Return how many pods of the demand each node holds; `free`: (..., resource, node)."""
+        slots: Ints | None = None
+        for r, amount in enumerate(demand.request):
+            if amount:
+                held = free[..., r, :] // free.dtype.type(amount)
+                slots = held if slots is None else np.minimum(slots, held)
+        if slots is None:
+            slots = np.full(free.shape[:-2] + free.shape[-1:], demand.pods, dtype=np.int64)
+        if demand.eligible is not None:
+            slots = slots * demand.eligible
+        return np.maximum(slots, 0)
+
+    def _next_start(self, demand: Demand, window: Ints, i: int) -> int:
+        """Return the first piece after `i` that the failed window does not exclude.
+
+        If the last pieces of the window alone have too few slots, every later start that still needs them fails too.
+        """
+        if len(window) == 1:
+            return i + 1
+        slots = self._slots(demand, np.minimum.accumulate(window[::-1], axis=0))  # (pieces from the end, node)
+        if demand.level >= 0:
+            room = (slots.astype(np.float32) @ self.topology.member[demand.level]).max(axis=1)
+        else:
+            room = slots.sum(axis=1, dtype=np.int64)
+        failed = np.flatnonzero(room < demand.pods)
+        return i + len(window) - int(failed[0])
+
+    def choose(self, demand: Demand, free: Ints) -> Assignment | None:
+        """Choose nodes by best fit: the tightest domain that holds all pods, then the nodes with the least room."""
+        slots = self._slots(demand, free)
+        if demand.level >= 0:
+            member = self.topology.member[demand.level]
+            room = slots.astype(np.float32) @ member  # (domain,)
+            possible = np.flatnonzero(room >= demand.pods)
+            if not len(possible):
+                return None
+            best = possible[int(room[possible].argmin())]
+            slots = np.where(self.topology.domain[demand.level] == best, slots, 0)
+        elif int(slots.sum(dtype=np.int64)) < demand.pods:
+            return None
+        rows = np.flatnonzero(slots)
+        key = next((r for r, amount in enumerate(demand.request[::-1]) if amount), 0)
+        rows = rows[np.argsort(free[len(demand.request) - 1 - key, rows], kind="stable")]
+        taken = np.cumsum(slots[rows], dtype=np.int64)
+        last = int(taken.searchsorted(demand.pods))
+        rows = rows[: last + 1]
+        counts = slots[rows].astype(np.int64)
+        counts[-1] -= int(taken[last]) - demand.pods
+        return Assignment(rows, counts)
+
+    def check(self) -> None:
+        """Raise AssertionError if a node is over-committed at any time or the sums are wrong."""
+        assert (self.rows >= 0).all(), "a node is over-committed"
+        assert (self.rows.sum(axis=2, dtype=np.int64) == self._sum[: self.n]).all(), "the sums are wrong"
+        assert (np.diff(self.times) > 0).all(), "times do not increase"

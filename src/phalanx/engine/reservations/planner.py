@@ -1,0 +1,129 @@
+"""Plan all waiting units: which starts now, which later, so that every promised start is kept.
+
+A plan is built by list scheduling: units are taken in order, each gets the earliest room that delays none before it.
+If that makes a unit later than promised, the unit keeps its present reservation and the plan is built again around it.
+The present plan keeps all promises, so the process ends at the latest when every unit keeps its reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.engine.reservations.capacity import CapacityProfile
+from phalanx.engine.reservations.reservation import FOREVER, Assignment
+from phalanx.engine.reservations.units import Backfill, PlanSettings, Waiting
+
+Place = tuple[float, Assignment]  # when, where
+TRIES = 8  # plans that are built before the present one is kept
+
+
+def rank(entry: Waiting, now: float, settings: PlanSettings) -> tuple[float, float, float, int]:
+    """Return the place in the order: priority, then age weighted by size and expected duration, then age.
+
+    Exponents of zero give the order of creation. A unit of unknown duration counts as one of a day.
+    """
+    unit = entry.unit
+    span = entry.span if entry.span != FOREVER else 86400.0
+    age = max(0.0, now - unit.created) + 60.0
+    weight = age * unit.size**settings.size_exponent / span**settings.duration_exponent
+    return (-unit.priority, -weight, unit.created, unit.index)
+
+
+class Plan:
+    """A trial plan: reservations for waiting units on top of what runs."""
+
+    def __init__(self, base: CapacityProfile, now: float) -> None:
+        self.profile = base.copy()
+        self.now = now
+        self.places: dict[str, Place | None] = {}
+        self.searches = 0
+
+    def put(self, entry: Waiting, place: Place | None) -> None:
+        self.places[entry.unit.name] = place
+        if place is not None:
+            self.profile.change(place[0], place[0] + entry.span, entry.unit.demand, place[1], -1)
+
+    def keep(self, entry: Waiting) -> None:
+        """Take over the present reservation."""
+        self.put(entry, None if entry.where is None else (entry.start, entry.where))
+
+    def earliest(self, entry: Waiting) -> Place | None:
+        self.searches += 1
+        return self.profile.earliest(entry.unit.demand, entry.span, self.now)
+
+    def at_once(self, entry: Waiting) -> Place | None:
+        self.searches += 1
+        where = self.profile.fits(entry.unit.demand, self.now, self.now + entry.span)
+        return None if where is None else (self.now, where)
+
+    def still_free(self, entry: Waiting) -> bool:
+        """Whether the present reservation fits into this plan."""
+        return entry.where is not None and self.profile.holds(
+            entry.unit.demand, entry.where, entry.start, entry.start + entry.span
+        )
+
+
+def late(entry: Waiting, place: Place | None) -> bool:
+    if entry.promise is None:
+        return False
+    return place is None or place[0] > entry.promise
+
+
+def build(base: CapacityProfile, now: float, order: Sequence[Waiting], settings: PlanSettings) -> Plan | None:
+    """Return a plan that keeps every promise, or None if none was found within the tries.
+
+    `order`: the units in order; those behind `settings.depth` keep their reservation.
+    """
+    kept = {e.unit.name for e in order[settings.depth :]}
+    for _ in range(TRIES):
+        plan = Plan(base, now)
+        for entry in order:
+            if entry.unit.name in kept:
+                plan.keep(entry)
+        rest = [e for e in order if e.unit.name not in kept]
+        if settings.backfill is Backfill.EASY:
+            missed = _plan_heads(plan, rest, settings.easy_depth)
+        else:
+            missed = _plan_all(plan, rest)
+        if not missed:
+            return plan
+        kept.update(missed)
+    return None
+
+
+def _plan_all(plan: Plan, order: Sequence[Waiting]) -> list[str]:
+    for entry in order:
+        place = plan.earliest(entry)
+        if late(entry, place):
+            return [entry.unit.name]
+        plan.put(entry, place)
+    return []
+
+
+def _plan_heads(plan: Plan, order: Sequence[Waiting], depth: int) -> list[str]:
+    """Plan the first units of each priority; the others start at once or stay protected by their promise."""
+    heads: dict[int, int] = {}
+    missed: list[str] = []
+    later: list[Waiting] = []
+    for entry in order:
+        priority = entry.unit.priority
+        head = heads.get(priority, 0) < depth
+        place = plan.earliest(entry) if head else plan.at_once(entry)
+        if place is None or (head and late(entry, place)):
+            (missed.append(entry.unit.name) if head and entry.promise is not None else later.append(entry))
+            continue
+        if place[0] > plan.now:
+            heads[priority] = heads.get(priority, 0) + 1
+        plan.put(entry, place)
+    if missed:
+        return missed
+    later.sort(key=lambda e: (-e.unit.priority, FOREVER if e.promise is None else e.promise, e.unit.index))
+    for entry in later:
+        if plan.still_free(entry):
+            plan.keep(entry)
+            continue
+        place = plan.earliest(entry)
+        if late(entry, place):
+            missed.append(entry.unit.name)
+        plan.put(entry, place)
+    return missed

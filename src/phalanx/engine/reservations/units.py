@@ -1,0 +1,104 @@
+"""What the promise book knows about units: those that wait, those that run, and what was promised to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Reason
+
+LONGEST_SECONDS = 100 * 366 * 86400.0  # a longer expected duration is treated as unknown
+
+
+class Backfill(StrEnum):
+    """Which waiting units hold a reservation that others must not delay."""
+
+    CONSERVATIVE = "Conservative"  # every waiting unit
+    EASY = "Easy"  # the first of each priority; the others are protected by their promise only
+    STRICT = "Strict"  # no unit overtakes an older one of equal or higher priority
+    NONE = "None"  # every unit that fits starts; nothing is promised
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """How waiting units are ordered and protected."""
+
+    backfill: Backfill = Backfill.CONSERVATIVE
+    size_exponent: float = 0.5  # how much a large gang is preferred in the order within a priority
+    duration_exponent: float = 0.3  # how much a short unit is preferred
+    easy_depth: int = 1  # reservations per priority with EASY
+    work_per_event: int = 60  # searches that one event pays for; a long queue is planned again less often
+    depth: int = 400  # units in order that are planned again; those behind keep their reservation
+    overrun_quantile: float = 0.9  # expected durations are stretched to this quantile if units overrun them
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A scheduling unit as the planner sees it."""
+
+    name: str
+    demand: Demand
+    priority: int = 0
+    created: float = 0.0  # seconds; the order within a priority begins with it
+    index: int = 0  # breaks ties of `created`
+    expected: float = FOREVER  # seconds it is expected to run; `FOREVER`: not known
+    size: float = 1.0  # how large it is in the order: its GPUs, or pods where it has none
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        return (-self.priority, self.created, self.index)
+
+
+def expected_seconds(value: float | None) -> float:
+    """Return a usable expected duration: zero, negative, absurd and missing values mean that no end is known."""
+    if value is None or not 0 < value <= LONGEST_SECONDS:
+        return FOREVER
+    return float(value)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A unit in the queue. `start` and `where` are its reservation, `promise` the latest start that was promised."""
+
+    unit: Unit
+    span: float  # seconds for which room is reserved
+    start: float = FOREVER
+    where: Assignment | None = None
+    promise: float | None = None
+    overtaken: int = 0  # younger units of equal or lower priority that started before it
+    why_moved: Reason | None = None
+    moves: int = 0
+
+
+@dataclass(slots=True)
+class Running:
+    unit: Unit
+    where: Assignment
+    started: float
+    until: float  # when its room is expected to be free
+    overran: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A start time that was given to a unit, or moved."""
+
+    name: str
+    start_by: float
+    where: Assignment
+    reason: Reason = Reason.PROMISED
+    moved_from: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    name: str
+    where: Assignment
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What the book decided at one time."""
+
+    starts: list[Start] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)

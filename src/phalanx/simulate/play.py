@@ -1,0 +1,200 @@
+"""Play a trace in virtual time: the planner hears of a job when it is submitted and of its end when it ends."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from phalanx.engine.reservations import (
+    FOREVER,
+    Assignment,
+    Demand,
+    PlanSettings,
+    PromiseBook,
+    Topology,
+    Unit,
+    expected_seconds,
+)
+from phalanx.simulate.estimates import estimate_of
+from phalanx.simulate.trace import LEVELS, Cluster, Job
+
+END, NODE, SUBMIT, WAKE = 0, 1, 2, 3  # order of events at one time
+MILLI = 1000  # CPUs are counted in thousandths
+JOBS_PER_TELL = 200
+
+
+@dataclass(slots=True)
+class Run:
+    """What happened to one job."""
+
+    job: Job
+    start: float | None = None  # of the present or last run
+    end: float | None = None
+    nodes: list[int] = field(default_factory=list)  # row of each pod's node
+    first_promise: float | None = None
+    promise: float | None = None
+    promised_at: float | None = None
+    moves: int = 0
+    why_moved: str = ""
+    overtaken: int = 0
+    evictions: int = 0
+    done_work: float = 0.0
+    estimate: float = 0.0
+    generation: int = 0  # of its end: an eviction makes the planned one void
+
+
+@dataclass(slots=True)
+class Played:
+    """A finished simulation."""
+
+    cluster: Cluster
+    runs: list[Run]
+    lines: list[dict[str, Any]]  # the schedule, one JSON object each
+    samples: list[tuple[float, int, int]]  # (time, GPUs used, jobs waiting) after every change
+    settings: PlanSettings
+    estimates: str
+    seed: int
+    searches: int = 0
+
+
+class Player:
+    def __init__(self, jobs: list[Job], cluster: Cluster, settings: PlanSettings, estimates: str, seed: int) -> None:
+        self.jobs, self.cluster, self.settings = jobs, cluster, settings
+        self.estimates, self.seed = estimates, seed
+        self.runs = [Run(job, estimate=estimate_of(job, estimates, seed)) for job in jobs]
+        self.by_name = {job.name: run for job, run in zip(jobs, self.runs, strict=True)}
+        self.lines: list[dict[str, Any]] = []
+        self.samples: list[tuple[float, int, int]] = []
+        self.used = 0
+        self.heap: list[tuple[float, int, int, int]] = []
+        self.free = _amounts(jobs, cluster)
+        topology = Topology([[n.domains[i] for n in cluster.nodes] for i in range(len(LEVELS))], len(cluster.nodes))
+        begin = min(job.submit for job in jobs)
+        self.book = PromiseBook(begin, self.free, topology, settings)
+        self.levels: dict[tuple[int, int], int] = {}
+        self.down: set[int] = set()
+
+    def play(self, tell: Callable[[int, int], None] | None = None) -> Played:
+        """Run until every job that can run has ended. `tell`: called with jobs done and all jobs."""
+        for job in self.jobs:
+            heapq.heappush(self.heap, (job.submit, SUBMIT, job.index, 0))
+        for i, event in enumerate(self.cluster.events):
+            heapq.heappush(self.heap, (event.at, NODE, i, 0))
+        ended, wake = 0, FOREVER
+        while self.heap:
+            now = self.heap[0][0]
+            before = ended
+            while self.heap and self.heap[0][0] == now:
+                ended += self._happen(now, heapq.heappop(self.heap))
+            self._decide(now)
+            soon = self.book.next_wake()
+            if soon != wake and soon < FOREVER and self.book.waiting:
+                heapq.heappush(self.heap, (soon, WAKE, 0, 0))
+                wake = soon
+            if tell is not None and ended // JOBS_PER_TELL != before // JOBS_PER_TELL:
+                tell(ended, len(self.jobs))
+        return Played(
+            self.cluster,
+            self.runs,
+            self.lines,
+            self.samples,
+            self.settings,
+            self.estimates,
+            self.seed,
+            self.book.searches,
+        )
+
+    def _happen(self, now: float, event: tuple[float, int, int, int]) -> int:
+        _, kind, index, generation = event
+        if kind == SUBMIT:
+            self.book.submit(self._unit(self.runs[index]))
+        elif kind == NODE:
+            self._node(now, index)
+        elif kind == END:
+            return self._end(now, self.runs[index], generation)
+        return 0
+
+    def _unit(self, run: Run) -> Unit:
+        job = run.job
+        key = (job.pods, job.gpus_per_pod)
+        if key not in self.levels:
+            self.levels[key] = self.cluster.level_of(job.gpus, job.pods, job.gpus_per_pod)
+        request = (job.gpus_per_pod, round(job.cpus_per_pod * MILLI))[: self.free.shape[0]]
+        demand = Demand(job.pods, request, self.levels[key])
+        expected = expected_seconds(run.estimate)
+        return Unit(job.name, demand, job.priority, job.submit, job.index, expected, float(max(1, job.gpus)))
+
+    def _end(self, now: float, run: Run, generation: int) -> int:
+        if generation != run.generation:
+            return 0
+        self.book.end(run.job.name, now)
+        run.end = now
+        self.used -= run.job.gpus
+        self.lines.append({"t": now, "job": run.job.name, "event": "end"})
+        return 1
+
+    def _node(self, now: float, index: int) -> None:
+        """Let a node fail (its jobs lose their work since the last checkpoint), drain or join."""
+        event = self.cluster.events[index]
+        if event.what == "join":
+            if event.node in self.down:
+                self.down.discard(event.node)
+                self.book.change_capacity(event.node, self.free[:, event.node], now)
+            return
+        self.down.add(event.node)
+        for run in self.runs:
+            if run.end is None and run.start is not None and event.node in run.nodes:
+                self._evict(now, run)
+        self.book.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)
+
+    def _evict(self, now: float, run: Run) -> None:
+        assert run.start is not None
+        job = run.job
+        self.book.end(job.name, now, completed=False)
+        ran = now - run.start
+        run.done_work += ran // job.checkpoint * job.checkpoint if job.checkpoint else 0.0
+        run.start, run.promise, run.nodes = None, None, []
+        run.evictions += 1
+        run.generation += 1
+        self.used -= job.gpus
+        self.lines.append({"t": now, "job": job.name, "event": "evict"})
+        self.book.submit(self._unit(run))
+
+    def _decide(self, now: float) -> None:
+        out = self.book.decide(now)
+        for promise in out.promises:
+            run = self.by_name[promise.name]
+            if run.first_promise is None:
+                run.first_promise, run.promised_at = promise.start_by, now
+            if promise.moved_from is not None:
+                run.moves, run.why_moved = run.moves + 1, str(promise.reason)
+            run.promise = promise.start_by
+            line = {"t": now, "job": promise.name, "event": "promise", "start_by": promise.start_by}
+            self.lines.append(line | ({"why": run.why_moved} if promise.moved_from is not None else {}))
+        for start in out.starts:
+            self._start(now, self.by_name[start.name], start.where)
+        self.samples.append((now, self.used, len(self.book.waiting)))
+
+    def _start(self, now: float, run: Run, where: Assignment) -> None:
+        job = run.job
+        run.start = now
+        run.nodes = [row for row, n in zip(where.rows.tolist(), where.counts.tolist(), strict=True) for _ in range(n)]
+        nodes = {str(pod): self.cluster.nodes[row].name for pod, row in enumerate(run.nodes)}
+        self.lines.append({"t": now, "job": job.name, "event": "start", "nodes": nodes})
+        self.used += job.gpus
+        heapq.heappush(self.heap, (now + job.duration - run.done_work, END, job.index, run.generation))
+
+
+def _amounts(jobs: list[Job], cluster: Cluster) -> np.ndarray[Any, np.dtype[np.integer[Any]]]:
+    """Return what the nodes offer, (resource, node): GPUs, and CPUs unless these cannot run out before the GPUs."""
+    gpus = np.array([node.gpus for node in cluster.nodes])
+    cpus = np.array([node.cpus for node in cluster.nodes])
+    per_gpu = max((job.cpus_per_pod / job.gpus_per_pod for job in jobs if job.gpus_per_pod), default=0.0)
+    no_gpus = any(job.cpus_per_pod and not job.gpus_per_pod for job in jobs)
+    if not no_gpus and bool((cpus >= gpus * per_gpu).all()) and int(gpus.max()) < 2**14:
+        return gpus[None].astype(np.int16)
+    return np.stack([gpus, np.floor(cpus * MILLI)]).astype(np.int32)

@@ -1,0 +1,238 @@
+"""Read traces (CSV, also gzipped) and cluster files (JSON). What is wrong names file, line and what to do."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from phalanx.base.errors import ConfigProblem
+
+NEEDED = ("job", "submit_s", "duration_s", "pods", "gpus_per_pod")
+LEVELS = ("rack", "block", "zone")  # from small to large
+EVENTS = ("fail", "drain", "join")  # what `node_events` of a cluster file may do
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row of a trace: a gang of equal pods."""
+
+    name: str
+    index: int  # row in the file: breaks ties of `submit`
+    submit: float  # seconds since the trace begins
+    duration: float  # seconds of work; only the simulator may read it, never the planner
+    estimate: float | None  # seconds, what the user said
+    pods: int
+    gpus_per_pod: int
+    cpus_per_pod: float
+    priority: int = 0
+    checkpoint: float = 0.0  # seconds; 0: an eviction loses all work
+    user: str = ""
+    carried: bool = False  # ran already when the trace begins: fills the cluster, is not measured
+
+    @property
+    def gpus(self) -> int:
+        return self.pods * self.gpus_per_pod
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    name: str
+    gpus: int
+    cpus: float
+    domains: tuple[str, ...]  # as LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Gangs of more than `above` and up to `up_to` GPUs must stay in one domain of a level."""
+
+    above: float
+    up_to: float
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    at: float
+    node: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    name: str
+    nodes: tuple[ClusterNode, ...]
+    rules: tuple[Rule, ...] = ()
+    events: tuple[NodeEvent, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return sum(node.gpus for node in self.nodes)
+
+    def level_of(self, gpus: int, pods: int, gpus_per_pod: int) -> int:
+        """Return the level whose domain must hold the gang: the rule's, or the next one up that is large enough."""
+        for rule in self.rules:
+            if rule.above < gpus <= rule.up_to:
+                for level in range(rule.level, len(LEVELS)):
+                    if self._most_pods(level, gpus_per_pod) >= pods:
+                        return level
+                return -1
+        return -1
+
+    def _most_pods(self, level: int, gpus_per_pod: int) -> int:
+        room: dict[str, int] = {}
+        for node in self.nodes:
+            domain = node.domains[level]
+            room[domain] = room.get(domain, 0) + (node.gpus // gpus_per_pod if gpus_per_pod else 10**9)
+        return max(room.values())
+
+
+def _open(path: Path) -> IO[str]:
+    return gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="")
+
+
+class _Row:
+    """One line of a trace; every problem names the line."""
+
+    def __init__(self, path: Path, line: int, values: dict[str, Any]) -> None:
+        self.where, self.values = f"{path}, line {line}", values
+
+    def wrong(self, column: str, text: str) -> ConfigProblem:
+        return ConfigProblem(f"{self.where}, column {column}", text)
+
+    def text(self, column: str) -> str:
+        return (self.values.get(column) or "").strip()
+
+    def number(self, column: str, default: float | None = None, *, above: float = -math.inf) -> float:
+        text = self.text(column)
+        if not text:
+            if default is None:
+                raise self.wrong(column, "is empty; write a number or delete the row")
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.wrong(column, f"{text!r} is not a number; correct it or delete the row") from None
+        if not math.isfinite(value) or value <= above:
+            raise self.wrong(column, f"{text!r} must be a finite number above {above:g}; correct it or delete the row")
+        return value
+
+    def whole(self, column: str, least: int, default: int | None = None) -> int:
+        value = self.number(column, default)
+        if value != int(value) or value < least:
+            raise self.wrong(column, f"{value:g} must be a whole number from {least} up; correct it or delete the row")
+        return int(value)
+
+
+def read_trace(path: str | Path) -> list[Job]:
+    """Return the jobs of a trace in the order of the file. Rows need not be sorted by time."""
+    path = Path(path)
+    jobs: list[Job] = []
+    seen: dict[str, int] = {}
+    try:
+        for line, values in _rows(path):
+            row = _Row(path, line, values)
+            job = _job(row, len(jobs))
+            if job.name in seen:
+                raise row.wrong("job", f"{job.name!r} is also on line {seen[job.name]}; give every job its own name")
+            seen[job.name] = line
+            jobs.append(job)
+    except OSError as problem:
+        raise ConfigProblem(str(path), f"cannot be read: {problem.strerror or problem}") from None
+    except (UnicodeDecodeError, EOFError, csv.Error) as problem:
+        raise ConfigProblem(str(path), f"is not a CSV file in UTF-8: {problem}") from None
+    if not jobs:
+        raise ConfigProblem(str(path), "has no jobs; one row per job below the header is needed")
+    return jobs
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with _open(path) as f:
+        reader = csv.DictReader(f)
+        missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+        if missing:
+            text = f"the header has no column {', '.join(missing)}; a trace needs {', '.join(NEEDED)}"
+            raise ConfigProblem(f"{path}, line 1", text)
+        for values in reader:
+            if None in values:
+                text = "has more values than the header has columns; correct it or delete the row"
+                raise ConfigProblem(f"{path}, line {reader.line_num}", text)
+            yield reader.line_num, values
+
+
+def _job(row: _Row, index: int) -> Job:
+    name = row.text("job")
+    if not name:
+        raise row.wrong("job", "is empty; every job needs a name")
+    return Job(
+        name=name,
+        index=index,
+        submit=row.number("submit_s"),
+        duration=row.number("duration_s", above=0),
+        estimate=row.number("estimate_s", above=0) if row.text("estimate_s") else None,
+        pods=row.whole("pods", 1),
+        gpus_per_pod=row.whole("gpus_per_pod", 0),
+        cpus_per_pod=row.number("cpus_per_pod", 0.0),
+        priority=row.whole("priority", -(2**31), 0),
+        checkpoint=row.number("checkpoint_s", 0.0),
+        user=row.text("user") or row.text("vc"),
+        carried="carried" in row.text("status"),
+    )
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Return the cluster of a file; `node_events` lets nodes fail, drain and join while the trace plays."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text())
+    except OSError as problem:
+        raise ConfigProblem(str(path), f"cannot be read: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise ConfigProblem(str(path), f"is not JSON: {problem}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list) or not data["nodes"]:
+        raise ConfigProblem(str(path), "needs a list `nodes` with at least one node")
+    nodes: dict[str, ClusterNode] = {}
+    for i, item in enumerate(data["nodes"]):
+        node = _node(f"{path}, nodes[{i}]", item)
+        if node.name in nodes:
+            raise ConfigProblem(f"{path}, nodes[{i}]", f"{node.name!r} is there twice; give every node its own name")
+        nodes[node.name] = node
+    rules = tuple(_rule(f"{path}, rules[{i}]", item) for i, item in enumerate(data.get("rules") or []))
+    rows = {name: i for i, name in enumerate(nodes)}
+    events = [_event(f"{path}, node_events[{i}]", item, rows) for i, item in enumerate(data.get("node_events") or [])]
+    events.sort(key=lambda e: (e.at, e.node))
+    return Cluster(str(data.get("name") or path.stem), tuple(nodes.values()), rules, tuple(events))
+
+
+def _node(where: str, item: Any) -> ClusterNode:
+    try:
+        gpus, cpus = int(item["gpus"]), float(item.get("cpus", 0))
+        name = str(item["name"])
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise ConfigProblem(where, f"needs `name`, `gpus` and numbers in `gpus` and `cpus`: {problem!r}") from None
+    if gpus < 0 or cpus < 0 or not name:
+        raise ConfigProblem(where, "needs a name, and no negative amounts")
+    return ClusterNode(name, gpus, cpus, tuple(str(item.get(level) or "") for level in LEVELS))
+
+
+def _rule(where: str, item: Any) -> Rule:
+    try:
+        return Rule(float(item["above_gpus"]), float(item["up_to_gpus"]), LEVELS.index(item["same"]))
+    except (KeyError, TypeError, ValueError):
+        raise ConfigProblem(where, f"needs `above_gpus`, `up_to_gpus` and `same` ({', '.join(LEVELS)})") from None
+
+
+def _event(where: str, item: Any, rows: dict[str, int]) -> NodeEvent:
+    try:
+        event = NodeEvent(float(item["at_s"]), rows[item["node"]], str(item["event"]))
+    except (KeyError, TypeError, ValueError):
+        raise ConfigProblem(where, "needs `at_s`, the name of a `node` of this file, and `event`") from None
+    if event.what not in EVENTS:
+        raise ConfigProblem(where, f"{event.what!r} is not an event; use {', '.join(EVENTS)}")
+    return event

@@ -1,0 +1,192 @@
+"""A waiting gang is promised a start, and what comes later never moves it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phalanx.engine.reservations import (
+    FOREVER,
+    Backfill,
+    Demand,
+    PlanSettings,
+    PromiseBook,
+    Reason,
+    Topology,
+    Unit,
+    expected_seconds,
+)
+
+GPUS = 8
+
+
+def book(nodes: int = 4, rack: int = 2, **settings: Any) -> PromiseBook:
+    topology = Topology([[f"rack-{i // rack}" for i in range(nodes)]], nodes)
+    return PromiseBook(0.0, np.full((1, nodes), GPUS, dtype=np.int16), topology, PlanSettings(**settings))
+
+
+def gang(name: str, pods: int, seconds: float, *, gpus: int = GPUS, level: int = -1, priority: int = 0) -> Unit:
+    index = int("".join(c for c in name if c.isdigit()) or 0)
+    return Unit(name, Demand(pods, (gpus,), level), priority, 0.0, index, expected_seconds(seconds), float(pods * gpus))
+
+
+def started(b: PromiseBook, now: float, *units: Unit) -> list[str]:
+    for unit in units:
+        b.submit(unit)
+    out = b.decide(now)
+    b.validate()
+    return sorted(start.name for start in out.starts)
+
+
+def promised(b: PromiseBook, name: str) -> float | None:
+    return b.waiting[name].promise
+
+
+def test_a_gang_that_waits_is_promised_the_end_of_what_runs() -> None:
+    b = book()
+    assert started(b, 0.0, gang("run1", 3, 100)) == ["run1"]
+    assert started(b, 1.0, gang("big2", 4, 50)) == []
+    assert promised(b, "big2") == 100.0
+    assert [r.owner for r in b.reservations()] == ["big2"]
+
+
+def test_work_that_ends_before_the_promise_is_backfilled_and_other_work_is_not() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 3, 100))
+    started(b, 1.0, gang("big2", 4, 50))
+    assert started(b, 2.0, gang("short3", 1, 60), gang("long4", 1, 500)) == ["short3"]
+    assert promised(b, "big2") == 100.0
+    assert promised(b, "long4") == 150.0
+
+
+def test_work_of_unknown_length_is_not_backfilled_before_a_promise() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 3, 100))
+    started(b, 1.0, gang("big2", 4, 50))
+    assert started(b, 2.0, gang("unknown3", 1, FOREVER)) == []
+    assert started(b, 3.0, gang("small4", 1, 20, gpus=1)) == ["small4"]
+
+
+def test_behind_work_without_a_known_end_nothing_is_promised() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 4, FOREVER))
+    started(b, 1.0, gang("wait2", 1, 10))
+    assert promised(b, "wait2") is None
+    b.end("run1", 5.0)
+    assert [s.name for s in b.decide(5.0).starts] == ["wait2"]
+
+
+def test_a_gang_that_can_never_fit_is_promised_nothing_and_blocks_nothing() -> None:
+    b = book()
+    assert started(b, 0.0, gang("never1", 5, 10), gang("ok2", 4, 10)) == ["ok2"]
+    assert promised(b, "never1") is None
+
+
+def test_a_promise_names_one_domain() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 1, 100), gang("run2", 1, 200), gang("run3", 2, 300))
+    started(b, 1.0, gang("rack4", 2, 50, level=0))
+    assert promised(b, "rack4") == 200.0
+    assert [r.domain for r in b.reservations()] == ["rack-0"]
+
+
+def test_higher_priority_moves_a_promise_and_says_so() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 4, 100))
+    started(b, 1.0, gang("low2", 4, 50))
+    started(b, 2.0, gang("high3", 4, 70, priority=5))
+    assert promised(b, "high3") == 100.0
+    b.end("run1", 100.0)
+    out = b.decide(100.0)
+    assert [s.name for s in out.starts] == ["high3"]
+    moved = next(p for p in out.promises if p.name == "low2")
+    assert moved.moved_from == 100.0 and moved.start_by >= 170.0 and moved.reason is Reason.HIGHER_PRIORITY
+
+
+def test_a_job_over_its_expected_duration_keeps_running_and_the_promise_moves() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 4, 100))
+    started(b, 1.0, gang("wait2", 4, 50))
+    out = b.decide(100.0)
+    assert not out.starts and "run1" in b.running
+    assert [(p.name, p.reason) for p in out.promises] == [("wait2", Reason.OVERRAN)]
+    assert out.promises[0].start_by > 100.0
+
+
+def test_a_lost_node_moves_the_reservation() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 4, 100))
+    started(b, 1.0, gang("wait2", 3, 50))
+    b.end("run1", 50.0, completed=False)
+    b.change_capacity(0, np.zeros(1, dtype=np.int64), 50.0)
+    assert [s.name for s in b.decide(50.0).starts] == ["wait2"]
+    assert 0 not in b.running["wait2"].where.rows.tolist()
+    b.validate()
+
+
+def test_a_withdrawn_unit_leaves_no_reservation() -> None:
+    b = book()
+    started(b, 0.0, gang("run1", 4, 100))
+    started(b, 1.0, gang("wait2", 4, 50), gang("wait3", 4, 50))
+    b.withdraw("wait2")
+    b.decide(2.0)
+    b.validate()
+    assert [r.owner for r in b.reservations()] == ["wait3"]
+    b.end("run1", 100.0)
+    assert [s.name for s in b.decide(100.0).starts] == ["wait3"]
+
+
+def test_strict_order_lets_no_unit_pass() -> None:
+    b = book(backfill=Backfill.STRICT)
+    started(b, 0.0, gang("run1", 3, 100))
+    assert started(b, 1.0, gang("big2", 4, 50)) == []
+    assert started(b, 2.0, gang("short3", 1, 10)) == []
+
+
+def test_without_reservations_every_unit_that_fits_passes() -> None:
+    b = book(backfill=Backfill.NONE)
+    started(b, 0.0, gang("run1", 3, 100))
+    assert started(b, 1.0, gang("big2", 4, 50), gang("long3", 1, 10_000)) == ["long3"]
+
+
+@pytest.mark.parametrize("seconds", [0, -5, 1e12, float("nan"), None])
+def test_durations_that_make_no_sense_are_unknown(seconds: float | None) -> None:
+    assert expected_seconds(seconds) == FOREVER
+
+
+@pytest.mark.parametrize("backfill", [Backfill.CONSERVATIVE, Backfill.EASY])
+@pytest.mark.parametrize("seed", range(25))
+def test_later_arrivals_of_equal_priority_never_move_a_promise(seed: int, backfill: Backfill) -> None:
+    """Random streams: ends never come later than expected, so every promise holds and no node is over-committed."""
+    draw = random.Random(seed)
+    b = book(nodes=6, rack=3, backfill=backfill)
+    arrivals = [_random_unit(draw, i) for i in range(60)]
+    ends: list[tuple[float, str]] = []
+    first: dict[str, float] = {}
+    while arrivals or ends or b.waiting:
+        now = min([u.created for u in arrivals[:1]] + [at for at, _ in ends] + [b.next_wake()])
+        for _, name in sorted(e for e in ends if e[0] == now):
+            b.end(name, now)
+        ends = [e for e in ends if e[0] != now]
+        while arrivals and arrivals[0].created == now:
+            b.submit(arrivals.pop(0))
+        out = b.decide(now)
+        b.validate()
+        for promise in out.promises:
+            assert promise.moved_from is None, promise
+            first[promise.name] = promise.start_by
+        for start in out.starts:
+            assert now <= first.get(start.name, now), "a promise was broken"
+            share = draw.choice([0.1, 0.5, 1.0])
+            ends.append((now + (b.running[start.name].until - now) * share, start.name))
+    assert first and not b.waiting
+
+
+def _random_unit(draw: random.Random, i: int) -> Unit:
+    pods = draw.choice([1, 1, 1, 2, 3, 6])
+    level = 0 if 1 < pods <= 3 and draw.random() < 0.5 else -1
+    demand = Demand(pods, (draw.choice([1, 2, 4, 8]),), level)
+    return Unit(f"u{i}", demand, 0, i * 7.0, i, draw.choice([10.0, 50.0, 200.0]), float(pods))
