@@ -33,6 +33,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "restore": ("phalanx.cli.backup", "restore", "Make the store of a local cluster of a backup."),
     "completion": ("phalanx.cli.completion", "completion", "Print what makes a shell complete phalanx commands."),
     "bench": ("phalanx.cli.bench", "bench", "Run benchmarks of a checkout."),
+    "simulate": (
+        "phalanx.cli.simulate",
+        "simulate",
+        "Play a trace of jobs in virtual time and report waits and promises.",
+    ),
     "replay": ("phalanx.cli.scheduler", "replay", "Replay a recording and compare every decision."),
 }
 

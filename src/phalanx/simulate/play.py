@@ -19,6 +19,7 @@ from phalanx.engine.reservations import (
     Unit,
     expected_seconds,
 )
+from phalanx.engine.reservations.units import LONGEST_SECONDS
 from phalanx.simulate.estimates import estimate_of
 from phalanx.simulate.trace import LEVELS, Cluster, Job
 
@@ -173,10 +174,13 @@ class Player:
             if promise.moved_from is not None:
                 run.moves, run.why_moved = run.moves + 1, str(promise.reason)
             run.promise = promise.start_by
-            line = {"t": now, "job": promise.name, "event": "promise", "start_by": promise.start_by}
+            by = min(promise.start_by, now + LONGEST_SECONDS)  # JSON has no infinity for a promise that is withdrawn
+            line = {"t": now, "job": promise.name, "event": "promise", "start_by": by}
             self.lines.append(line | ({"why": run.why_moved} if promise.moved_from is not None else {}))
         for start in out.starts:
-            self._start(now, self.by_name[start.name], start.where)
+            run = self.by_name[start.name]
+            run.overtaken = start.overtaken
+            self._start(now, run, start.where)
         self.samples.append((now, self.used, len(self.book.waiting)))
 
     def _start(self, now: float, run: Run, where: Assignment) -> None:

@@ -17,7 +17,14 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework.config_args import API, ARGS, PluginArgs
 from phalanx.engine.framework.config_reader import Fields
 from phalanx.engine.framework.interface import POINTS
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import (
+    BACKFILLS,
+    DEFAULT_PLUGINS,
+    EngineSettings,
+    PluginUse,
+    ProfileSettings,
+    ReservationSettings,
+)
 from phalanx.model.groups.policy import DEFAULT, Policy, parse_spec
 from phalanx.model.objects.groups import TypedLocalObjectReference
 from phalanx.model.objects.policy import WorkloadPolicySpec
@@ -56,9 +63,10 @@ class ProfileConfig(msgspec.Struct, frozen=True):
     plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
     args: dict[str, PluginArgs] = msgspec.field(default_factory=dict)  # of the plugins that are configured, checked
     raw_args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # the same as they were written
+    reservations: ReservationSettings = ReservationSettings()
 
     def settings(self) -> ProfileSettings:
-        return ProfileSettings(self.scheduler_name, self.plugins, self.raw_args)
+        return ProfileSettings(self.scheduler_name, self.plugins, self.raw_args, self.reservations)
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True):
@@ -213,13 +221,42 @@ def _profiles(fields: Fields, known: frozenset[str]) -> tuple[ProfileConfig, ...
         _percentage(entry)
         plugins = _plugins(entry.object("plugins"), known)
         args, raw = _plugin_config(entry, known)
+        reservations = _reservations(entry.object("reservations"))
         entry.done()
-        found[name] = ProfileConfig(name, plugins, args, raw)
+        found[name] = ProfileConfig(name, plugins, args, raw, reservations)
     sorters = [(path, _sorter(p.plugins)) for (path, _), p in zip(entries, found.values(), strict=True)]
     for path, sorter in sorters[1:]:
         if sorter != sorters[0][1]:
             raise ConfigProblem(f"{path}.plugins.queueSort", "must be the same for all profiles")
     return tuple(found.values())
+
+
+def _reservations(fields: Fields) -> ReservationSettings:
+    """Read `profiles[].reservations`, a field of ours that kube-scheduler does not have."""
+    default = ReservationSettings()
+    backfill = fields.text("backfill", default.backfill)
+    if backfill not in BACKFILLS:
+        supported = ", ".join(f'"{name}"' for name in BACKFILLS)
+        raise ConfigProblem(fields.at("backfill"), f'Unsupported value: "{backfill}": supported values: {supported}')
+    made = ReservationSettings(
+        backfill=backfill,
+        starvation_seconds=float(fields.whole("starvationSeconds", int(default.starvation_seconds), 0)),
+        max_overtaken=fields.whole("maxOvertaken", default.max_overtaken, 0),
+        max_reserved_fraction=_within(fields, "maxReservedFraction", default.max_reserved_fraction, 0.0, 1.0),
+        strict_fifo=fields.boolean("strictFIFO", default.strict_fifo),
+        preemption_patience_seconds=_within(fields, "preemptionPatienceSeconds", 0.0, 0.0, 1e9),
+        size_exponent=_within(fields, "sizeExponent", default.size_exponent, 0.0, 10.0),
+        duration_exponent=_within(fields, "durationExponent", default.duration_exponent, 0.0, 10.0),
+    )
+    fields.done()
+    return made
+
+
+def _within(fields: Fields, key: str, default: float, low: float, high: float) -> float:
+    value = fields.number(key, default)
+    if not low <= value <= high:
+        raise ConfigProblem(fields.at(key), f"Invalid value: {value:g}: must be between {low:g} and {high:g}")
+    return value
 
 
 def _plugin_config(profile: Fields, known: frozenset[str]) -> tuple[dict[str, PluginArgs], dict[str, dict[str, Any]]]:

@@ -42,10 +42,28 @@ DEFAULT_PLUGINS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationSettings:
+    """How far younger units may overtake an older one, and how much room may be reserved for those that wait."""
+
+    backfill: str = "Conservative"  # which waiting units with a known start are protected: see BACKFILLS
+    starvation_seconds: float = 300.0  # overtaken for longer, a unit gets a reservation; 0: never
+    max_overtaken: int = 100  # passed by more younger units, a unit gets a reservation; 0: not counted
+    max_reserved_fraction: float = 0.5  # of the cluster that reservations of waiting units may hold
+    strict_fifo: bool = False  # no unit overtakes an older one of equal or higher priority
+    preemption_patience_seconds: float = 0.0  # nothing is evicted for a unit that is promised to start this soon
+    size_exponent: float = 0.5  # how much large units are preferred among those of equal priority that wait
+    duration_exponent: float = 0.3  # how much short ones are
+
+
+BACKFILLS = ("Conservative", "Easy", "None")
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileSettings:
     scheduler_name: str = "default-scheduler"
     plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
     args: dict[str, dict[str, Any]] = field(default_factory=dict)  # plugin name -> pluginConfig args (camelCase)
+    reservations: ReservationSettings = ReservationSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class PromiseBook:
         assert entry.where is not None
         del self.waiting[entry.unit.name]
         self._begin(entry, self.now, reserved=reserved)
-        out.starts.append(Start(entry.unit.name, entry.where))
+        out.starts.append(Start(entry.unit.name, entry.where, entry.overtaken))
         for other in self.waiting.values():
             other.overtaken += other.unit.order < entry.unit.order
 
@@ -295,7 +295,11 @@ class PromiseBook:
     def _promise(self, out: Decisions) -> None:
         """Promise a start to units that have none; move a promise only when it is about to be broken."""
         for entry in self.waiting.values():
-            if entry.where is None or entry.start == FOREVER:
+            if entry.where is None:
+                if entry.promise is not None:
+                    reason = entry.why_moved or Reason.NODE_LOST
+                    out.promises.append(Promise(entry.unit.name, FOREVER, None, reason, entry.promise))
+                    entry.promise = None
                 continue
             if entry.promise is None:
                 entry.promise = entry.start

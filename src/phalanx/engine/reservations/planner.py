@@ -64,9 +64,10 @@ class Plan:
 
 
 def late(entry: Waiting, place: Place | None) -> bool:
-    if entry.promise is None:
+    """Whether a place breaks the promise; one that cannot be kept any more must at least not get worse."""
+    if entry.promise is None or entry.where is None:
         return False
-    return place is None or place[0] > entry.promise
+    return place is None or place[0] > max(entry.promise, entry.start)
 
 
 def build(base: CapacityProfile, now: float, order: Sequence[Waiting], settings: PlanSettings) -> Plan | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Reason
 
 LONGEST_SECONDS = 100 * 366 * 86400.0  # a longer expected duration is treated as unknown
@@ -30,6 +31,14 @@ class PlanSettings:
     work_per_event: int = 60  # searches that one event pays for; a long queue is planned again less often
     depth: int = 400  # units in order that are planned again; those behind keep their reservation
     overrun_quantile: float = 0.9  # expected durations are stretched to this quantile if units overrun them
+
+    @staticmethod
+    def of(profile: ReservationSettings) -> PlanSettings:
+        """Return the settings of a profile as the planner needs them."""
+        backfill = Backfill(profile.backfill)
+        if profile.strict_fifo:
+            backfill = Backfill.STRICT
+        return PlanSettings(backfill, profile.size_exponent, profile.duration_exponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +90,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A start time that was given to a unit, or moved."""
+    """A start time that was given to a unit, or moved. `FOREVER` without nodes: it was withdrawn."""
 
     name: str
     start_by: float
-    where: Assignment
+    where: Assignment | None
     reason: Reason = Reason.PROMISED
     moved_from: float | None = None
 
@@ -94,6 +103,7 @@ class Promise:
 class Start:
     name: str
     where: Assignment
+    overtaken: int = 0  # younger units of equal or lower priority that started before it
 
 
 @dataclass(slots=True)

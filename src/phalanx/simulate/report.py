@@ -1,0 +1,124 @@
+"""A simulation as text for people, and the difference between two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.simulate.measure import wait_of
+from phalanx.simulate.play import Played, Run
+
+SHOWN_DIFFERENCES = 8
+
+
+def hours(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 3600:.2f}h"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def text(result: dict[str, Any]) -> str:
+    """Return the report of one simulation."""
+    promised = result["promises"]
+    lines = [
+        f"{result['jobs']} jobs on {result['nodes']} nodes ({result['gpus']} GPUs) of {result['cluster']}; "
+        f"backfill {result['settings']['backfill']}, estimates {result['estimates']}, seed {result['seed']}",
+        f"GPUs used {percent(result['utilisation'])} while jobs arrive, "
+        f"{percent(result['utilisation_until_last_end'])} until the last end; makespan {hours(result['makespan_s'])}; "
+        f"evictions {result['evictions']}",
+        f"promised starts {promised['promised']}; first promise kept {percent(promised['first_kept'])}; "
+        f"moved later {promised['moved']} times; starts {hours(promised['early_median'])} before the promise (median)",
+    ]
+    for reason, count in sorted(promised["moved_because"].items()):
+        lines.append(f"  {count} promises moved because: {reason}")
+    lines += ["", *_table("GPUs", {"all": result["all"], **result["by_size"]})]
+    if len(result["by_priority"]) > 1:
+        lines += ["", *_table("priority", result["by_priority"])]
+    never = result["never_started"]
+    if never:
+        lines += ["", f"{len(never)} jobs never started; they fit at no time: {', '.join(never[:10])}"]
+    return "\n".join(lines)
+
+
+def _table(head: str, groups: dict[str, dict[str, Any]]) -> list[str]:
+    lines = [
+        f"{head:9}{'jobs':>7}{'wait mean':>11}{'median':>9}{'p99':>9}{'max':>9}{'slowdown':>10}{'promised in 60s':>17}"
+    ]
+    for name, numbers in groups.items():
+        if numbers["jobs"]:
+            lines.append(
+                f"{name:9}{numbers['jobs']:7}{hours(numbers['wait_mean']):>11}{hours(numbers['wait_median']):>9}"
+                f"{hours(numbers['wait_p99']):>9}{hours(numbers['wait_max']):>9}{numbers['slowdown_mean']:10.1f}"
+                f"{percent(numbers['promised_within_60s']):>17}"
+            )
+    return lines
+
+
+def compare(
+    names: tuple[str, str], results: tuple[dict[str, Any], dict[str, Any]], runs: tuple[Played, Played]
+) -> dict[str, Any]:
+    """Return two simulations of the same load side by side, with the jobs that differ most."""
+    a, b = results
+    rows = [("GPUs used while jobs arrive", "utilisation"), ("makespan", "makespan_s"), ("evictions", "evictions")]
+    table = [{"what": what, "a": a[key], "b": b[key]} for what, key in rows]
+    for key in ("first_kept", "moved", "early_median"):
+        table.append({"what": f"promises: {key}", "a": a["promises"][key], "b": b["promises"][key]})
+    for group in ("by_size", "by_priority"):
+        for name in a[group]:
+            for key in ("wait_mean", "wait_max"):
+                what = f"{group[3:]} {name}: {key}"
+                table.append({"what": what, "a": a[group][name].get(key), "b": b[group].get(name, {}).get(key)})
+    return {"a": names[0], "b": names[1], "table": table, "jobs": _most_different(runs)}
+
+
+def _most_different(runs: tuple[Played, Played]) -> list[dict[str, Any]]:
+    both = [(x, y) for x, y in zip(runs[0].runs, runs[1].runs, strict=True) if x.end is not None and y.end is not None]
+    both.sort(key=lambda pair: (-abs(wait_of(pair[0]) - wait_of(pair[1])), pair[0].job.index))
+    return [
+        {
+            "job": x.job.name,
+            "gpus": x.job.gpus,
+            "pods": x.job.pods,
+            "wait_a": wait_of(x),
+            "wait_b": wait_of(y),
+            "why": _why(x, y),
+        }
+        for x, y in both[:SHOWN_DIFFERENCES]
+    ]
+
+
+def _why(a: Run, b: Run) -> str:
+    """Say what distinguishes the two runs of a job."""
+    slow, which = (a, "a") if wait_of(a) > wait_of(b) else (b, "b")
+    if slow.evictions != (a.evictions if slow is b else b.evictions):
+        return f"evicted {slow.evictions} times in {which}"
+    said = (
+        f"promised a start by {hours(slow.first_promise)}"
+        if slow.first_promise is not None
+        else "no start was promised"
+    )
+    return f"passed by {slow.overtaken} younger jobs in {which}, {said}"
+
+
+def compare_text(found: dict[str, Any]) -> str:
+    lines = [f"a: {found['a']}", f"b: {found['b']}", "", f"{'':34}{'a':>12}{'b':>12}"]
+    for row in found["table"]:
+        lines.append(f"{row['what']:34}{_cell(row['what'], row['a']):>12}{_cell(row['what'], row['b']):>12}")
+    lines += ["", "jobs that differ most:"]
+    for job in found["jobs"]:
+        lines.append(
+            f"  {job['job']} ({job['gpus']} GPUs): waits {hours(job['wait_a'])} in a, {hours(job['wait_b'])} in b; "
+            + job["why"]
+        )
+    return "\n".join(lines)
+
+
+def _cell(what: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if "wait" in what or what in ("makespan", "promises: early_median"):
+        return hours(value)
+    if "GPUs used" in what or "first_kept" in what:
+        return percent(value)
+    return str(value)
