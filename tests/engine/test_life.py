@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,10 +14,14 @@ from asked_engine import Asked
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PERMANENT, Gone, NodeChanged, Outcome, PodChanged
+from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.scheduling.lifecycle import pod_lifecycle
 from phalanx.engine.scheduling.lifecycle.history import MOST_NOTES, MOST_OBJECTS
-from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TRANSITIONS
+from phalanx.engine.scheduling.lifecycle.isolation import Isolation
+from phalanx.engine.scheduling.lifecycle.states_page import page
+from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransition
 from phalanx.engine.scheduling.queue.units import UnitState
-from phalanx.engine.state.records import PodState
+from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import GroupKey, MemberState
 from phalanx.testing.builders import node, pod, pod_group
 
@@ -47,7 +52,7 @@ def test_a_failed_bind_takes_everything_back() -> None:
     (bind,) = binds(engine.step(1.0))
     engine.apply(Outcome(bind.id, PERMANENT, "forbidden"))
     record = engine.pods.records["default/p"]
-    assert record.state is PodState.PENDING and record.row < 0 and not engine.pod_lifecycle.root_of
+    assert record.state is PodState.PENDING and record.row < 0 and not engine.pod_lifecycle.unit_of
     engine.validate()
     assert [note.what for note in engine.history.of("default/p")] == [
         "taken back",
@@ -55,15 +60,62 @@ def test_a_failed_bind_takes_everything_back() -> None:
     ]
 
 
-def test_a_transition_that_is_not_in_the_table_is_found_by_validate() -> None:
-    engine = Engine()
+def bound_pod(settings: EngineSettings) -> tuple[Engine, PodRecord]:
+    engine = Engine(settings)
     engine.apply(NodeChanged(node("n").cpu("1").build()))
     engine.apply(PodChanged(pod("p").cpu("1").node("n").build()))
-    record = engine.pods.records["default/p"]
-    assert PodState.ASSUMED not in TRANSITIONS[record.state]
-    engine.pod_lifecycle._to(record, PodState.ASSUMED)
-    with pytest.raises(AssertionError, match="BOUND to ASSUMED"):
+    return engine, engine.pods.records["default/p"]
+
+
+def test_an_illegal_transition_raises_where_the_settings_are_strict() -> None:
+    engine, record = bound_pod(EngineSettings(strict_transitions=True))
+    with pytest.raises(IllegalTransition, match="default/p: BOUND to BINDING"):
+        engine.pod_lifecycle.binding(record, 7)
+
+
+def test_an_illegal_transition_is_counted_and_not_made_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Isolation, "strict", False)
+    engine, record = bound_pod(EngineSettings())
+    engine.pod_lifecycle.binding(record, 7)
+    assert record.state is PodState.BOUND and record.bind == 0
+    assert engine.illegal_transitions.count == 1
+    assert engine.illegal_transitions.take() == ["default/p: BOUND to BINDING"]
+    assert engine.illegal_transitions.take() == []
+    with pytest.raises(AssertionError, match="BOUND to BINDING"):
         engine.validate()
+
+
+def test_an_engine_that_is_validated_is_strict_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Isolation, "strict", False)
+    engine, record = bound_pod(EngineSettings())
+    engine.validate()
+    with pytest.raises(IllegalTransition):
+        engine.pod_lifecycle.binding(record, 7)
+
+
+WRITES = re.compile(
+    r"\b(record|old|pod|member|other)\.(bind|nominated|state) = "
+    r"|\b(unit|root)\.(gate|plan|state) = "
+    r"|nominations\.(set|clear)\("
+)
+
+
+def test_only_the_lifecycle_writes_states_nominations_binds_and_gates() -> None:
+    """Of existing pods and units: constructors, and the records of questions, are not those of the scheduler."""
+    engine = Path(pod_lifecycle.__file__).parents[2]
+    owners = {"pod_lifecycle.py", "unit_lifecycle.py", "units.py", "records.py", "nominations.py", "whatif.py"}
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in engine.rglob("*.py")
+        if path.name not in owners
+        for line in path.read_text().splitlines()
+        if WRITES.search(line)
+    ]
+    assert found == []
+
+
+def test_the_page_of_states_is_current() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "states.md").read_text() == page(), "run `make docs`"
 
 
 @pytest.mark.parametrize("table", ["nominations", "binds", "evictions", "homeless", "waiting", "state", "catalogue"])

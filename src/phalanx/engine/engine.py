@@ -197,15 +197,15 @@ class Engine(Scheduler):
         if event.problem:
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
-            self.evictions.answered(decision.id, event.problem)
+            self.unit_lifecycle.eviction_answered(decision.id, event.problem)
         for plugin in self._outcome_observers:
             try:
                 plugin.outcome(decision, event)
             except BaseException as problem:
                 self._fault(plugin, problem)
         key = f"{decision.namespace}/{decision.name}"
-        if isinstance(decision, d.Nominate) and self.pods.nominating.get(key) == decision.id:
-            del self.pods.nominating[key]
+        if isinstance(decision, d.Nominate) and self.pod_lifecycle.nominating.get(key) == decision.id:
+            del self.pod_lifecycle.nominating[key]
         record = self.pods.records.get(key)
         if record is None or record.uid != decision.uid:
             return
@@ -219,7 +219,7 @@ class Engine(Scheduler):
         if not event.problem:
             self.binding.confirmed(record)
         elif not record.assumed:
-            record.bind = 0  # the informer has shown it bound: the answer was lost, not the write
+            self.pod_lifecycle.bind_unanswered(record)
         else:
             self.binding.failed(record, event.message if event.problem == e.PERMANENT else "")
 

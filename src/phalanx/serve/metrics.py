@@ -57,6 +57,12 @@ class SchedulerMetrics:
             "SchedulerError": groups.labels("error", profile),
             "Invalid": groups.labels("error", profile),
         }
+        self._illegal = Counter(
+            "phalanx_illegal_transitions_total",
+            "Transitions of pods and units that the table of states does not have.",
+            registry=registry,
+        )
+        self._illegal_seen = 0
         self._victims = Counter("scheduler_preemption_victims_total", "Pods evicted to make room.", registry=registry)
         self._pending = Gauge(
             "scheduler_pending_pods", "Pending pods by the queue their root is in.", ["queue"], registry=registry
@@ -154,6 +160,9 @@ class SchedulerMetrics:
         for kind, total in engine.isolation.total.items():
             self._exceptions.labels(kind).inc(total - self._exceptions_seen[kind])
             self._exceptions_seen[kind] = total
+        illegal = engine.illegal_transitions.count
+        self._illegal.inc(illegal - self._illegal_seen)
+        self._illegal_seen = illegal
         self._in_flight.set(self._service.executor.in_flight)
         self._dropped.set(self._service.recorder.dropped)
         self._relists.set(self._service.relists)

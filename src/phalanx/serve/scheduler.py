@@ -193,6 +193,10 @@ class SchedulerService:
         self._stopping = True
         self._wake.set()
 
+    def _log_illegal_transitions(self) -> None:
+        for text in self.engine.illegal_transitions.take():
+            log.error("illegal transition, not made: %s", text)
+
     async def _decide(self) -> None:
         await self.wait_synced()
         log.info("caches are filled; deciding")
@@ -205,6 +209,7 @@ class SchedulerService:
                 self._log_problems()
                 for observe in self.on_step:
                     observe(self._clock.monotonic() - began)
+                self._log_illegal_transitions()
                 if self.times is not None:
                     self.times.look()
                 if made:

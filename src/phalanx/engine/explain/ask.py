@@ -374,7 +374,7 @@ class _Asked:
         return " and ".join(parts) or "room for a pod"
 
     def _preempting(self, root: str) -> Preempting | None:
-        plan = self._engine.evictions.plan_of(root)
+        plan = self._engine.unit_lifecycle.plan_of(root)
         if plan is None:
             return None
         return Preempting(sorted(plan.victims), plan.size, sorted(plan.nodes), plan.text)

@@ -44,7 +44,7 @@ def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
 
 
 def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
-    found = engine.evictions.plan_of(root)
+    found = engine.unit_lifecycle.plan_of(root)
     if found is None:
         return None
     victims = [

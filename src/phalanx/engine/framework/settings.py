@@ -76,5 +76,7 @@ class EngineSettings:
     search_budget: int = 20_000  # expansions of the bounded group search
     # Work after which an attempt of a group lets others go first, about ten microseconds each; 0: never.
     search_slice: int = 1_000
+    # For tests: an illegal transition of a pod or unit raises; otherwise it is counted and logged.
+    strict_transitions: bool = False
     # What holds for groups of which neither a WorkloadPolicy nor an annotation says otherwise.
     policy_defaults: Policy = DEFAULT

@@ -24,11 +24,11 @@ from phalanx.engine.scheduling.attempt.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.admission import Admission
 from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.scheduling.commit.pod_cycle import PodCycle
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -37,6 +37,7 @@ from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
 from phalanx.engine.scheduling.lifecycle.pods import Pods
+from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue, by_priority
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -77,10 +78,10 @@ class Scheduler:
         victim_index = VictimIndex(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
-        unit_lifecycle = self.unit_lifecycle = UnitLifecycle(state, queue, self.history)
-        self.evictions = Evictions(state, queue, unit_lifecycle, emit)
-        self.preemption = PodPreemption(state, victim_index, self.evictions, status, emit)
-        self.group_preemption = GroupPreemption(state, victim_index, self.evictions, status, emit)
+        illegal = self.illegal_transitions = IllegalTransitions(strict=settings.strict_transitions or Isolation.strict)
+        unit_lifecycle = self.unit_lifecycle = UnitLifecycle(state, queue, self.history, illegal)
+        self.preemption = PodPreemption(state, victim_index, unit_lifecycle)
+        self.group_preemption = GroupPreemption(state, victim_index, unit_lifecycle)
         self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
         self.searches = SlicedAttempts(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
@@ -88,7 +89,8 @@ class Scheduler:
         statuses = WorkloadStatuses(state.forest, emit)
         policies = PolicyStatuses(state.forest, conditions, emit)
         members = Members(state, queue, unit_lifecycle, conditions, statuses, policies, commits, reminders)
-        self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, self.history, unit_lifecycle, self.evictions)
+        self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, unit_lifecycle, emit)
+        evictions = Evictions(state, victim_index, unit_lifecycle, self.pod_lifecycle, emit)
         self.pods = Pods(state, queue, self.pod_lifecycle, unit_lifecycle, members, status, victim_index)
         self.binding = Binding(state, self.pod_lifecycle, unit_lifecycle, members, self.pods, status, emit)
         self.pod_cycle = PodCycle(
@@ -97,13 +99,13 @@ class Scheduler:
             unit_lifecycle,
             self.attempts,
             self.binding,
-            self.preemption,
-            self.evictions,
+            self.pod_lifecycle,
+            evictions,
             waiting,
             status,
             emit,
         )
-        room = GroupReservations(state, queue, members)
+        room = GroupReservations(state, self.pod_lifecycle, members)
         group_cycle = GroupCycle(
             state,
             queue,
@@ -113,17 +115,14 @@ class Scheduler:
             self.binding,
             self.attempts,
             self.searches,
-            self.group_preemption,
-            self.evictions,
+            evictions,
             room,
             waiting,
             status,
             emit,
         )
-        admission = Admission(members, self.pods, status, unit_lifecycle)
-        self.groups = Groups(
-            state, queue, members, self.evictions, unit_lifecycle, admission, room, group_cycle, isolation
-        )
+        admission = Admission(members, self.pods, self.pod_lifecycle, status, unit_lifecycle)
+        self.groups = Groups(state, queue, members, unit_lifecycle, admission, room, group_cycle, isolation)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
 
@@ -171,5 +170,5 @@ class Scheduler:
         if cls in _ANSWERED:
             self._awaited[self._last_id] = decision
             if cls is d.Nominate:
-                self.pods.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
+                self.pod_lifecycle.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
         return self._last_id

@@ -86,12 +86,12 @@ def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
 
 def _each_pod_in_its_state(engine: Scheduler) -> None:
     pod_lifecycle = engine.pod_lifecycle
-    assert not pod_lifecycle.impossible, f"transitions that do not exist: {list(pod_lifecycle.impossible)}"
+    pod_lifecycle.illegal.validate()
     for key, record in engine.pods.records.items():
         state = record.state
         assert state is not PodState.GONE, f"{record} is gone, and known"
         assert bool(record.node_name) == (state is not PodState.PENDING), f"{record} is {state.name}"
-        assert (key in pod_lifecycle.root_of) == record.assumed, f"{record} is {state.name}: where would it go back to?"
+        assert (key in pod_lifecycle.unit_of) == record.assumed, f"{record} is {state.name}: where would it go back to?"
         if state is PodState.BINDING:
             assert record.bind, f"{record} is being bound by no decision"
         elif state is not PodState.BOUND:
@@ -99,7 +99,7 @@ def _each_pod_in_its_state(engine: Scheduler) -> None:
         held = pod_lifecycle.holding.get(key)
         assert (held is not None) == (state is PodState.ASSUMED), f"{record} is {state.name}: who brings it on?"
         assert held is None or held.record is record, f"{record} is not the one that is held"
-    for key in (*pod_lifecycle.holding, *pod_lifecycle.root_of):
+    for key in (*pod_lifecycle.holding, *pod_lifecycle.unit_of):
         assert key in engine.pods.records, f"{key} is gone, and kept"
     for name, pods in pod_lifecycle.pods_on_unknown_nodes.items():
         assert pods and name not in engine.columns.row_of, f"pods wait for node {name}, which is there"
@@ -172,7 +172,6 @@ def _evictions(engine: Scheduler) -> None:
         for victim, uid in plan.victims.items():
             record = engine.pods.records.get(victim)
             assert record is not None and record.uid == uid, f"{key} waits for {victim}, which is gone"
-    engine.evictions.validate()
 
 
 def _groups(engine: Scheduler) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -86,6 +86,16 @@ class NominatedAfterPreemption:
 
 
 Answer = Placed | NominatedAfterPreemption | Refused
+
+
+def placement_text(node: str, units: Iterable[EvictionUnit]) -> str:
+    """Return kube-scheduler's sentence about a single pod's preemption."""
+    victims = sum(len(unit.pods) for unit in units)
+    return f"found a potential placement for pod on node {node}, preempting {victims} victims"
+
+
+def group_placement_text(kind: str, victims: Sequence[PodRecord]) -> str:
+    return f"found a placement for {kind}, preempting {len(victims)} victims"
 
 
 def carry_out(answer: Answer, emit: Emit) -> None:

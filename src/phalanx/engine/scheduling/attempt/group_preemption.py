@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from phalanx.engine.framework import Bools, Emit, Status
+from phalanx.engine.framework import Bools, Status
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built, Unplaceable, build
@@ -24,15 +24,13 @@ from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption
+from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, group_placement_text
 from phalanx.engine.scheduling.attempt.constrained_preemption import ConstrainedPreemption
-from phalanx.engine.scheduling.attempt.pod_preemption import NEVER, announce
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
-from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
-from phalanx.engine.scheduling.queue.units import GroupTree, SchedulingUnit
+from phalanx.engine.scheduling.attempt.pod_preemption import NEVER
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.units import GroupTree
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import COMPOSITE, Group
 
 AFRESH = 4  # times that victims are counted because others took the room meanwhile that the plan before counts on
 ROWS = 250  # whose pods are read without a stop
@@ -59,14 +57,10 @@ class GroupPlan:
 
 
 class GroupPreemption:
-    def __init__(
-        self, state: ClusterState, victim_index: VictimIndex, evictions: Evictions, status: PodStatus, emit: Emit
-    ) -> None:
+    def __init__(self, state: ClusterState, victim_index: VictimIndex, unit_lifecycle: UnitLifecycle) -> None:
         self.cluster = state
         self.victim_index = victim_index
-        self.evictions = evictions
-        self._status = status
-        self._emit = emit
+        self._unit_lifecycle = unit_lifecycle
         self.budget = DEFAULT_BUDGET
         self._futile: dict[str, tuple[tuple[Any, ...], Planned]] = {}
 
@@ -76,14 +70,14 @@ class GroupPreemption:
         """The plan, or why there is none, in words."""
         if tree.forest.preemption_policy(tree.group.key) == "Never":
             return GroupPlan(Hopeless(NEVER), note=NEVER)
-        if self.evictions.stands(self.evictions.plan_of(tree.key)):
+        if self._unit_lifecycle.stands(self._unit_lifecycle.plan_of(tree.key)):
             return GroupPlan(Hopeless(ONGOING), note=ONGOING)
         known = self._futile.get(tree.key)
         if known is not None and known[0] == self._state(tree):
             return GroupPlan(known[1], note=self._note(known[1]), gives_up=True)
         found = self.plan(tree, built, points)
         if found.units or found.assignment:
-            return replace(found, note=_text(tree.group, found.victims) if self._anybody(found) else "")
+            return replace(found, note=group_placement_text(tree.kind, found.victims) if self._anybody(found) else "")
         if len(self._futile) > MOST_FUTILE:
             self._futile.clear()
         self._futile[tree.key] = (self._state(tree), found.answer)
@@ -278,45 +272,3 @@ class GroupPreemption:
     def _holds(self, units: Sequence[EvictionUnit], assignment: Assignment) -> bool:
         with self.victim_index.without(units):
             return holds(self.cluster, assignment)
-
-    # ---- doing
-
-    def carry_out(self, root: SchedulingUnit, tree: GroupTree, answer: NominatedAfterPreemption) -> None:
-        """Evict, promise the nodes, and wait."""
-        columns, nominations = self.cluster.columns, self.cluster.nominations
-        rows = {row for _, row in answer.assignment}
-        nodes = [columns.names[row] for row in sorted(rows)]
-        victims = answer.victims
-        leaving = [pod for row in sorted(rows) for pod in self.victim_index.leaving.get(row, {}).values()]
-        if not victims and not leaving:
-            return
-        members = {record.key for record, _ in answer.assignment}
-        for node in nodes:
-            for other in list(nominations.on(node)):
-                if other.priority < tree.priority and other.key not in members:
-                    self._status.nominate(other, "")
-        kind, spec = _kind(tree.group), tree.group.spec
-        fresh = self.evictions.begin(
-            root,
-            nodes,
-            victims,
-            leaving,
-            text=str(answer.plan) if isinstance(answer.plan, Plan) else _text(tree.group, victims),
-            kind=kind,
-            uid=spec.uid if spec is not None else "",
-            node="cluster",
-        )
-        announce(self.cluster, self._emit, answer.units, kind, fresh)
-        for record in tree.records:
-            if record.nominated and record.key not in members:
-                self._status.nominate(record, "")  # of an earlier plan
-        for record, row in answer.assignment:
-            self._status.nominate(record, columns.names[row])
-
-
-def _text(group: Group, victims: Sequence[PodRecord]) -> str:
-    return f"found a placement for {_kind(group)}, preempting {len(victims)} victims"
-
-
-def _kind(group: Group) -> str:
-    return "compositepodgroup" if group.key.kind == COMPOSITE else "podgroup"

@@ -6,22 +6,19 @@ Nothing is evicted unless the pod then fits, and nothing more while victims of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from phalanx.engine import decisions as d
-from phalanx.engine.framework import Code, Emit, Status, Wake
+from phalanx.engine.framework import Code, Status, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis, histogram
 from phalanx.engine.preemption.single_pod import Candidate, Chooser, MoreRows
-from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
-from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.preemption.victim_index import VictimIndex
+from phalanx.engine.scheduling.attempt.answers import placement_text
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey
 
@@ -50,13 +47,9 @@ class Look:
 
 
 class PodPreemption:
-    def __init__(
-        self, state: ClusterState, victim_index: VictimIndex, evictions: Evictions, status: PodStatus, emit: Emit
-    ) -> None:
+    def __init__(self, state: ClusterState, victim_index: VictimIndex, unit_lifecycle: UnitLifecycle) -> None:
         self._cluster = state
-        self._evictions = evictions
-        self._status = status
-        self._emit = emit
+        self._unit_lifecycle = unit_lifecycle
         self.victim_index = victim_index
         self.chooser = Chooser(state, victim_index)
         self._futile: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
@@ -100,7 +93,7 @@ class PodPreemption:
             self._futile[key] = (self.victim_index.circumstances, message)
             return _no(record, message)
         node = self._cluster.columns.names[found.row]
-        return Look(f"preemption: {_found(node, found.units)}", found, nominate=node)
+        return Look(f"preemption: {placement_text(node, found.units)}", found, nominate=node)
 
     def _leaving(self, record: PodRecord, diagnosis: Diagnosis) -> Sequence[PodRecord]:
         """Nominated by an earlier process, or by us before a plan ended: wait while lower priorities are leaving."""
@@ -114,7 +107,7 @@ class PodPreemption:
         return list(leaving.values()) if any(pod.priority < record.priority for pod in leaving.values()) else ()
 
     def _ongoing(self, record: PodRecord) -> bool:
-        return self._evictions.stands(self._evictions.plan_of(f"pod/{record.key}"))
+        return self._unit_lifecycle.stands(self._unit_lifecycle.plan_of(f"pod/{record.key}"))
 
     def _why_not(self, record: PodRecord, diagnosis: Diagnosis) -> str:
         columns, victim_index = self._cluster.columns, self.victim_index
@@ -134,52 +127,6 @@ class PodPreemption:
             if len(rows):
                 counts[finding.reason] = counts.get(finding.reason, 0) + len(rows)
         return _sentence(diagnosis.nodes, counts)
-
-    # ---- doing
-
-    def carry_out(self, root: SchedulingUnit, answer: NominatedAfterPreemption) -> None:
-        """Evict, and wait; the promise is the caller's."""
-        (record, row), *_ = answer.assignment
-        node = self._cluster.columns.names[row]
-        for other in list(self._cluster.nominations.on(node)):
-            if other.priority < record.priority and other.key != record.key:
-                self._status.nominate(other, "")  # its promise no longer holds
-        leaving = list(self.victim_index.leaving.get(row, {}).values())
-        text = _found(node, answer.units)
-        fresh = self._evictions.begin(root, [node], answer.victims, leaving, text=text, uid=record.uid, node=node)
-        announce(self._cluster, self._emit, answer.units, "pod", fresh)
-
-    def await_leaving(self, root: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
-        """Nobody is sent away: those are on their way out."""
-        text = "waiting for pods to leave"
-        self._evictions.begin(root, [root.record.nominated], (), leaving, text=text)
-
-
-def _found(node: str, units: Iterable[EvictionUnit]) -> str:
-    victims = sum(len(unit.pods) for unit in units)
-    return f"found a potential placement for pod on node {node}, preempting {victims} victims"
-
-
-def announce(state: ClusterState, emit: Emit, units: Iterable[EvictionUnit], kind: str, fresh: Collection[str]) -> None:
-    """DisruptionTarget on groups that go as a whole; `fresh`: pods that were not sent away before."""
-    for unit in units:
-        if isinstance(unit.key, str) or not any(pod in fresh for pod in unit.pods):
-            continue
-        group = state.forest.group(unit.key)
-        if group is None or group.spec is None or unit.key.kind not in ("PodGroup", "CompositePodGroup"):
-            continue
-        emit(
-            d.SetGroupCondition,
-            namespace=unit.key.namespace,
-            name=unit.key.name,
-            uid=group.spec.uid,
-            kind=unit.key.kind,
-            type="DisruptionTarget",
-            status="True",
-            reason="PreemptionByScheduler",
-            message=f"preempting to accommodate a higher priority {kind}",
-            observed_generation=group.spec.generation,
-        )
 
 
 def _sentence(nodes: int, counts: dict[str, int]) -> str:

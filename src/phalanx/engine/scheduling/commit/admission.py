@@ -9,6 +9,7 @@ from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.messages import WAITING
 from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.lifecycle.pods import GATED_MESSAGE, Pods
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
@@ -32,10 +33,18 @@ Newcomers = dict[str, PodRecord]
 
 
 class Admission:
-    def __init__(self, members: Members, pods: Pods, status: PodStatus, unit_lifecycle: UnitLifecycle) -> None:
+    def __init__(
+        self,
+        members: Members,
+        pods: Pods,
+        pod_lifecycle: PodLifecycle,
+        status: PodStatus,
+        unit_lifecycle: UnitLifecycle,
+    ) -> None:
         self._members = members
         self._forest = members.forest
         self._pods = pods
+        self._pod_lifecycle = pod_lifecycle
         self._status = status
         self._unit_lifecycle = unit_lifecycle
 
@@ -178,7 +187,7 @@ class Admission:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):
                 # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod
                 # that was never tried is left alone.
-                self._status.nominate(record, "")
+                self._pod_lifecycle.nominate(record, "")
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # Its own gate is the reason that matters to it; a real API server has written that already.
                 self._status.say(record, GATED, GATED_MESSAGE, event=False)

@@ -14,11 +14,10 @@ from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused, carry_out
 from phalanx.engine.scheduling.attempt.attempt import Attempts
-from phalanx.engine.scheduling.attempt.group_preemption import GroupPreemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
@@ -53,7 +52,6 @@ class GroupCycle:
         binding: Binding,
         attempts: Attempts,
         searches: SlicedAttempts,
-        preemption: GroupPreemption,
         evictions: Evictions,
         room: GroupReservations,
         waiting: Waiting,
@@ -69,7 +67,6 @@ class GroupCycle:
         self._binding = binding
         self._attempts = attempts
         self._searches = searches
-        self._preemption = preemption
         self._evictions = evictions
         self._room = room
         self._waiting = waiting
@@ -92,7 +89,7 @@ class GroupCycle:
         if representative is not None and representative is not unit:
             self._queue.stand_by(unit, representative, key)
             return
-        self._evictions.look_again(unit)
+        self._unit_lifecycle.drop_stale_plan(unit)
         answer = self._searches.answer(unit, tree, key)
         if answer is None:
             self._queue.put_aside(unit, scout_of)
@@ -102,7 +99,7 @@ class GroupCycle:
         if isinstance(answer, Placed):
             self._commit(unit, group, answer)
         elif isinstance(answer, NominatedAfterPreemption):
-            self._preemption.carry_out(unit, tree, answer)
+            self._evictions.carry_out_for_group(unit, tree, answer)
             self._room.keep(answer.expected_placements, self._room.beginning(group))
             self._refuse(unit, group, answer.refused)
         elif answer.cause is Cause.WHOLE or answer.again:
@@ -124,7 +121,7 @@ class GroupCycle:
         """No plan, no promises: others may have the room."""
         for record in unit.records.values():
             if record.nominated:
-                self._status.nominate(record, "")
+                self._pod_lifecycle.nominate(record, "")
         self._room.follow(leaf.key for leaf in self._members.forest.leaves(group.key))
 
     # ---- success
@@ -270,7 +267,7 @@ class GroupCycle:
             self._queue.missed(equivalence_class, self._searches.missed)
 
     def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
-        if self._evictions.expected(equivalence_class.key[1], change):  # type: ignore[index]
+        if self._unit_lifecycle.expects(equivalence_class.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
         sleep: Sleep = equivalence_class.waits_for
         if sleep.nodes and change.kind & Wake.NODE:

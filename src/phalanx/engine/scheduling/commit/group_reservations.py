@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import field
 
-from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
@@ -21,7 +20,7 @@ from phalanx.engine.groups.expected_pods import ExpectedPlacement, ExpectedPods,
 from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.groups.outcomes import expected_placements
 from phalanx.engine.scheduling.lifecycle.members import Members
-from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import Group, GroupKey
@@ -39,9 +38,9 @@ class ReservedRoom(msgspec.Struct):
 
 
 class GroupReservations:
-    def __init__(self, state: ClusterState, queue: Queue, members: Members) -> None:
+    def __init__(self, state: ClusterState, pod_lifecycle: PodLifecycle, members: Members) -> None:
         self._cluster = state
-        self._queue = queue
+        self._pod_lifecycle = pod_lifecycle
         self._members = members
         self.kept: dict[GroupKey, ReservedRoom] = {}  # who is due next first
         self._over: dict[GroupKey, None] = {}  # groups that had their time
@@ -70,7 +69,7 @@ class GroupReservations:
                 self._promise(key, places, key in beginning, inherit)
 
     def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
-        nominations, records = self._cluster.nominations, self._cluster.records
+        records = self._cluster.records
         until = self._cluster.now + KEPT_FOR
         kept = self.kept.setdefault(key, ReservedRoom(until))
         self._by_promise[key] = None
@@ -84,14 +83,16 @@ class GroupReservations:
                 if inherit and not records[name].nominated:
                     kept.claimed_by[name] = None
                 if name in kept.claimed_by and records[name].state is PodState.PENDING:
-                    nominations.set(records[name], node)  # moved, so that all have a place
+                    self._pod_lifecycle.nominate(
+                        records[name], node, write=False, wake=False
+                    )  # moved, so that all have a place
                 continue
             reservation = before.pop(name, None)
             if reservation is None:
                 reservation = record
                 self._cluster.shapes.keep(record.shape)
             if reservation.nominated != node:
-                nominations.set(reservation, node)
+                self._pod_lifecycle.nominate(reservation, node, write=False, wake=False)
             kept.reservations.append(reservation)
         for record in before.values():
             self._withdraw(record)
@@ -140,11 +141,11 @@ class GroupReservations:
         """Those who come are like those who were expected: each takes the last promise there is."""
         reservation = kept.reservations.pop()
         node = reservation.nominated
-        self._cluster.nominations.clear(reservation)
+        self._pod_lifecycle.nominate(reservation, "", write=False, wake=False)
         self._cluster.shapes.drop(reservation.shape)
         kept.claimed_by[record.key] = None
         if node:
-            self._cluster.nominations.set(record, node)
+            self._pod_lifecycle.nominate(record, node, write=False, wake=False)
 
     def _find(self, group: Group) -> None:
         """Promises for a group that has begun: it did so before this process, which knows of none, or lost a node."""
@@ -236,9 +237,7 @@ class GroupReservations:
         self._cluster.shapes.drop(reservation.shape)
 
     def _free(self, record: PodRecord) -> None:
-        node = self._cluster.nominations.clear(record)
-        if node:
-            self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(node, -1), record))
+        self._pod_lifecycle.nominate(record, "", write=False)
 
     def validate(self) -> None:
         forest = self._members.forest

@@ -6,7 +6,6 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.commit.admission import GANG, INVALID, Admission
 from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members, Notes, root_key
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
@@ -26,7 +25,6 @@ class Groups:
         state: ClusterState,
         queue: Queue,
         members: Members,
-        evictions: Evictions,
         unit_lifecycle: UnitLifecycle,
         admission: Admission,
         room: GroupReservations,
@@ -36,7 +34,6 @@ class Groups:
         self.cluster = state
         self._queue = queue
         self.members = members
-        self._evictions = evictions
         self.unit_lifecycle = unit_lifecycle
         self._admission = admission
         self.room = room
@@ -158,8 +155,7 @@ class Groups:
         if unit is None:
             first = min(pods.values(), key=lambda record: (record.created, record.order))
             kind = target.kind if target is not None else leaf.kind
-            unit = SchedulingUnit(kind, key, 0, first.created, first.order)
-            self.unit_lifecycle.appear(unit)
+            unit = self.unit_lifecycle.create(kind, key, first.created, first.order)
             unit.errors = self._errors.get(key, 0)
             arrived = pods
         unit.group = target if target is not None else leaf
@@ -255,6 +251,6 @@ class Groups:
                 return False
             if member.state is MemberState.RUNNING:
                 record = self.cluster.records.get(str(name))
-                if record is None or record.created < since or self._evictions.leaving(record.key):
+                if record is None or record.created < since or self.unit_lifecycle.is_victim(record.key):
                     return False
         return True

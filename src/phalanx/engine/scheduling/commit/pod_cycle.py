@@ -7,9 +7,9 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.single_pod import MoreRows
 from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, Placed, Refused, carry_out
 from phalanx.engine.scheduling.attempt.attempt import Attempts
-from phalanx.engine.scheduling.attempt.pod_preemption import PodPreemption
 from phalanx.engine.scheduling.commit.binding import Binding
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
+from phalanx.engine.scheduling.commit.evictions import Evictions
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
@@ -29,7 +29,7 @@ class PodCycle:
         unit_lifecycle: UnitLifecycle,
         attempts: Attempts,
         binding: Binding,
-        preemption: PodPreemption,
+        pod_lifecycle: PodLifecycle,
         evictions: Evictions,
         waiting: Waiting,
         status: PodStatus,
@@ -40,7 +40,7 @@ class PodCycle:
         self._unit_lifecycle = unit_lifecycle
         self._attempts = attempts
         self._binding = binding
-        self._preemption = preemption
+        self._pod_lifecycle = pod_lifecycle
         self._evictions = evictions
         self._waiting = waiting
         self._status = status
@@ -69,19 +69,19 @@ class PodCycle:
             self._queue.join(unit, equivalence_class)
             self._status.say(record, UNSCHEDULABLE, equivalence_class.message)
             return
-        self._evictions.look_again(unit)
+        self._unit_lifecycle.drop_stale_plan(unit)
         answer = self._attempts.pod(record, rows=self._rows(unit))
         carry_out(answer, self._emit)
         if isinstance(answer, Placed):
             self._binding.commit(unit, record, answer.assignment[0][1])
         elif isinstance(answer, NominatedAfterPreemption):
-            self._preemption.carry_out(unit, answer)
+            self._evictions.carry_out_for_pod(unit, answer)
             self._unschedulable(unit, record, answer.refused, victims_go=True)
         elif answer.diagnosis is None:
             self._fail(unit, record, answer.message)
         else:
             if answer.leaving:
-                self._preemption.await_leaving(unit, answer.leaving)
+                self._evictions.await_leaving(unit, answer.leaving)
             self._unschedulable(unit, record, answer, victims_go=answer.victims_go)
 
     def _rows(self, unit: SchedulingUnit) -> int | None:
@@ -106,11 +106,11 @@ class PodCycle:
         diagnosis, profile = refused.diagnosis, self._cluster.profiles[record.scheduler_name]
         assert diagnosis is not None
         if refused.nominate is not None:
-            self._status.nominate(record, refused.nominate)
+            self._pod_lifecycle.nominate(record, refused.nominate)
         message = refused.message
         self._status.say(record, UNSCHEDULABLE, message)
         if victims_go and all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins):
-            self._evictions.sleep(unit, message)  # only the row itself decides about a row
+            self._waiting.sleep_until_victims_are_gone(unit, message)  # only the row itself decides about a row
             return
         shared = refused.alike and not record.nominated
         self._waiting.sleep(

@@ -1,22 +1,21 @@
-"""The life of a pod: its state, the transitions there are, and the only place that makes them.
+"""The lifecycle of a pod: its states, the table of transitions, and the only code that changes a state.
 
-Assuming, confirming, forgetting and rolling back happen here and nowhere else; columns, queue, members and the promise
-of a node are kept in step with the state. Who decides is elsewhere; what happened is told to the pod's story.
+Assume, bind, confirm, roll back, nominate and forget happen here and nowhere else. Columns, queue, group members and
+nominations change together with the state. Who decides is elsewhere. Transitions are written to the pod's history.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import msgspec
 
-from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.lifecycle.evictions import Evictions
-from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.reserve_permit import unreserve
+from phalanx.engine.scheduling.lifecycle.transitions import Transition
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -25,26 +24,13 @@ from phalanx.engine.state.records import PodRecord, PodState
 
 PENDING, ASSUMED, BINDING = PodState.PENDING, PodState.ASSUMED, PodState.BINDING
 CONFIRMED, BOUND, GONE = PodState.CONFIRMED, PodState.BOUND, PodState.GONE
-PLACED, LEFT, NOMINATION = Wake.POD_PLACED, Wake.POD_GONE, Wake.NOMINATION  # by name: see `roots`
+PLACED, LEFT, NOMINATION = Wake.POD_PLACED, Wake.POD_GONE, Wake.NOMINATION  # globals are faster than enum members
 
-TRANSITIONS: dict[PodState, frozenset[PodState]] = {
-    PENDING: frozenset({ASSUMED, BOUND, GONE}),
-    ASSUMED: frozenset({BINDING, PENDING, BOUND}),
-    BINDING: frozenset({CONFIRMED, PENDING, BOUND}),
-    # Acknowledged, and yet shown elsewhere or without a node: what the informer shows is true.
-    CONFIRMED: frozenset({BOUND, PENDING}),
-    BOUND: frozenset({GONE}),
-    GONE: frozenset(),
-}
-
-
-TURN = "turn"  # the stage of a pod for which nobody is waited
-
-_ALLOWED = [sum(1 << after for after in TRANSITIONS[before]) for before in PodState]  # hashing an enum is slow
+TURN = "turn"  # stage of a pod of a large gang whose Bind is decided in a later step
 
 
 class OnHold(msgspec.Struct):
-    """An assumed pod that is not bound yet: a plugin says wait, or its gang is so large that its turn has not come."""
+    """An assumed pod without a Bind: a plugin said wait, or its gang is so large that its turn has not come."""
 
     unit: SchedulingUnit
     record: PodRecord
@@ -59,56 +45,256 @@ class PodLifecycle:
         queue: Queue,
         waiting: Waiting,
         members: Members,
-        history: History,
-        unit_lifecycle: UnitLifecycle,
-        evictions: Evictions,
+        units: UnitLifecycle,
+        emit: Emit,
     ) -> None:
         self._cluster = state
         self._columns = state.columns
         self._queue = queue
         self._waiting = waiting
         self._members = members
-        self._unit_lifecycle = unit_lifecycle
-        self._evictions = evictions
-        self._note, self._told = history.note, history.told  # most pods are bound at once and need no story
+        self._units = units
+        self._emit = emit
+        # Most pods are bound at once and need no history.
+        self._note, self._noted = units.history.note, units.history.told
+        self.illegal = units.illegal
         self.records = state.records
         self.holding: dict[str, OnHold] = {}  # pods that wait for Permit, PreBind or their turn
-        self.pods_on_unknown_nodes: dict[
-            str, dict[str, PodRecord]
-        ] = {}  # node name -> pods assumed or bound on a node not known
-        self.root_of: dict[str, SchedulingUnit] = {}  # pod key -> root, of assumed pods: to come back after a failure
-        self.externally_filled_rows: set[int] = (
-            set()
-        )  # rows that others filled or that shrank: over-commit there is not our doing
-        self.impossible: deque[str] = deque(maxlen=100)  # transitions that are not in the table: our own mistakes
+        # Node name -> pods assumed or bound there, while the node is not known.
+        self.pods_on_unknown_nodes: dict[str, dict[str, PodRecord]] = {}
+        self.unit_of: dict[str, SchedulingUnit] = {}  # pod key -> unit to return to after a failure, of assumed pods
+        # Rows that shrank or that other schedulers filled: over-commit there is not caused by this engine.
+        self.externally_filled_rows: set[int] = set()
+        self.nominating: dict[str, int] = {}  # pod key -> Nominate decision without an outcome yet
 
-    def _to(self, record: PodRecord, state: PodState) -> None:
-        if not _ALLOWED[record.state] >> state & 1:
-            self.impossible.append(f"{record.key}: {record.state.name} to {state.name}")
+    def _go(self, record: PodRecord, state: PodState, *how: object) -> None:
+        """Make a transition by the table. No other code changes the state, the bind id or the nomination of a pod."""
+        function = _TABLE[record.state][state]
+        if function is None:
+            self.illegal.add(record.key, record.state, state)
+            return
         record.state = state
+        function(self, record, *how)
 
-    # ---- coming
+    # ---- what callers ask for
 
-    def keep(self, record: PodRecord, old: PodRecord | None = None) -> None:
-        """A pod is known, or a later version of it."""
+    def keep(self, record: PodRecord) -> None:
+        """Know a new pending pod. A node named in its object is nominated, whoever wrote it."""
         self._cluster.shapes.keep(record.shape)
-        if old is not None:
-            self._cluster.shapes.drop(old.shape)
-            old.state = GONE
         self.records[record.key] = record
+        if record.nominated:
+            self._go(record, PENDING, record.nominated)
 
-    def found_on(self, record: PodRecord, node: str) -> None:
-        """The informer shows a pod on a node that is not one we chose for it."""
+    def update(self, old: PodRecord, record: PodRecord) -> None:
+        """Replace the record of a pending pod by a later version; its nomination stays."""
+        record.said = old.said
+        self._go(old, GONE, record, False)
+
+    def found_on(self, record: PodRecord, node: str, old: PodRecord | None = None) -> None:
+        """The informer shows a pod on a node that this scheduler did not choose. `old`: its record so far,
+        after `withdraw`."""
+        if old is not None:
+            self._go(old, GONE, record, False)
+        else:
+            self._cluster.shapes.keep(record.shape)
+            self.records[record.key] = record
+        self._go(record, BOUND, node)
+
+    def replace(self, old: PodRecord, record: PodRecord) -> None:
+        """A bound pod changed in a way that others can see: labels, requests, terminating."""
+        row = old.row
+        if row >= 0:
+            self._columns.unplace(old)
+        self._off_unknown_node(old)
+        self._go(old, GONE, record, False)
+        self._go(record, BOUND, old.node_name, old, row)
+
+    def assume(self, unit: SchedulingUnit, assignment: Sequence[tuple[PodRecord, int]]) -> None:
+        """Count pods on rows before the API server knows: all of them or none. The pods of a gang are counted there
+        already, because plugins were asked about all of them (`reserve_permit.rehearse`)."""
+        listens = self._queue.listens(PLACED)
+        for record, row in assignment:
+            self._go(record, ASSUMED, unit, row, listens)
+        if not unit.records:
+            self._units.leave(unit)
+        self._members.assumed(assignment)
+
+    def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
+        """A plugin said wait."""
+        self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
+        self._go(record, ASSUMED, OnHold(unit, record, stage, deadline))
+
+    def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
+        """Permit has passed; PreBind and Bind run in a later step."""
+        self._go(record, ASSUMED, OnHold(unit, record, TURN, 0.0))
+
+    def binding(self, record: PodRecord, decision: int) -> None:
+        self._go(record, BINDING, decision)
+
+    def confirm(self, record: PodRecord) -> None:
+        """The API server acknowledged the Bind; the informer may have been quicker."""
+        self._go(record, CONFIRMED if record.state is BINDING else BOUND)
+        self._members.bound(record)
+
+    def bind_unanswered(self, record: PodRecord) -> None:
+        """The Bind failed by its answer, but the informer shows the pod bound: only the answer was lost."""
+        self._go(record, BOUND)
+
+    def shown(self, record: PodRecord) -> None:
+        """The informer shows a pod on the node that was chosen."""
+        self._go(record, BOUND)
+
+    def roll_back(self, record: PodRecord, why: str) -> SchedulingUnit | None:
+        """Undo an assumption: the pod is pending, but not in the queue yet. Return the unit it was in."""
+        unit = self.unit_of.pop(record.key, None)
+        self._go(record, PENDING, why)
+        return unit
+
+    def nominate(self, record: PodRecord, node: str, *, write: bool = True, wake: bool = True) -> None:
+        """Nominate a node for a pending pod, or for an expected one; "" clears the nomination.
+
+        `write`: to the pod's status, too. `wake`: tell waiting units that the old node has more room.
+        """
+        if record.nominated == node and write:
+            return
+        self._go(record, PENDING, node, write, wake)
+
+    def withdraw(self, record: PodRecord) -> None:
+        """Undo whatever was done for a pod that is gone, or turned out to be elsewhere."""
+        if record.assumed:
+            self.roll_back(record, "it is elsewhere or gone")
+        elif record.node_name:
+            self._off_unknown_node(record)
+            if record.row >= 0:
+                row = record.row
+                self._columns.unplace(record)
+                self._queue.wake(ClusterChange(LEFT, row, record))
+            return
+        else:
+            self.unqueue(record)
+        self.nominate(record, "", write=False)
+
+    def unqueue(self, record: PodRecord) -> None:
+        unit = self._queue.units.get(f"pod/{record.key}")
+        if unit is not None:
+            self._units.leave(unit)
+
+    def remove(self, record: PodRecord, *, finished: bool) -> None:
+        """A pod is deleted, or has `finished` (Succeeded, Failed)."""
+        self.nominating.pop(record.key, None)
+        self.withdraw(record)
+        self._go(record, GONE, None, finished)
+
+    # ---- transitions, by the table below
+
+    def _nominate(self, record: PodRecord, node: str, write: bool = False, wake: bool = False) -> None:
+        """Set the nomination, or clear it where `node` is empty."""
+        old = self._cluster.nominations.clear(record)
+        if node:
+            self._cluster.nominations.set(record, node)
+        if write and record.key in self.records:  # an expected pod has no object to write to
+            self._note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
+            self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
+        if old and wake:
+            self._wake_nomination(old, record)
+
+    def _wake_nomination(self, node: str, record: PodRecord) -> None:
+        self._queue.wake(ClusterChange(NOMINATION, self._columns.row_of.get(node, -1), record))
+
+    def _assume(self, record: PodRecord, unit: SchedulingUnit, row: int, listens: bool) -> None:
+        """Count the pod on a row, and clear its nomination."""
+        columns, queue = self._columns, self._queue
+        if record.row < 0:
+            columns.place(record, row)
+        record.node_name = columns.names[row]
+        nominated = self._cluster.nominations.clear(record)
+        if nominated and nominated != record.node_name:
+            self._wake_nomination(nominated, record)
+        self._waiting.placed(record.priority)
+        if listens:
+            queue.wake(ClusterChange(PLACED, row, record))
+        self.unit_of[record.key] = unit
+        unit.records.pop(record.key, None)
+
+    def _hold(self, record: PodRecord, held: OnHold) -> None:
+        """Remember for what the pod waits before its Bind."""
+        self.holding[record.key] = held
+
+    def _bind(self, record: PodRecord, decision: int) -> None:
+        """Remember the id of the Bind decision."""
+        if self.holding:
+            self.holding.pop(record.key, None)
+        record.bind = decision
+        if record.key in self._noted:
+            self._note(record.key, "binding to", record.node_name)
+
+    def _confirm(self, record: PodRecord) -> None:
+        """Forget the id of the Bind decision: it has its outcome."""
+        record.bind = 0
+
+    def _shown(self, record: PodRecord) -> None:
+        """Stop waiting: the informer shows the pod on the node that was chosen."""
+        if self.holding:
+            self.holding.pop(record.key, None)
+        self.unit_of.pop(record.key, None)
+        if record.key in self._noted:
+            self._note(record.key, "shown on", record.node_name)
+
+    def _found(self, record: PodRecord, node: str, old: PodRecord | None = None, row: int = -1) -> None:
+        """Count the pod on the node that the informer shows. `old`: its record so far, counted on `row`."""
         record.node_name = node
         record.pod = None
-        self._to(record, BOUND)
-        if record.key in self._told:
-            self._note(record.key, "found on", node)
-        self._house(record)
-        if self._members.claims(record):
-            self._members.found(record)
+        if old is None:
+            if record.key in self._noted:
+                self._note(record.key, "found on", node)
+            self._count_on_node(record)
+            if self._members.claims(record):
+                self._members.found(record)
+            return
+        record.bind = old.bind  # a later version of a bound pod
+        if row < 0:
+            self._count_on_node(record)
+            return
+        self._columns.place(record, row)
+        self.externally_filled_rows.add(row)
+        self._queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
+        self._queue.wake(ClusterChange(LEFT, row, old))
 
-    def _house(self, record: PodRecord) -> None:
+    def _roll_back(self, record: PodRecord, why: str) -> None:
+        """Take the pod off its row and undo Reserve."""
+        row = record.row
+        self.holding.pop(record.key, None)
+        unreserve(self._cluster, record, row)
+        self._off_unknown_node(record)
+        self._note(record.key, "taken back", why)
+        record.bind = 0
+        record.node_name = ""
+        if row >= 0:
+            self._columns.unplace(record)
+            self._queue.wake(ClusterChange(LEFT, row, record))
+
+    def _forget(self, record: PodRecord, successor: PodRecord | None, finished: bool) -> None:
+        """Forget the record; `successor`: a later version of the pod, which keeps its nomination."""
+        if successor is not None:
+            node = self._cluster.nominations.clear(record)
+            successor.nominated = ""  # the object may still name a node that was given up since
+            self._cluster.shapes.keep(successor.shape)
+            self._cluster.shapes.drop(record.shape)
+            self.records[record.key] = successor
+            if node:
+                self._cluster.nominations.set(successor, node)
+            return
+        if record.key in self._noted:
+            self._note(record.key, "finished" if finished else "deleted")
+        del self.records[record.key]
+        self._cluster.shapes.drop(record.shape)
+        self._units.pod_gone(record)
+        if self._members.claims(record):
+            self._members.gone(record, finished=finished)
+
+    # ---- nodes
+
+    def _count_on_node(self, record: PodRecord) -> None:
         """Count a bound pod on its node, now or when the node appears."""
         row = self._columns.row_of.get(record.node_name, -1)
         if row < 0:
@@ -119,147 +305,16 @@ class PodLifecycle:
         self._waiting.placed(record.priority)
         self._queue.wake(ClusterChange(PLACED, row, record))
 
-    # ---- to a node
-
-    def assume(self, unit: SchedulingUnit, assignment: Sequence[tuple[PodRecord, int]]) -> None:
-        """Count pods on rows although the API server does not know yet: all of them, or nobody is. Those of a gang are
-        counted there already, since plugins were asked about all of them (`reservations.rehearse`)."""
-        columns, nominations, queue = self._columns, self._cluster.nominations, self._queue
-        listens = queue.listens(PLACED)
-        for record, row in assignment:
-            if record.row < 0:
-                columns.place(record, row)
-            record.node_name = columns.names[row]
-            self._to(record, ASSUMED)
-            reserved = nominations.clear(record)
-            if reserved and reserved != record.node_name:
-                queue.wake(ClusterChange(NOMINATION, columns.row_of.get(reserved, -1), record))
-            self._waiting.placed(record.priority)
-            if listens:
-                queue.wake(ClusterChange(PLACED, row, record))
-            self.root_of[record.key] = unit
-            unit.records.pop(record.key, None)
-        if not unit.records:
-            self._unit_lifecycle.leave(unit)
-        self._members.assumed(assignment)
-
-    def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
-        """A plugin says wait."""
-        self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
-        self.holding[record.key] = OnHold(unit, record, stage, deadline)
-
-    def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
-        """Nobody has a say any more but whoever is asked before its Bind, and its Bind is decided in a later step."""
-        self.holding[record.key] = OnHold(unit, record, TURN, 0.0)
-
-    def binding(self, record: PodRecord, decision: int) -> None:
-        """Nobody has a say any more: the Bind is decided."""
-        if self.holding:
-            self.holding.pop(record.key, None)
-        record.bind = decision
-        self._to(record, BINDING)
-        if record.key in self._told:
-            self._note(record.key, "binding to", record.node_name)
-
-    def confirm(self, record: PodRecord) -> None:
-        """The API server acknowledged the Bind; the informer may have been quicker."""
-        record.bind = 0
-        if record.state is BINDING:
-            self._to(record, CONFIRMED)
-        self._members.bound(record)
-
-    def shown(self, record: PodRecord) -> None:
-        """The informer shows a pod on the node we chose."""
-        if self.holding:
-            self.holding.pop(record.key, None)
-        self.root_of.pop(record.key, None)
-        self._to(record, BOUND)
-        if record.key in self._told:
-            self._note(record.key, "shown on", record.node_name)
-
-    # ---- and back
-
-    def roll_back(self, record: PodRecord, why: str) -> SchedulingUnit | None:
-        """Undo an assumption: the pod is pending, but in no place of the queue yet. Answers the root it was in."""
-        row = record.row
-        self.holding.pop(record.key, None)
-        unreserve(self._cluster, record, row)
-        self._unhouse(record)
-        self._to(record, PENDING)
-        self._note(record.key, "taken back", why)
-        record.bind = 0
-        record.node_name = ""
-        if row >= 0:
-            self._columns.unplace(record)
-            self._queue.wake(ClusterChange(LEFT, row, record))
-        return self.root_of.pop(record.key, None)
-
-    def _unhouse(self, record: PodRecord) -> None:
-        """A pod no longer waits for its node to appear."""
+    def _off_unknown_node(self, record: PodRecord) -> None:
+        """The pod no longer waits for its node to appear."""
         pods = self.pods_on_unknown_nodes.get(record.node_name)
         if pods is not None and pods.get(record.key) is record:
             del pods[record.key]
             if not pods:
                 del self.pods_on_unknown_nodes[record.node_name]
 
-    # ---- changing and going
-
-    def replace(self, old: PodRecord, record: PodRecord) -> None:
-        """A bound pod changed in a way others can see: labels, requests, terminating."""
-        record.node_name = old.node_name
-        record.bind = old.bind
-        record.pod = None
-        record.state = BOUND
-        row = old.row
-        if row >= 0:
-            self._columns.unplace(old)
-        self._unhouse(old)
-        self.keep(record, old)
-        if row < 0:
-            self._house(record)
-            return
-        self._columns.place(record, row)
-        self.externally_filled_rows.add(row)
-        self._queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
-        self._queue.wake(ClusterChange(LEFT, row, old))
-
-    def withdraw(self, record: PodRecord) -> None:
-        """Undo whatever was done for a pod that is gone, or turned out to be elsewhere."""
-        if record.assumed:
-            self.roll_back(record, "it is elsewhere or gone")
-        elif record.node_name:
-            self._unhouse(record)
-            if record.row >= 0:
-                row = record.row
-                self._columns.unplace(record)
-                self._queue.wake(ClusterChange(LEFT, row, record))
-        else:
-            self.unqueue(record)
-        node = self._cluster.nominations.clear(record)
-        if node:
-            self._queue.wake(ClusterChange(NOMINATION, self._columns.row_of.get(node, -1), record))
-
-    def unqueue(self, record: PodRecord) -> None:
-        unit = self._queue.units.get(f"pod/{record.key}")
-        if unit is not None:
-            self._unit_lifecycle.leave(unit)
-
-    def remove(self, record: PodRecord, *, finished: bool) -> None:
-        """A pod is gone, or has `finished` (Succeeded, Failed)."""
-        self.withdraw(record)
-        self._to(record, GONE)
-        if record.key in self._told:
-            self._note(record.key, "finished" if finished else "deleted")
-        del self.records[record.key]
-        self._cluster.shapes.drop(record.shape)
-        self._evictions.gone(record)
-        if self._members.claims(record):
-            self._members.gone(record, finished=finished)
-
-    # ---- nodes
-
     def node_appeared(self, name: str, row: int) -> None:
-        """Count the pods that were bound to a node before we knew it."""
+        """Count the pods that were bound to a node before it was known."""
         for record in self.pods_on_unknown_nodes.pop(name, {}).values():
             self._columns.place(record, row)
             self.externally_filled_rows.add(row)
@@ -268,3 +323,29 @@ class PodLifecycle:
     def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
         if stranded:
             self.pods_on_unknown_nodes[name] = {record.key: record for record in stranded}
+
+
+_L = PodLifecycle
+TRANSITIONS: dict[tuple[PodState, PodState], Transition] = {
+    (PENDING, PENDING): Transition(_L._nominate, "nominated, or nomination cleared"),
+    (PENDING, ASSUMED): Transition(_L._assume, "placed by an attempt"),
+    (PENDING, BOUND): Transition(_L._found, "bound by another scheduler"),
+    (PENDING, GONE): Transition(_L._forget, "deleted or updated"),
+    (ASSUMED, ASSUMED): Transition(_L._hold, "waits for Permit, PreBind or its turn"),
+    (ASSUMED, BINDING): Transition(_L._bind, "Bind decided"),
+    (ASSUMED, PENDING): Transition(_L._roll_back, "refused by a plugin"),
+    (ASSUMED, BOUND): Transition(_L._shown, "seen on its node"),
+    (BINDING, CONFIRMED): Transition(_L._confirm, "Bind acknowledged"),
+    (BINDING, PENDING): Transition(_L._roll_back, "Bind failed"),
+    (BINDING, BOUND): Transition(_L._shown, "seen on its node"),
+    # Acknowledged, and yet shown elsewhere or without a node: what the informer shows is true.
+    (CONFIRMED, PENDING): Transition(_L._roll_back, "seen elsewhere or deleted"),
+    (CONFIRMED, BOUND): Transition(_L._shown, "seen on its node"),
+    (BOUND, BOUND): Transition(_L._confirm, "Bind answered late"),
+    (BOUND, GONE): Transition(_L._forget, "deleted, finished or updated"),
+}
+# Rows by the state before, columns by the state after: hashing an enum for every transition is slow.
+_TABLE = [
+    [found.function if (found := TRANSITIONS.get((before, after))) is not None else None for after in PodState]
+    for before in PodState
+]

@@ -6,7 +6,7 @@ from sys import intern
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import PERMANENT
-from phalanx.engine.framework import ClusterChange, Emit, Wake
+from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
@@ -40,19 +40,6 @@ class PodStatus:
         record = self._cluster.records.get(f"{decision.namespace}/{decision.name}")
         if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
             self.say(record, decision.reason, decision.message, event=False)
-
-    def nominate(self, record: PodRecord, node: str) -> None:
-        """Promise a node to a pod ("" takes it back) and have it written."""
-        if record.nominated == node:
-            return
-        old = self._cluster.nominations.clear(record)
-        if node:
-            self._cluster.nominations.set(record, node)
-        if record.key in self._cluster.records:  # a pod to come has no object to write to
-            self._history.note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
-            self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
-        if old:
-            self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(old, -1), record))
 
     def say(self, record: PodRecord, reason: str, message: str, *, event: bool = True) -> None:
         """PodScheduled=False, with an event, unless that is what was said last."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.engine.framework import ClusterChange, Code, Wake
+from phalanx.engine.framework import Code
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.lifecycle.members import Members
@@ -46,7 +46,6 @@ class Pods:
         self._status = status
         self._victim_index = victim_index
         self.records = state.records
-        self.nominating: dict[str, int] = {}  # pod key -> Nominate decision under way
         self._orders = 0
         self._stamp: tuple[str, float] = ("", 0.0)
 
@@ -96,9 +95,7 @@ class Pods:
         if old is not None:
             # Pending with us, or assumed on another node: somebody else was quicker.
             self._pod_lifecycle.withdraw(old)
-        record = self._record(pod, old)
-        self._pod_lifecycle.keep(record, old)
-        self._pod_lifecycle.found_on(record, node)
+        self._pod_lifecycle.found_on(self._record(pod, old), node, old)
 
     def _pending(self, old: PodRecord | None, pod: Pod) -> None:
         if old is not None and old.node_name:
@@ -114,8 +111,6 @@ class Pods:
         if old is None:
             record = self._record(pod)
             self._pod_lifecycle.keep(record)
-            if record.nominated:
-                self._cluster.nominations.set(record, record.nominated)
             self.enqueue(record)
             return
         seen = old.pod.status.nominated_node_name if old.pod is not None else ""
@@ -126,24 +121,12 @@ class Pods:
         else:
             if self._members.claims(old):
                 self._pod_lifecycle.unqueue(old)
-            reserved = self._cluster.nominations.clear(old)
             record = self._record(pod, old)
-            record.said = old.said
-            record.nominated = ""  # the object may still name a node that we have given up since
-            self._pod_lifecycle.keep(record, old)
-            if reserved:
-                self._cluster.nominations.set(record, reserved)
+            self._pod_lifecycle.update(old, record)
             self.enqueue(record)
-        if nominated != seen and nominated != record.nominated and record.key not in self.nominating:
-            self._promised_by_others(record, nominated)
-
-    def _promised_by_others(self, record: PodRecord, node: str) -> None:
-        """Written by somebody else (an autoscaler, the user): respected like our own."""
-        before = record.nominated
-        self._cluster.nominations.set(record, node)
-        if before:
-            row = self._cluster.columns.row_of.get(before, -1)
-            self._queue.wake(ClusterChange(Wake.NOMINATION, row, record))
+        if nominated != seen and nominated != record.nominated and record.key not in self._pod_lifecycle.nominating:
+            # Written by an autoscaler or a user: respected like one of our own.
+            self._pod_lifecycle.nominate(record, nominated, write=False)
 
     # ---- parts
 
@@ -174,8 +157,7 @@ class Pods:
             record, status, plugin = held
             if status.code is Code.ERROR:
                 self._status.say(record, SCHEDULER_ERROR, status.message)
-                self._unit_lifecycle.back_off(unit)
-                unit.gate = (plugin, status.message)
+                self._unit_lifecycle.back_off(unit, (plugin, status.message))
                 return
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # kube-apiserver writes this itself; where it is there already nothing is sent.
@@ -228,7 +210,6 @@ class Pods:
         return self._stamp[1]
 
     def _remove(self, record: PodRecord, *, finished: bool) -> None:
-        self.nominating.pop(record.key, None)
         self._pod_lifecycle.remove(record, finished=finished)
 
 

@@ -1,152 +1,124 @@
-"""The life of a root: its state, the transitions there are, and the only place that makes them.
+"""The lifecycle of a scheduling unit: its states, the table of transitions, and the only code that changes a state.
 
-A root that has pending pods is held, queued or evicting; a group of which nobody waits is committing or scheduled. What
-goes with a state changes here and nowhere else: the gate of a held root, the plan of an evicting one, who waits for
-which victim, and whether the queue has it at all. Where in the queue it waits is the queue's business. What happened is
-told to the group's story.
+A unit with pending pods is held, queued or evicting. A group without pending pods is committing or scheduled. What
+belongs to a state changes only here: the gate of a held unit, the plan of an evicting unit, which units wait for which
+victim, which pods were evicted, and whether the queue has the unit at all. Its position in the queue belongs to the
+queue. Transitions of groups are written to the history.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from typing import NamedTuple
 
+from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.history import History
+from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions, Transition
 from phalanx.engine.scheduling.queue.queue import Queue
-from phalanx.engine.scheduling.queue.units import PreemptionInProgress, QueueName, SchedulingUnit, UnitState
+from phalanx.engine.scheduling.queue.units import (
+    NO_GATE,
+    Gate,
+    PreemptionInProgress,
+    QueueName,
+    SchedulingUnit,
+    UnitState,
+)
+from phalanx.engine.state.records import PodRecord
 
 HELD, QUEUED, EVICTING = UnitState.HELD, UnitState.QUEUED, UnitState.EVICTING
 COMMITTING, SCHEDULED, NONE = UnitState.COMMITTING, UnitState.SCHEDULED, UnitState.NONE
 
-TRANSITIONS: dict[UnitState, frozenset[UnitState]] = {
-    # Whoever waited is gone or has a node, and what is left of the group is placed.
-    NONE: frozenset({HELD, QUEUED, COMMITTING, SCHEDULED}),
-    HELD: frozenset({QUEUED, NONE}),
-    QUEUED: frozenset({HELD, EVICTING, COMMITTING, NONE}),
-    # Back to the queue: the victims are gone, or will not go.
-    EVICTING: frozenset({QUEUED, HELD, COMMITTING, NONE}),
-    # Back to the queue: somebody was refused on the way, or a bind failed.
-    COMMITTING: frozenset({SCHEDULED, QUEUED, HELD, NONE}),
-    # A gang that lost members, or got more, is tried again.
-    SCHEDULED: frozenset({QUEUED, HELD, COMMITTING, NONE}),
-}
+EVICTION_TIMEOUT = 600.0  # seconds; a victim that does not terminate must not block its preemptor for ever
+
+
+class Eviction(NamedTuple):
+    """A pod for which an Evict was decided."""
+
+    uid: str
+    decision: int
+    at: float  # seconds
 
 
 class UnitLifecycle:
-    def __init__(self, state: ClusterState, queue: Queue, history: History) -> None:
+    def __init__(self, state: ClusterState, queue: Queue, history: History, illegal: IllegalTransitions) -> None:
         self._cluster = state
         self._queue = queue
-        self._history = history
-        self.placed: dict[str, UnitState] = {}  # group roots of which nobody waits, by key: committing or scheduled
-        self._waited_for: dict[str, dict[str, SchedulingUnit]] = {}  # victim (pod key) -> roots by key
-        self.impossible: deque[str] = deque(maxlen=100)  # transitions that are not in the table: our own mistakes
+        self.history = history
+        self.illegal = illegal
+        self.placed: dict[str, UnitState] = {}  # groups without pending pods, by unit key: committing or scheduled
+        self._waited_for: dict[str, dict[str, SchedulingUnit]] = {}  # victim (pod key) -> units by key
+        self._evictions: dict[str, Eviction] = {}  # pod key -> its eviction, while the pod exists
+        self._by_decision: dict[int, str] = {}  # Evict without an outcome yet -> pod key
 
     def of(self, key: str) -> UnitState:
         unit = self._queue.units.get(key)
         return unit.state if unit is not None else self.placed.get(key, NONE)
 
     def waiting(self, key: str) -> SchedulingUnit | None:
-        """The root of that key, if pods of it are pending."""
+        """Return the unit of that key if it has pending pods."""
         return self._queue.units.get(key)
 
-    def plan_of(self, key: str) -> PreemptionInProgress | None:
-        unit = self._queue.units.get(key)
-        return unit.plan if unit is not None else None
+    def create(self, kind: str, key: str, created: float, order: int) -> SchedulingUnit:
+        """Return a new unit for pending pods of a group that had none. It must be held or queued next."""
+        unit = SchedulingUnit(kind, key, 0, created, order, self.placed.pop(key, NONE))
+        self._queue.units[key] = unit
+        return unit
 
-    def _to(self, unit: SchedulingUnit, state: UnitState, detail: str = "") -> None:
-        """The only way a state changes."""
+    # ---- transitions
+
+    def _go(
+        self,
+        unit: SchedulingUnit,
+        state: UnitState,
+        detail: str = "",
+        *,
+        gate: Gate = NO_GATE,
+        plan: PreemptionInProgress | None = None,
+    ) -> None:
+        """Make a transition by the table. No other code changes the state, the gate or the plan of a unit."""
         before = unit.state
-        if before is EVICTING:
-            self._drop_plan(unit)
+        transition = TRANSITIONS.get((before, state))
+        if transition is None:
+            self.illegal.add(unit.key, before, state)
+            return
         unit.state = state
-        if unit.kind == "Pod":
-            if before is not state and state not in TRANSITIONS[before]:
-                self._mistake(unit.key, before, state)
-            return  # its story is told by the pod's own life
-        self._moved(unit.key, before, state, detail)
+        transition.function(self, unit, gate, plan)
+        if unit.kind != "Pod":  # the history of a single pod is written by the pod's own lifecycle
+            self._note(unit.key, before, state, detail)
 
-    def _moved(self, key: str, before: UnitState, state: UnitState, detail: str = "") -> None:
+    def _note(self, key: str, before: UnitState, state: UnitState, detail: str = "") -> None:
         if before is state:
             if detail:
-                self._history.follow(key, state.value, detail)
-            return
-        if state not in TRANSITIONS[before]:
-            self._mistake(key, before, state)
-        if state is HELD or state is EVICTING:
-            self._history.note(key, state.value, detail)
-        elif state is not NONE:  # most gangs are placed at once and need no story
-            self._history.follow(key, state.value, detail)
+                self.history.follow(key, state.value, detail)
+        elif state is HELD or state is EVICTING:
+            self.history.note(key, state.value, detail)
+        elif state is not NONE:  # most gangs are placed at once and need no history
+            self.history.follow(key, state.value, detail)
 
-    def _mistake(self, key: str, before: UnitState, state: UnitState) -> None:
-        self.impossible.append(f"{key}: {before.value} to {state.value}")
+    def _wait(self, unit: SchedulingUnit, gate: Gate, plan: PreemptionInProgress | None) -> None:
+        """Set the gate of a unit with pending pods; NO_GATE if it may be tried."""
+        unit.gate = gate
 
-    def tell(self, unit: SchedulingUnit, what: str, detail: str) -> None:
-        """Something happened that does not change its state."""
-        self._history.note(unit.key, what, detail)
-
-    # ---- waiting
-
-    def appear(self, unit: SchedulingUnit) -> None:
-        """Pods of a group are pending, and none of it was before. It has to be held or queued next."""
-        unit.state = self.placed.pop(unit.key, NONE)
-        self._queue.units[unit.key] = unit
-
-    def hold(self, unit: SchedulingUnit, plugin: str, message: str) -> None:
-        """It may not be tried: objects or members are missing, or a gate is closed. Room is no longer made for it."""
-        self._queue.gate(unit, plugin, message)
-        self._to(unit, HELD, message)
-
-    def admit(self, unit: SchedulingUnit) -> None:
-        """It may be tried now."""
-        self._wait(unit)
-        self._queue.activate(unit)
-
-    def back_off(self, unit: SchedulingUnit) -> None:
-        """It may be tried after a while."""
-        self._wait(unit)
-        self._queue.back_off(unit, self._cluster.now)
-
-    def _wait(self, unit: SchedulingUnit) -> None:
-        if unit.state is not QUEUED and unit.state is not EVICTING:  # room that is being made is waited for
-            self._to(unit, QUEUED)
-
-    # ---- making room
-
-    def evict(self, unit: SchedulingUnit, plan: PreemptionInProgress) -> None:
-        """Pods have to go before it fits; a plan it had before is forgotten. Who was sent away stays sent."""
-        self._to(unit, EVICTING, f"{plan.size} {'pod has' if plan.size == 1 else 'pods have'} to go")
-        unit.plan = plan
-        for victim in plan.victims:
+    def _start_evicting(self, unit: SchedulingUnit, gate: Gate, plan: PreemptionInProgress | None) -> None:
+        """Remember the plan, and which victims the unit waits for."""
+        unit.gate, unit.plan = gate, plan
+        for victim in plan.victims if plan is not None else ():
             self._waited_for.setdefault(victim, {})[unit.key] = unit
 
-    def give_up(self, unit: SchedulingUnit) -> None:
-        """Its plan cannot come true."""
-        if unit.state is EVICTING:
-            self._to(unit, QUEUED)
+    def _keep_evicting(self, unit: SchedulingUnit, gate: Gate, plan: PreemptionInProgress | None) -> None:
+        """Replace the plan, if there is another; evictions decided before go on."""
+        unit.gate = gate
+        if plan is not None:
+            self._drop_plan(unit)
+            self._start_evicting(unit, gate, plan)
 
-    def victim_gone(self, pod: str) -> None:
-        """Whose last victim this was is tried at once."""
-        for unit in list(self._waited_for.pop(pod, {}).values()):
-            assert unit.plan is not None
-            del unit.plan.victims[pod]
-            if not unit.plan.victims:
-                self._room(unit)
+    def _stop_evicting(self, unit: SchedulingUnit, gate: Gate, plan: PreemptionInProgress | None) -> None:
+        """Forget the plan: its victims are gone, or it cannot be carried out."""
+        unit.gate = gate
+        self._drop_plan(unit)
 
-    def victim_stays(self, pod: str) -> None:
-        """It will not go: plans that wait for it cannot come true. Those who made them look again after a while: at
-        once they would find the same plan, and whoever refused it would be asked without end."""
-        for unit in list(self._waited_for.get(pod, {}).values()):
-            self._to(unit, QUEUED)
-            if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
-                self._queue.back_off(unit, self._cluster.now)
-
-    def is_victim(self, pod: str) -> bool:
-        return pod in self._waited_for
-
-    def _room(self, unit: SchedulingUnit) -> None:
-        self._to(unit, QUEUED)
-        if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
-            self._queue.activate(unit)
+    def _settle(self, unit: SchedulingUnit, gate: Gate, plan: PreemptionInProgress | None) -> None:
+        """Change nothing else: no pod is pending, so that there is neither a gate nor a plan."""
 
     def _drop_plan(self, unit: SchedulingUnit) -> None:
         plan, unit.plan = unit.plan, None
@@ -156,34 +128,132 @@ class UnitLifecycle:
             if not waiting:
                 self._waited_for.pop(victim, None)
 
-    # ---- nobody of it waits
+    # ---- waiting
+
+    def tell(self, unit: SchedulingUnit, what: str, detail: str) -> None:
+        """Write something to the history that does not change the state."""
+        self.history.note(unit.key, what, detail)
+
+    def hold(self, unit: SchedulingUnit, plugin: str, message: str) -> None:
+        """Hold a unit: objects or members are missing, or a gate is closed. Its preemption is abandoned."""
+        self._queue.gate(unit)
+        self._go(unit, HELD, message, gate=(plugin, message))
+
+    def admit(self, unit: SchedulingUnit) -> None:
+        """Let a unit be tried now."""
+        self._go(unit, EVICTING if unit.state is EVICTING else QUEUED)  # a preemption in progress goes on
+        self._queue.activate(unit)
+
+    def back_off(self, unit: SchedulingUnit, gate: Gate | None = None) -> None:
+        """Let a unit be tried after a while. `gate`: PreEnqueue failed, and is asked again first."""
+        after = EVICTING if unit.state is EVICTING else QUEUED
+        self._go(unit, after, gate=unit.gate if gate is None else gate)
+        self._queue.back_off(unit, self._cluster.now)
+
+    # ---- preemption in progress
+
+    def plan_of(self, key: str) -> PreemptionInProgress | None:
+        unit = self._queue.units.get(key)
+        return unit.plan if unit is not None else None
+
+    def stands(self, plan: PreemptionInProgress | None) -> bool:
+        """Return True if the plan can still be carried out, so that no other one is needed."""
+        if plan is None or self._cluster.now - plan.since > EVICTION_TIMEOUT:
+            return False
+        return all(node in self._cluster.columns.row_of for node in plan.nodes)
+
+    def expects(self, key: str, change: ClusterChange) -> bool:
+        """Return True if a change is one step of the unit's own plan: no reason to try before the last step."""
+        plan = self.plan_of(key)
+        if plan is None or change.row < 0 or change.kind & Wake.NODE:
+            return False
+        return self._cluster.columns.names[change.row] in plan.nodes
+
+    def evict(self, unit: SchedulingUnit, plan: PreemptionInProgress) -> None:
+        """Wait for victims; a plan from before is forgotten, its evictions are not taken back."""
+        self._go(unit, EVICTING, f"{plan.size} {'pod has' if plan.size == 1 else 'pods have'} to go", plan=plan)
+
+    def give_up(self, unit: SchedulingUnit) -> None:
+        if unit.state is EVICTING:
+            self._go(unit, QUEUED)
+
+    def drop_stale_plan(self, unit: SchedulingUnit) -> None:
+        """Before an attempt: a plan that can no longer be carried out is no reason to wait."""
+        if unit.plan is not None and not self.stands(unit.plan):
+            self.give_up(unit)
+
+    def is_evicted(self, record: PodRecord) -> bool:
+        """Return True if an Evict of this pod was decided, and not too long ago."""
+        eviction = self._evictions.get(record.key)
+        if eviction is None or eviction.uid != record.uid:
+            return False
+        return self._cluster.now - eviction.at <= EVICTION_TIMEOUT
+
+    def evicted(self, record: PodRecord, decision: int) -> None:
+        before = self._evictions.get(record.key)
+        if before is not None:
+            self._by_decision.pop(before.decision, None)  # its outcome never came
+        self._evictions[record.key] = Eviction(record.uid, decision, self._cluster.now)
+        self._by_decision[decision] = record.key
+
+    def eviction_answered(self, decision: int, problem: str) -> None:
+        """Take note of the outcome of an Evict. A refused one makes the plans impossible that wait for the pod."""
+        pod = self._by_decision.pop(decision, None)
+        if pod is None or not problem:
+            return
+        del self._evictions[pod]
+        # After a backoff: at once the same plan would be found and refused again, without end.
+        for unit in list(self._waited_for.get(pod, {}).values()):
+            self._go(unit, QUEUED, gate=unit.gate)
+            if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
+                self._queue.back_off(unit, self._cluster.now)
+
+    def is_victim(self, pod: str) -> bool:
+        return pod in self._waited_for
+
+    def pod_gone(self, record: PodRecord) -> None:
+        """A pod was deleted or has finished. A unit for which it was the last victim is tried at once."""
+        eviction = self._evictions.pop(record.key, None)
+        if eviction is not None:
+            self._by_decision.pop(eviction.decision, None)
+        for unit in list(self._waited_for.pop(record.key, {}).values()):
+            assert unit.plan is not None
+            del unit.plan.victims[record.key]
+            if not unit.plan.victims:
+                self._go(unit, QUEUED)
+                if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
+                    self._queue.activate(unit)
+
+    # ---- without pending pods
 
     def commit(self, unit: SchedulingUnit, pods: int) -> None:
         """So many of its pods are about to be assumed. If some are left they wait as before."""
         if pods < len(unit.records):
-            self._history.follow(unit.key, COMMITTING.value, f"{pods} pods")
+            self.history.follow(unit.key, COMMITTING.value, f"{pods} pods")
         else:
-            self._to(unit, COMMITTING, f"{pods} pods")
+            self._go(unit, COMMITTING, f"{pods} pods")
 
     def leave(self, unit: SchedulingUnit) -> None:
-        """All its pods have a node, or are gone."""
+        """Every pod of the unit has a node, or is gone."""
         self._queue.remove(unit)
         if unit.state is COMMITTING:
             self.placed[unit.key] = COMMITTING
         elif unit.state is not NONE:
-            self._to(unit, NONE)
+            self._go(unit, NONE)
 
     def settle(self, key: str, state: UnitState) -> None:
-        """What is known of a group of which nobody waits: COMMITTING, SCHEDULED or nothing."""
+        """Set what is known of a group without pending pods: COMMITTING, SCHEDULED or NONE."""
         before = self.placed.get(key, NONE)
-        self._moved(key, before, state)
+        if before is not state and (before, state) not in TRANSITIONS:
+            self.illegal.add(key, before, state)
+            return
         if state is NONE:
             self.placed.pop(key, None)
         else:
             self.placed[key] = state
+        self._note(key, before, state)
 
     def validate(self) -> None:
-        assert not self.impossible, f"transitions that do not exist: {list(self.impossible)}"
         waited_for: dict[str, set[str]] = {}
         for key, unit in self._queue.units.items():
             assert unit.state in (HELD, QUEUED, EVICTING), f"{unit} waits, and is {unit.state.value}"
@@ -197,3 +267,38 @@ class UnitLifecycle:
             for key, unit in units.items():
                 assert self._queue.units.get(key) is unit, f"{key} waits for {pod} to go, and is gone"
         assert all(state in (COMMITTING, SCHEDULED) for state in self.placed.values())
+        for number, pod in self._by_decision.items():
+            assert self._evictions[pod].decision == number, f"eviction {number} of {pod}"
+        for pod, eviction in self._evictions.items():
+            record = self._cluster.records.get(pod)
+            assert record is not None and record.uid == eviction.uid, f"{pod} was evicted and is gone"
+
+
+_L = UnitLifecycle
+TRANSITIONS: dict[tuple[UnitState, UnitState], Transition] = {
+    (NONE, HELD): Transition(_L._wait, "pods arrive; objects, members or gates missing"),
+    (NONE, QUEUED): Transition(_L._wait, "pods arrive"),
+    (NONE, COMMITTING): Transition(_L._settle, "members found on nodes"),
+    (NONE, SCHEDULED): Transition(_L._settle, "members found on nodes"),
+    (HELD, HELD): Transition(_L._wait, "another reason"),
+    (HELD, QUEUED): Transition(_L._wait, "admitted"),
+    (HELD, NONE): Transition(_L._settle, "pods deleted"),
+    (QUEUED, QUEUED): Transition(_L._wait, "tried again"),
+    (QUEUED, HELD): Transition(_L._wait, "no longer admitted"),
+    (QUEUED, EVICTING): Transition(_L._start_evicting, "preemption found victims"),
+    (QUEUED, COMMITTING): Transition(_L._settle, "placed"),
+    (QUEUED, NONE): Transition(_L._settle, "single pod placed, or pods deleted"),
+    (EVICTING, EVICTING): Transition(_L._keep_evicting, "another plan"),
+    (EVICTING, QUEUED): Transition(_L._stop_evicting, "victims gone, or plan impossible"),
+    (EVICTING, HELD): Transition(_L._stop_evicting, "no longer admitted"),
+    (EVICTING, COMMITTING): Transition(_L._stop_evicting, "placed"),
+    (EVICTING, NONE): Transition(_L._stop_evicting, "single pod placed, or pods deleted"),
+    (COMMITTING, SCHEDULED): Transition(_L._settle, "binds of the minimum confirmed"),
+    (COMMITTING, QUEUED): Transition(_L._wait, "a bind failed, or pods arrive"),
+    (COMMITTING, HELD): Transition(_L._wait, "a bind failed, and members are missing"),
+    (COMMITTING, NONE): Transition(_L._settle, "members deleted"),
+    (SCHEDULED, QUEUED): Transition(_L._wait, "members replaced or added"),
+    (SCHEDULED, HELD): Transition(_L._wait, "members replaced, and others are missing"),
+    (SCHEDULED, COMMITTING): Transition(_L._settle, "members replaced"),
+    (SCHEDULED, NONE): Transition(_L._settle, "members deleted"),
+}

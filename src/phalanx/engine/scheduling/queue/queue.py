@@ -95,10 +95,9 @@ class Queue:
         unit.entry = (unit.expiry, self._next(), unit)
         heapq.heappush(self._backoff, unit.entry)
 
-    def gate(self, unit: SchedulingUnit, plugin: str, message: str) -> None:
+    def gate(self, unit: SchedulingUnit) -> None:
         self._leave(unit)
         unit.place = GATED
-        unit.gate = (plugin, message)
         self.units[unit.key] = unit
 
     def wait(
@@ -370,7 +369,6 @@ class Queue:
 
     def _into_active(self, unit: SchedulingUnit) -> None:
         unit.place = ACTIVE
-        unit.gate = ("", "")
         self.units[unit.key] = unit
         unit.entry = self._entry(unit)
         heapq.heappush(self._active, unit.entry)

@@ -48,6 +48,9 @@ class QueueName(enum.Enum):
 NOWHERE, ACTIVE, BACKOFF, WAITING, GATED, SEARCH, ATTEMPT = QueueName
 NONE = UnitState.NONE
 
+Gate = tuple[str, str]  # (plugin that holds a unit back, its message)
+NO_GATE: Gate = ("", "")
+
 
 class PreemptionInProgress(msgspec.Struct):
     """Whom a root has had evicted, and for what; it goes with the state EVICTING."""
@@ -88,7 +91,7 @@ class SchedulingUnit:
         "state",
     )
 
-    def __init__(self, kind: str, key: str, priority: int, asked: float, order: int) -> None:
+    def __init__(self, kind: str, key: str, priority: int, asked: float, order: int, state: UnitState = NONE) -> None:
         self.kind = kind  # Pod, PodGroup, CompositePodGroup
         self.key = key  # "pod/ns/name", "podgroup/ns/name", "compositepodgroup/ns/name"
         self.priority = priority
@@ -96,7 +99,7 @@ class SchedulingUnit:
         self.order = order  # arrival number
         self.records: dict[str, PodRecord] = {}  # pending pods by key
         self.group: GroupKey | None = None  # of group roots; the leaf itself where no root is known yet ("waiting/…")
-        self.state = NONE
+        self.state = state  # changed by `UnitLifecycle` alone, like `gate` and `plan`
         self.plan: PreemptionInProgress | None = None  # while evicting
         self.refusal: Refusal | None = None  # of group roots: why the last attempt failed
         self.place = NOWHERE
@@ -105,7 +108,7 @@ class SchedulingUnit:
         self.attempts = 0
         self.errors = 0
         self.expiry = 0.0
-        self.gate: tuple[str, str] = ("", "")  # (plugin, message) while gated
+        self.gate = NO_GATE
 
     @property
     def record(self) -> PodRecord:
@@ -182,3 +185,8 @@ class GroupTree(msgspec.Struct, frozen=True, eq=False):
     @property
     def scheduler_name(self) -> str:
         return self.records[0].scheduler_name
+
+    @property
+    def kind(self) -> str:
+        """Return the kind as events name it."""
+        return self.group.key.kind.lower() if self.group.composite else "podgroup"

@@ -41,6 +41,7 @@ class Interest(msgspec.Struct, frozen=True):
 
 class Waiting:
     def __init__(self, state: ClusterState, queue: Queue, victims: VictimIndex) -> None:
+        self._cluster = state
         self._columns = state.columns
         self._queue = queue
         self._victims = victims
@@ -78,6 +79,35 @@ class Waiting:
             unit, key, wakes | more, self._worth, now, message=message, waits_for=interest, needs=needs
         )
         self.be_patient(equivalence_class, record.priority)
+
+    def sleep_until_victims_are_gone(self, unit: SchedulingUnit, message: str) -> None:
+        """Let a single pod wait until its victims are gone, or until a node has room that is nominated to no other
+        pod. Pods of one shape share an equivalence class: one question per change, however many of them wait."""
+        record = unit.record
+        shape = record.shape
+        self._queue.wait(
+            unit,
+            ("ongoing", shape.id, record.priority),
+            Wake.NODE,
+            lambda _, change: self._has_room(shape, record.priority, change),
+            self._cluster.now,
+            message=message,
+            needs=shape.requests,
+        )
+
+    def _has_room(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
+        """Return True if the changed row has room besides what is nominated to other pods."""
+        columns = self._columns
+        if change.row < 0:
+            return True  # a node is gone: perhaps the nominated one
+        row = change.row
+        left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
+        for other in self._cluster.nominations.on(columns.names[change.row]):
+            if other.row < 0 and other.priority >= priority:
+                for rid, amount in other.shape.requests:
+                    if rid in left:
+                        left[rid] -= amount
+        return all(left[rid] >= amount for rid, amount in shape.requests)
 
     def interest(
         self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], asks: Wake | None = None

@@ -1,0 +1,139 @@
+"""Carry out a preemption: evict the victims, nominate the nodes, and wait until the victims are gone.
+
+A unit does not get a second plan while its plan stands. When the last victim is gone the unit is tried at once. A pod
+that is a victim of several plans is evicted once; if that is refused, none of the plans can be carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.preemption.result import Plan
+from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
+from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, group_placement_text, placement_text
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.units import GroupTree, PreemptionInProgress, SchedulingUnit
+from phalanx.engine.state.records import PodRecord
+
+
+class Preemptor(msgspec.Struct, frozen=True):
+    """What events and conditions say of the unit for which pods are evicted."""
+
+    kind: str  # "pod", "podgroup" or "compositepodgroup"
+    uid: str
+    where: str  # node, or "cluster"
+    priority: int
+
+
+class Evictions:
+    def __init__(
+        self, state: ClusterState, victims: VictimIndex, units: UnitLifecycle, pods: PodLifecycle, emit: Emit
+    ) -> None:
+        self._cluster = state
+        self._victims = victims
+        self._units = units
+        self._pods = pods
+        self._emit = emit
+
+    def carry_out_for_pod(self, unit: SchedulingUnit, answer: NominatedAfterPreemption) -> None:
+        """Evict for a single pod; its own nomination follows from the answer."""
+        (record, row), *_ = answer.assignment
+        node = self._cluster.columns.names[row]
+        preemptor = Preemptor("pod", record.uid, node, record.priority)
+        text = placement_text(node, answer.units)
+        self._carry_out(unit, preemptor, answer, text)
+
+    def carry_out_for_group(self, unit: SchedulingUnit, tree: GroupTree, answer: NominatedAfterPreemption) -> None:
+        """Evict for a group, and nominate the nodes for its pods."""
+        spec = tree.group.spec
+        preemptor = Preemptor(tree.kind, spec.uid if spec is not None else "", "cluster", tree.priority)
+        text = str(answer.plan) if isinstance(answer.plan, Plan) else group_placement_text(tree.kind, answer.victims)
+        if not answer.victims and not self._leaving(answer):
+            return
+        self._carry_out(unit, preemptor, answer, text)
+        members = {record.key for record, _ in answer.assignment}
+        for record in tree.records:
+            if record.nominated and record.key not in members:
+                self._pods.nominate(record, "")  # from an earlier plan
+        for record, row in answer.assignment:
+            self._pods.nominate(record, self._cluster.columns.names[row])
+
+    def await_leaving(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
+        """Evict nothing: wait for pods that are terminating already."""
+        preemptor = Preemptor("pod", "", "", unit.priority)
+        self._begin(unit, preemptor, [unit.record.nominated], (), leaving, "waiting for pods to leave")
+
+    def _leaving(self, answer: NominatedAfterPreemption) -> list[PodRecord]:
+        rows = sorted({row for _, row in answer.assignment})
+        return [pod for row in rows for pod in self._victims.leaving.get(row, {}).values()]
+
+    def _carry_out(
+        self, unit: SchedulingUnit, preemptor: Preemptor, answer: NominatedAfterPreemption, text: str
+    ) -> None:
+        columns, nominations = self._cluster.columns, self._cluster.nominations
+        nodes = [columns.names[row] for row in sorted({row for _, row in answer.assignment})]
+        members = {record.key for record, _ in answer.assignment}
+        for node in nodes:
+            for other in list(nominations.on(node)):
+                if other.priority < preemptor.priority and other.key not in members:
+                    self._pods.nominate(other, "")
+        evicted = self._begin(unit, preemptor, nodes, answer.victims, self._leaving(answer), text)
+        self._announce(answer.units, preemptor, evicted)
+
+    def _begin(
+        self,
+        unit: SchedulingUnit,
+        preemptor: Preemptor,
+        nodes: Iterable[str],
+        victims: Sequence[PodRecord],
+        leaving: Iterable[PodRecord],
+        text: str,
+    ) -> set[str]:
+        """Evict the victims and remember for which unit; return the keys of those not evicted before. Pods that are
+        `leaving` are terminating already and only waited for."""
+        all_victims = {record.key: record.uid for record in (*victims, *leaving)}
+        if not all_victims:
+            self._units.give_up(unit)
+            return set()
+        now = self._cluster.now
+        self._units.evict(unit, PreemptionInProgress(frozenset(nodes), all_victims, now, len(victims), text))
+        evicted = [record for record in victims if not self._units.is_evicted(record)]
+        for record in evicted:
+            number = self._emit(
+                d.Evict,
+                namespace=record.namespace,
+                name=record.name,
+                uid=record.uid,
+                message=f"{record.scheduler_name}: preempting to accommodate a higher priority {preemptor.kind}",
+                event_message=f"Preempted by {preemptor.kind} {preemptor.uid} on node {preemptor.where}",
+                preemptor=unit.key,
+            )
+            self._units.evicted(record, number)
+        return {record.key for record in evicted}
+
+    def _announce(self, units: Iterable[EvictionUnit], preemptor: Preemptor, evicted: Collection[str]) -> None:
+        """Set DisruptionTarget on groups that are evicted as a whole. `evicted`: pods evicted just now."""
+        for unit in units:
+            if isinstance(unit.key, str) or not any(pod in evicted for pod in unit.pods):
+                continue
+            group = self._cluster.forest.group(unit.key)
+            if group is None or group.spec is None or unit.key.kind not in ("PodGroup", "CompositePodGroup"):
+                continue
+            self._emit(
+                d.SetGroupCondition,
+                namespace=unit.key.namespace,
+                name=unit.key.name,
+                uid=group.spec.uid,
+                kind=unit.key.kind,
+                type="DisruptionTarget",
+                status="True",
+                reason="PreemptionByScheduler",
+                message=f"preempting to accommodate a higher priority {preemptor.kind}",
+                observed_generation=group.spec.generation,
+            )

@@ -1,0 +1,48 @@
+"""Tables of transitions. An illegal transition is counted and logged in production, and raised in tests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+MOST_KEPT = 100
+
+
+class Transition(NamedTuple):
+    """An entry of a table (state before, state after) -> transition."""
+
+    function: Callable[..., None]  # changes what belongs to the states
+    when: str  # for the state diagram in docs/states.md
+
+
+class IllegalTransition(Exception):
+    """A pod or unit was about to go from one state to another, and the table has no such transition."""
+
+
+class IllegalTransitions:
+    """One per engine. An illegal transition is not made; it is a defect of the scheduler itself."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict  # raise
+        self.count = 0
+        self.recent: deque[str] = deque(maxlen=MOST_KEPT)
+        self._logged = 0
+
+    def add(self, key: str, before: Enum, after: Enum) -> None:
+        self.count += 1
+        text = f"{key}: {before.name} to {after.name}"
+        self.recent.append(text)
+        if self.strict:
+            raise IllegalTransition(text)
+
+    def take(self) -> list[str]:
+        """Return those since the last call, for the log."""
+        fresh, self._logged = self.count - self._logged, self.count
+        return list(self.recent)[-fresh:] if fresh else []
+
+    def validate(self) -> None:
+        """Fail if there was one, and raise from now on: an engine that is validated is one under test."""
+        assert not self.count, f"illegal transitions: {list(self.recent)}"
+        self.strict = True
