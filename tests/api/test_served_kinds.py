@@ -17,7 +17,10 @@ TAINT = {"key": "a/b", "effect": "NoExecute"}
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 RULES = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-MUTATION = {"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}
+MUTATION = {
+    "patchType": "JSONPatch",
+    "jsonPatch": {"expression": "[JSONPatch{op: 'test', path: '/kind', value: 'Pod'}]"},
+}
 # path -> the rest of a small object
 NEW: dict[str, Json] = {
     "/api/v1/namespaces/ns/replicationcontrollers": {"spec": {"template": TEMPLATE}},
@@ -99,10 +102,9 @@ def test_a_small_object_is_made_changed_and_shown(server: LocalCluster, namespac
     assert server.ask("DELETE", f"{path}/{name}").code == 200
 
 
-def test_who_writes_an_admission_policy_is_told_that_nobody_evaluates_it(server: LocalCluster) -> None:
+def test_admission_policy_has_defaults(server: LocalCluster) -> None:
     path = f"{ADMISSION}/validatingadmissionpolicies"
     made = server.ask("POST", path, {"metadata": {"name": "no-pods"}, **NEW[path]})
-    assert "not evaluated" in made.headers["warning"]
     assert made.json["spec"]["matchConstraints"]["matchPolicy"] == "Equivalent"
     assert made.json["spec"]["matchConstraints"]["resourceRules"][0]["scope"] == "*"
     refused = server.ask("POST", path, {"metadata": {"name": "empty"}, "spec": {}})

@@ -351,13 +351,21 @@ def test_a_scale_is_refused_and_changed_by_webhooks(hooks: Hooks) -> None:
     assert hooks.cluster.get(f"{base}/web")["spec"]["replicas"] == 5
 
 
-def test_conditions_that_nobody_evaluates_are_told(hooks: Hooks) -> None:
-    conditions = [{"name": "never", "expression": "false"}]
+def test_match_conditions_decide_whether_a_webhook_is_called(hooks: Hooks) -> None:
+    conditions = [{"name": "only-b", "expression": "object.metadata.name == 'b'"}]
     hooks.add(label("by", "hook"), matchConditions=conditions)
-    body = hooks.cluster.get(hooks.made[0])
-    told = hooks.cluster.ask("PUT", hooks.made[0], body).headers["warning"]
-    assert "webhooks[0].matchConditions are kept, but CEL is not evaluated here: hook.example.com is called" in told
-    assert hooks.create("a").json["metadata"]["labels"] == {"by": "hook"}
+    assert "labels" not in hooks.create("a").json["metadata"]
+    assert hooks.create("b").json["metadata"]["labels"] == {"by": "hook"}
+
+
+@pytest.mark.parametrize(("failure", "code"), [("Fail", 403), ("Ignore", 201)])
+def test_match_condition_that_fails_follows_the_failure_policy(hooks: Hooks, failure: str, code: int) -> None:
+    conditions = [{"name": "broken", "expression": "object.nope == 1"}]
+    path = hooks.add(label("by", "hook"), matchConditions=conditions, failurePolicy=failure)
+    made = hooks.create("a")
+    assert made.code == code and not hooks.endpoint.of(path)
+    if code == 403:
+        assert "resulted in error: no such key: nope" in made.json["message"]
 
 
 def test_who_takes_the_finalizers_of_a_namespace_away_is_told_to_webhooks(hooks: Hooks) -> None:

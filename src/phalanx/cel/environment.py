@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from .checker import check
 from .declarations import Functions, merge
+from .functions.authorizer import AUTHORIZERS
 from .functions.lists import LISTS
 from .functions.networks import IPS, URLS
 from .functions.numbers import QUANTITIES, SEMVERS
@@ -22,7 +23,7 @@ from .types import ObjectFields, Type
 from .validators import literal_problems
 
 KUBERNETES: Functions = merge(
-    STANDARD, TIMES, OPTIONALS, STRINGS, REGEXES, LISTS, QUANTITIES, SEMVERS, IPS, URLS, FORMATS
+    STANDARD, TIMES, OPTIONALS, STRINGS, REGEXES, LISTS, QUANTITIES, SEMVERS, IPS, URLS, FORMATS, AUTHORIZERS
 )
 """The functions of Kubernetes 1.37's base environment."""
 

@@ -8,6 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from phalanx.model.schema import ListOf, MapOf, Scalar
+from phalanx.model.schema import Type as ModelType
+
 from . import types as t
 from .functions.times import parse_duration, parse_timestamp
 from .values import EvaluationError, MapList, SetList
@@ -123,3 +126,37 @@ def _text(value: str, form: str | None) -> Any:
     except (EvaluationError, binascii.Error, ValueError):
         return value  # the schema's own validation refuses it
     return value
+
+
+_MODEL_SCALARS: dict[str, t.Type] = {
+    "string": t.STRING,
+    "bool": t.BOOL,
+    "int32": t.INT,
+    "int64": t.INT,
+    "double": t.DOUBLE,
+    "bytes": t.BYTES,
+    "time": t.TIMESTAMP,
+    "microtime": t.TIMESTAMP,
+    "duration": t.STRING,
+    "quantity": t.DYN,
+    "intorstring": t.DYN,
+    "json": t.DYN,
+}
+
+
+def model_type(schema: ModelType, objects: dict[str, t.ObjectFields]) -> t.Type:
+    """Return the type of a built-in kind or of a part of it; its object types are added to `objects`."""
+    if isinstance(schema, Scalar):
+        return _MODEL_SCALARS[schema.name]
+    if isinstance(schema, ListOf):
+        return t.list_of(model_type(schema.item, objects))
+    if isinstance(schema, MapOf):
+        return t.map_of(t.STRING, model_type(schema.value, objects))
+    if schema.name not in objects:
+        fields: dict[str, tuple[str, t.Type]] = {}
+        objects[schema.name] = t.ObjectFields(schema.name, fields)  # before its fields: types refer to themselves
+        for name, part in schema.fields.items():
+            short = escaped(name)
+            if short:
+                fields[short] = (name, model_type(part.type, objects))
+    return t.object_type(schema.name)

@@ -26,9 +26,6 @@ _CREATE = ("create",)
 _STATUS = frozenset({"status"})
 _SCALED = frozenset({"status", "scale"})
 
-_NOT_EVALUATED = (
-    "admission policies are kept, but their expressions (CEL) are not evaluated here: nothing is refused or changed"
-)
 _NOT_FORWARDED = "APIServices are kept, but no request is forwarded to another server here"
 
 _STATUS_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -137,7 +134,7 @@ def _cluster() -> Iterator[Kind]:
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         yield _kind(kind, "admissionregistration.k8s.io", namespaced=False, categories=("api-extensions",))
     for kind in ("Mutating", "Validating"):
-        policies: dict[str, Any] = {"namespaced": False, "categories": ("api-extensions",), "warning": _NOT_EVALUATED}
+        policies: dict[str, Any] = {"namespaced": False, "categories": ("api-extensions",)}
         plural = f"{kind.lower()}admissionpolicies"
         subresources = _STATUS if kind == "Validating" else frozenset[str]()
         yield _kind(f"{kind}AdmissionPolicy", "admissionregistration.k8s.io", plural, subresources=subresources,

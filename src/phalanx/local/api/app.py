@@ -180,6 +180,8 @@ class App:
             query,
             user=user,
         )
+        if record is not None:
+            record.annotations = request.annotations
         if watched:
             self._authorize(record, user, attributes_of(request))
         self._read_headers(request, scope["headers"])

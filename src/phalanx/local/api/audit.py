@@ -38,6 +38,7 @@ class Record(msgspec.Struct):
     asked: Attributes | None = None
     decision: Decision = ALLOWED
     id: str = ""
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)  # of admission policies
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ def _event(record: Record, code: int, stage: str, now: float) -> dict[str, Any]:
         event["annotations"] = {
             "authorization.k8s.io/decision": word,
             "authorization.k8s.io/reason": record.decision.reason,
+            **record.annotations,
         }
     return event
 

@@ -12,6 +12,7 @@ from phalanx.local.api.body import read_object
 from phalanx.local.api.context import Context
 from phalanx.local.api.crd import CustomKinds
 from phalanx.local.api.custom_kind import schema_errors
+from phalanx.local.api.expression_errors import expression_errors
 from phalanx.local.api.gated_fields import FieldPath, event_of, exists, gated_fields, is_controlled, shown
 from phalanx.local.api.managed_fields import FieldTracker
 from phalanx.local.api.metadata import (
@@ -25,10 +26,12 @@ from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.problems import already_exists, conflict, invalid, modified, not_found
 from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.rule_matching import Admitted
 from phalanx.local.api.storing import Storing, check_size
 from phalanx.local.api.structural import set_defaults
+from phalanx.local.api.type_checking import check_types
 from phalanx.local.api.view import api_version, decode, encode, object_in
-from phalanx.local.api.webhooks import Admitted, Webhooks, not_evaluated
+from phalanx.local.api.webhooks import Webhooks
 from phalanx.local.api.writable import released, within
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
@@ -77,7 +80,7 @@ class Changes:
 
     def warnings(self, kind: Kind, obj: Json) -> tuple[str, ...]:
         """What was written and means nothing here."""
-        return self.custom.warnings(kind, obj) + not_evaluated(kind, obj)
+        return self.custom.warnings(kind, obj)
 
     async def dropped(
         self, request: Request, asked: list[FieldPath], obj: Json, entry: Entry | None
@@ -153,7 +156,8 @@ class Changes:
             errors = kind.validate_create(obj)
         else:
             errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
-        self.reject(kind, str(obj["metadata"].get("name") or ""), errors)
+        self.reject(kind, str(obj["metadata"].get("name") or ""), errors + expression_errors(kind, obj))
+        check_types(self.ctx, kind, obj, None)
 
     async def _store_new(
         self, kind: Kind, obj: Json, namespace: str, options: WriteOptions
@@ -290,7 +294,9 @@ class Changes:
             kind.prepare_update(new, old)
         self.custom.prepare_update(kind, new, old)
         bump_generation(kind, new, old)
-        self.reject(kind, name, (of_part or kind.validate_update or meta.on_update)(new, old))
+        errors = (of_part or kind.validate_update or meta.on_update)(new, old)
+        self.reject(kind, name, errors + expression_errors(kind, new, old))
+        check_types(self.ctx, kind, new, old)
 
     def check_preconditions(self, kind: Kind, name: str, metadata: Json, current: Json) -> None:
         uid = metadata.get("uid")

@@ -13,7 +13,7 @@ from phalanx.local.api.change import Changes
 from phalanx.local.api.problems import not_found
 from phalanx.local.api.request import Request
 from phalanx.local.api.route import CONNECTIONS
-from phalanx.local.api.webhooks import Admitted
+from phalanx.local.api.rule_matching import Admitted
 from phalanx.model.kinds import Json
 
 _FLAGS = ("stdin", "stdout", "stderr", "tty")

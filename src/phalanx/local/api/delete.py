@@ -17,9 +17,9 @@ from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.options import invalid_options, write_options
 from phalanx.local.api.problems import conflict, modified, not_found
 from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.rule_matching import Admitted
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.view import api_version, decode, encode, item_of
-from phalanx.local.api.webhooks import Admitted
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import PROTOBUF, conform, media_type, parse

@@ -31,7 +31,8 @@ class Request(msgspec.Struct):
     user_agent: str = ""
     user: User = msgspec.field(default_factory=User)
     repeated: tuple[str, ...] | None = None  # repeated keys of the body, when it was made JSON before
-    warnings: tuple[str, ...] = ()  # what webhooks want the client to hear
+    warnings: tuple[str, ...] = ()  # what webhooks and policies want the client to hear
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)  # what policies want in the audit log
 
 
 @dataclass(slots=True)

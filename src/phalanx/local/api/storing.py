@@ -20,15 +20,15 @@ from phalanx.local.api.metadata import finalizers_of
 from phalanx.local.api.quotas import TABLE as QUOTAS
 from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Request
+from phalanx.local.api.rule_matching import MUTATING, MUTATING_BINDINGS, VALIDATING, VALIDATING_BINDINGS
 from phalanx.local.api.view import decode, encode
-from phalanx.local.api.webhooks import MUTATING, VALIDATING
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.kinds import Json, Kind
 
 OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
 LARGE_BODY = 64 << 10  # of a request that is worth a look at its size before everything else
 MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
-BEYOND = frozenset((MUTATING, VALIDATING, LIMIT_RANGES, QUOTAS))
+BEYOND = frozenset((MUTATING, VALIDATING, MUTATING_BINDINGS, VALIDATING_BINDINGS, LIMIT_RANGES, QUOTAS))
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
 
 

@@ -19,10 +19,10 @@ from phalanx.local.api.patch import APPLY_PATCH, Patches, pins, read_patch, tran
 from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import CONNECTIONS
+from phalanx.local.api.rule_matching import Admitted
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import api_version, decode, encode
-from phalanx.local.api.webhooks import Admitted
 from phalanx.local.api.writable import released
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.builtin import body_schema

@@ -1,7 +1,6 @@
 """Admission webhooks: which of them a write concerns, what they are told, and what becomes of their answers.
 
-Never called for their own configurations: whoever locked himself out could not undo it. `matchConditions` are CEL and
-not evaluated: such a webhook is called for everything else that its configuration chooses.
+Never called for the configurations of webhooks and policies: a mistake in one could not be undone.
 """
 
 from __future__ import annotations
@@ -16,47 +15,34 @@ import msgspec
 
 from phalanx.base.errors import ApiProblem, BadRequest, InternalError, problem_from_status
 from phalanx.base.ids import new_uid
+from phalanx.cel.admission import AdmissionEnvironment
+from phalanx.cel.program import Program
+from phalanx.cel.syntax import CompileError
+from phalanx.cel.types import BOOL
+from phalanx.cel.values import EvaluationError
+from phalanx.local.api.admission_views import both, copy_of_new, question, take
 from phalanx.local.api.context import Context
+from phalanx.local.api.expression_inputs import conditions_hold, inputs
 from phalanx.local.api.patch_json import json_patch
+from phalanx.local.api.policies import Policies
+from phalanx.local.api.problems import forbidden
 from phalanx.local.api.request import Request
-from phalanx.local.api.view import api_version, decode, encode, object_in
+from phalanx.local.api.rule_matching import EXEMPT, MUTATING, VALIDATING, Admitted, Selectors, matched_version
+from phalanx.local.api.view import decode, encode
 from phalanx.local.api.webhook_calls import Caller, CallFailed, Target, response_of, target_of
 from phalanx.local.store.contract import Entry
-from phalanx.model.builtin import body_schema
-from phalanx.model.decode import conform
-from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind, Version
-from phalanx.model.selectors import LabelMatcher, from_selector
-
-GROUP = "admissionregistration.k8s.io"
-MUTATING = f"mutatingwebhookconfigurations.{GROUP}"
-VALIDATING = f"validatingwebhookconfigurations.{GROUP}"
-_KEPT = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion", "generation", "managedFields")
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Version
 
 
 class Hook(msgspec.Struct, frozen=True):
     key: tuple[str, str, str]  # kind, configuration, name
     body: Json
-    namespaces: LabelMatcher
-    objects: LabelMatcher
+    selectors: Selectors
+    conditions: tuple[Program | CompileError, ...] = ()
 
     @property
     def name(self) -> str:
         return self.key[2]
-
-
-class Admitted(msgspec.Struct):
-    """One write on its way: what all webhooks are asked about."""
-
-    request: Request
-    operation: str  # CREATE, UPDATE, DELETE, CONNECT
-    new: Json | None  # in the storage version
-    old: Json | None
-    dry_run: bool
-    own: tuple[str, str, str] | None = None  # (group, version, kind) where a subresource speaks a kind of its own
-
-    @property
-    def name(self) -> str:
-        return self.request.name or str(((self.new or {}).get("metadata") or {}).get("name") or "")
 
 
 class Webhooks:
@@ -64,11 +50,12 @@ class Webhooks:
         self._ctx, self._store = ctx, ctx.store
         self._hooks: dict[str, tuple[Sequence[Entry], list[Hook]]] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
+        self.policies = Policies(ctx)
 
     @property
     def active(self) -> bool:
-        """Whether there are any: the one thing that every write asks."""
-        return bool(self._store.list(MUTATING) or self._store.list(VALIDATING))
+        """Whether there are any webhooks or policies: the one thing that every write asks."""
+        return bool(self._store.list(MUTATING) or self._store.list(VALIDATING)) or self.policies.active
 
     def close(self) -> None:
         for caller in self._callers.values():
@@ -76,8 +63,10 @@ class Webhooks:
         self._callers.clear()
 
     async def mutate(self, about: Admitted) -> Json:
-        """The object as the mutating webhooks want it. Raises ApiProblem."""
+        """Return the object as mutating policies and webhooks want it. Raises ApiProblem."""
         assert about.new is not None
+        await self.policies.mutate(about)
+        before = encode(about.new)
         called: list[tuple[Hook, Version, bytes]] = []  # and the object when it had answered
         for hook, version in self._concerned(MUTATING, about):
             if await self._mutate_by(hook, version, about):
@@ -85,6 +74,8 @@ class Webhooks:
         for hook, version, seen in called:
             if hook.body.get("reinvocationPolicy") == "IfNeeded" and encode(about.new) != seen:
                 await self._mutate_by(hook, version, about)
+        if called and encode(about.new) != before:
+            await self.policies.mutate(about, again=True)
         return about.new
 
     async def admit_own(self, request: Request, operation: str, new: Json, old: Json | None, *, dry_run: bool) -> Json:
@@ -101,7 +92,8 @@ class Webhooks:
         await self.validate(about)
 
     async def validate(self, about: Admitted) -> None:
-        """Raises ApiProblem when one of the validating webhooks refuses. They are all asked at once."""
+        """Raise ApiProblem when a validating policy or webhook refuses. The webhooks are all asked at once."""
+        await self.policies.validate(about)
         asked = [self._ask(hook, version, about) for hook, version in self._concerned(VALIDATING, about)]
         if not asked:
             return
@@ -113,11 +105,11 @@ class Webhooks:
     # -- which ----------------------------------------------------------------------------------------------------
 
     def _concerned(self, table: str, about: Admitted) -> Iterator[tuple[Hook, Version]]:
-        if about.request.kind.key in (MUTATING, VALIDATING):
+        if about.request.kind.key in EXEMPT:
             return
         for hook in self._known(table):
-            version = _version(hook, about)
-            if version is not None and self._selected(hook, about):
+            version = matched_version(hook.body.get("rules") or (), hook.body.get("matchPolicy"), about)
+            if version is not None and hook.selectors.choose(about, self._store):
                 yield hook, version
 
     def _known(self, table: str) -> list[Hook]:
@@ -128,28 +120,13 @@ class Webhooks:
         hooks = []
         for entry in entries:
             for body in decode(entry.value).get("webhooks") or ():
-                selectors = (body.get("namespaceSelector") or {}, body.get("objectSelector") or {})
                 key = (table, entry.key[2], str(body["name"]))
-                hooks.append(Hook(key, body, from_selector(selectors[0]), from_selector(selectors[1])))
+                hooks.append(Hook(key, body, Selectors.of(body), compiled_conditions(body)))
         self._hooks[table] = (entries, hooks)
         kept = {hook.key for hook in hooks}
         for gone in [key for key in self._callers if key[0] == table and key not in kept]:
             self._callers.pop(gone).close()
         return hooks
-
-    def _selected(self, hook: Hook, about: Admitted) -> bool:
-        if not hook.namespaces.everything:
-            kind, labels = about.request.kind, None
-            if kind.key == "namespaces":
-                labels = _labels(about.new if about.new is not None else about.old)
-            elif kind.namespaced:
-                entry = self._store.latest(("namespaces", "", about.request.namespace))
-                labels = (entry.index.labels or {}) if entry is not None else {}
-            if labels is not None and not hook.namespaces.matches(labels):
-                return False
-        if hook.objects.everything:
-            return True
-        return any(obj is not None and hook.objects.matches(_labels(obj)) for obj in (about.new, about.old))
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -165,46 +142,23 @@ class Webhooks:
             if response.get("patchType") != "JSONPatch":
                 raise ValueError(f"patchType is {response.get('patchType')!r}, not JSONPatch")
             operations = msgspec.json.decode(base64.b64decode(patch))
-            await self._apply(about, version, operations)
+            patched = json_patch(await copy_of_new(self._ctx, about, version), operations)
+            await take(self._ctx, about, version, patched)
         except (ValueError, binascii.Error, msgspec.DecodeError, ApiProblem) as problem:
             self._failed(hook, f"the patch cannot be applied: {problem}")
             return False
         return True
 
-    async def _apply(self, about: Admitted, version: Version, operations: Any) -> None:
-        assert about.new is not None
-        kind = about.request.kind
-        before: Json = about.new["metadata"]
-        shown = decode(encode(about.new)) if about.own else await self._seen(about, version, about.new)
-        patched = json_patch(shown, operations)
-        if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
-            raise ValueError("what it leaves is not an object with metadata")
-        schema = body_schema(*about.own) if about.own else version.schema
-        assert schema is not None  # every kind of a subresource has one
-        conform(patched, schema)
-        if kind.convert is not None and not about.own:
-            patched = await self._ctx.conversions.object(kind, kind.storage_version, patched)
-        elif version.to_storage is not None and not about.own:
-            patched = version.to_storage(patched)
-        patched["apiVersion"], patched["kind"] = about.new["apiVersion"], about.new["kind"]
-        metadata = patched["metadata"]
-        for field in _KEPT:  # who and when is not for webhooks to say
-            if field in before:
-                metadata[field] = before[field]
-            else:
-                metadata.pop(field, None)
-        if kind.default is not None and not about.own:
-            kind.default(patched)
-        about.new = patched
-
     async def _ask(self, hook: Hook, version: Version, about: Admitted) -> Json | None:
-        """Its answer; None when it failed and that is to be ignored. Raises ApiProblem."""
+        """Return its answer; None when its conditions do not hold or its failure is ignored. Raises ApiProblem."""
+        if not await self._conditions_hold(hook, version, about):
+            return None
         if about.dry_run and hook.body.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise BadRequest(f'admission webhook "{hook.name}" does not support dry run')
         review: Json = {
             "kind": "AdmissionReview",
             "apiVersion": "admission.k8s.io/v1",
-            "request": _question(about, version, new_uid(self._ctx.rng), await self._both(about, version)),
+            "request": question(about, version, new_uid(self._ctx.rng), await both(self._ctx, about, version)),
         }
         try:
             caller = self._caller(hook, target_of(hook.body.get("clientConfig") or {}, self._store))
@@ -218,18 +172,16 @@ class Webhooks:
             raise _denied(hook.name, response.get("status"))
         return response
 
-    async def _both(self, about: Admitted, version: Version) -> tuple[Json | None, Json | None]:
-        """The new and the old object as a webhook that wants this version sees them."""
-        if about.own:
-            return about.new, about.old
-        found = [None if obj is None else await self._seen(about, version, obj) for obj in (about.new, about.old)]
-        return found[0], found[1]
-
-    async def _seen(self, about: Admitted, version: Version, obj: Json) -> Json:
-        kind = about.request.kind
-        if kind.convert is not None:
-            obj = await self._ctx.conversions.object(kind, version.name, obj)
-        return object_in(kind, version, encode(obj))
+    async def _conditions_hold(self, hook: Hook, version: Version, about: Admitted) -> bool:
+        if not hook.conditions:
+            return True
+        known = inputs(self._ctx, about, version, await both(self._ctx, about, version))
+        try:
+            return conditions_hold(hook.conditions, known)
+        except EvaluationError as problem:
+            if hook.body.get("failurePolicy") == "Ignore":
+                return False
+            raise forbidden(about.request.kind, about.name, str(problem)) from None
 
     def _caller(self, hook: Hook, target: Target) -> Caller:
         caller = self._callers.get(hook.key)
@@ -244,93 +196,13 @@ class Webhooks:
             raise InternalError(f'Internal error occurred: failed calling webhook "{hook.name}": {why}')
 
 
-def not_evaluated(kind: Kind, obj: Json) -> tuple[str, ...]:
-    """Warnings for whoever writes a configuration that means more than is heeded here."""
-    if kind.key not in (MUTATING, VALIDATING):
+def compiled_conditions(hook: Json) -> tuple[Program | CompileError, ...]:
+    """Return the compiled `matchConditions` of a webhook."""
+    conditions = hook.get("matchConditions") or ()
+    if not conditions:
         return ()
-    return tuple(
-        f"webhooks[{index}].matchConditions are kept, but CEL is not evaluated here: {hook.get('name')} is called for "
-        "all that its rules and selectors choose"
-        for index, hook in enumerate(obj.get("webhooks") or ())
-        if hook.get("matchConditions")
-    )
-
-
-def _labels(obj: Json | None) -> dict[str, str]:
-    return ((obj or {}).get("metadata") or {}).get("labels") or {}
-
-
-def _version(hook: Hook, about: Admitted) -> Version | None:
-    """The version of the kind that the webhook wants to see; None: its rules do not speak of this write."""
-    request = about.request
-    exact = hook.body.get("matchPolicy") == "Exact"
-    versions = (request.version,) if exact else (request.version, *request.kind.versions)
-    for version in versions:
-        if any(_speaks_of(rule, request, version, about.operation) for rule in hook.body.get("rules") or ()):
-            return version
-    return None
-
-
-def _speaks_of(rule: Json, request: Request, version: Version, operation: str) -> bool:
-    kind = request.kind
-    for wanted, found in (("operations", operation), ("apiGroups", kind.group), ("apiVersions", version.name)):
-        values = rule.get(wanted) or ()
-        if found not in values and "*" not in values:
-            return False
-    scope = rule.get("scope") or "*"
-    if scope != "*" and scope != ("Namespaced" if kind.namespaced else "Cluster"):
-        return False
-    return any(_resource(pattern, kind, request.subresource) for pattern in rule.get("resources") or ())
-
-
-def _resource(pattern: str, kind: Kind, subresource: str) -> bool:
-    """`pods` and `*` are about objects alone; `pods/status`, `pods/*`, `*/status` and `*/*` about subresources."""
-    name, slash, below = pattern.partition("/")
-    if name not in ("*", kind.plural):
-        return False
-    if not slash:
-        return not subresource
-    return below == "*" or (bool(subresource) and below == subresource)
-
-
-def _question(about: Admitted, version: Version, uid: str, objects: tuple[Json | None, Json | None]) -> Json:
-    request = about.request
-    kind = request.kind
-
-    def names(of: Version) -> tuple[Json, Json]:
-        shared = {"group": kind.group, "version": of.name}
-        group, spoken, name = about.own or (kind.group, of.name, kind.kind)
-        return {"group": group, "version": spoken, "kind": name}, {**shared, "resource": kind.plural}
-
-    kind_name, resource = names(version)
-    asked_kind, asked_resource = names(request.version)
-    user: Json = {"username": request.user.name, "groups": list(request.user.groups)}
-    if request.user.uid:
-        user["uid"] = request.user.uid
-    if request.user.extra:
-        user["extra"] = {key: list(values) for key, values in request.user.extra.items()}
-    options = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}.get(about.operation)
-    if request.verb == "patch" and about.operation == "UPDATE":
-        options = "PatchOptions"
-    question: Json = {
-        "uid": uid,
-        "kind": kind_name,
-        "resource": resource,
-        "requestKind": asked_kind,
-        "requestResource": asked_resource,
-        "name": about.name,
-        "operation": about.operation,
-        "userInfo": user,
-        "object": objects[0],
-        "oldObject": objects[1],
-        "dryRun": about.dry_run,
-        "options": {"kind": options, "apiVersion": api_version("meta.k8s.io", "v1")} if options else None,
-    }
-    if request.namespace or kind.key == "namespaces":
-        question["namespace"] = request.namespace or about.name
-    if request.subresource:
-        question["subResource"] = question["requestSubResource"] = request.subresource
-    return question
+    environment = AdmissionEnvironment(composed=False)
+    return tuple(environment.compile_to(str(c.get("expression") or ""), BOOL) for c in conditions)
 
 
 def _denied(name: str, status: Any) -> ApiProblem:

@@ -1,4 +1,4 @@
-"""Policies: of admission, whose expressions (CEL) are not evaluated here, and WorkloadPolicies."""
+"""Policies: of admission, whose expressions (CEL) the API server checks, and WorkloadPolicies."""
 
 from __future__ import annotations
 

@@ -1,0 +1,372 @@
+"""ValidatingAdmissionPolicies and MutatingAdmissionPolicies: which concern a write, and what they decide.
+
+Policies are compiled when they or their bindings change. Mutating policies come before mutating webhooks, validating
+ones before validating webhooks, as in kube-apiserver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.base.errors import ApiProblem, problem_from_status
+from phalanx.cel.admission import (
+    APPLY_TYPE,
+    JSON_PATCH_TYPE,
+    MESSAGE_BYTES,
+    AdmissionEnvironment,
+    Evaluation,
+    OutOfBudget,
+    Variables,
+    compile_variables,
+)
+from phalanx.cel.program import Program
+from phalanx.cel.syntax import CompileError
+from phalanx.cel.types import BOOL, NULL, STRING, list_of
+from phalanx.cel.values import EvaluationError
+from phalanx.local.api.admission_views import both
+from phalanx.local.api.context import Context
+from phalanx.local.api.expression_inputs import conditions_hold, inputs, namespace_of
+from phalanx.local.api.mutations import apply_configuration, json_patched
+from phalanx.local.api.policy_params import ConfigurationError, params_of
+from phalanx.local.api.rule_matching import (
+    EXEMPT,
+    MUTATING_BINDINGS,
+    MUTATING_POLICIES,
+    VALIDATING_BINDINGS,
+    VALIDATING_POLICIES,
+    Admitted,
+    Selectors,
+    matched_version,
+)
+from phalanx.local.api.view import decode, encode
+from phalanx.local.store.contract import Entry
+from phalanx.model.kinds import Json, Version
+
+FAILURES = "validation.policy.admission.k8s.io/validation_failure"  # audit annotation
+_MAX_FAILURES = 50  # that the audit annotation lists
+_MAX_ANNOTATION = 10 * 1024  # characters of an audit annotation
+_CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
+
+Compiled = Program | CompileError
+
+
+@dataclass(slots=True)
+class Match:
+    """What a policy or a binding is about."""
+
+    body: Json
+    selectors: Selectors
+
+    def version(self, about: Admitted, ctx: Context) -> Version | None:
+        """Return the version that the rules want; None if this write is none of their business."""
+        rules = self.body.get("resourceRules")
+        version: Version | None = about.request.version
+        if rules:
+            version = matched_version(rules, self.body.get("matchPolicy"), about)
+        excluded = self.body.get("excludeResourceRules") or ()
+        if version is None or matched_version(excluded, self.body.get("matchPolicy"), about) is not None:
+            return None
+        return version if self.selectors.choose(about, ctx.store) else None
+
+
+@dataclass(slots=True)
+class Policy:
+    """One policy with its compiled expressions and the bindings that use it."""
+
+    name: str
+    spec: Json
+    match: Match
+    variables: dict[str, Compiled]
+    conditions: list[Compiled]
+    validations: list[tuple[Json, Compiled, Compiled | None]]
+    annotations: list[tuple[str, Compiled]]
+    mutations: list[tuple[str, Compiled]]  # (patch type, expression)
+    bindings: list[tuple[Json, Match]] = field(default_factory=list)
+
+    @property
+    def lenient(self) -> bool:
+        """Whether what goes wrong is ignored."""
+        return self.spec.get("failurePolicy") == "Ignore"
+
+
+@dataclass(slots=True)
+class _Invocation:
+    policy: Policy
+    binding: Json
+    version: Version
+    params: Any
+
+
+@dataclass(slots=True)
+class _Refusal:
+    message: str
+    reason: str = ""
+
+
+class Policies:
+    """All policies of a server."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._store = ctx, ctx.store
+        self._known: dict[str, tuple[Sequence[Entry], Sequence[Entry], list[Policy]]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether any policy is bound."""
+        return bool(self._store.list(VALIDATING_BINDINGS) or self._store.list(MUTATING_BINDINGS))
+
+    def _policies(self, policies: str, bindings: str) -> list[Policy]:
+        found = self._store.list(policies), self._store.list(bindings)
+        known = self._known.get(policies)
+        if known is not None and known[0] is found[0] and known[1] is found[1]:
+            return known[2]
+        bound: dict[str, list[Json]] = {}
+        for entry in found[1]:
+            body: Json = decode(entry.value)
+            bound.setdefault(str((body.get("spec") or {}).get("policyName") or ""), []).append(body)
+        made = [compile_policy(decode(e.value)) for e in found[0] if e.key[2] in bound]
+        for policy in made:
+            policy.bindings = [(b, _match(b["spec"].get("matchResources") or {})) for b in bound[policy.name]]
+        self._known[policies] = (found[0], found[1], made)
+        return made
+
+    def _invocations(
+        self, policies: str, bindings: str, about: Admitted, refusals: list[_Refusal]
+    ) -> Iterator[_Invocation]:
+        if about.request.kind.key in EXEMPT:
+            return
+        mutates = policies == MUTATING_POLICIES
+        for policy in self._policies(policies, bindings):
+            version = policy.match.version(about, self._ctx)
+            if version is None:
+                continue
+            for binding, match in policy.bindings:
+                if match.version(about, self._ctx) is None:
+                    continue
+                try:
+                    found = params_of(self._ctx, policy.spec, binding["spec"], about)
+                except ConfigurationError as problem:
+                    if not policy.lenient:
+                        text = f"failed to configure binding: {problem}"
+                        refusals.append(_Refusal(_denied(policy, binding, text, mutates)))
+                    continue
+                for params in found:
+                    yield _Invocation(policy, binding, version, params)
+
+    async def _evaluation(self, about: Admitted, invocation: _Invocation) -> Evaluation:
+        objects = await both(self._ctx, about, invocation.version)
+        known = inputs(self._ctx, about, invocation.version, objects)
+        known["namespaceObject"] = namespace_of(self._ctx, about)
+        if invocation.policy.spec.get("paramKind"):
+            known["params"] = invocation.params
+        evaluation = Evaluation(known)
+        known["variables"] = Variables(invocation.policy.variables, evaluation)
+        return evaluation
+
+    # -- validating ------------------------------------------------------------------------------------------------
+
+    async def validate(self, about: Admitted) -> None:
+        """Raise ApiProblem if a policy refuses the write."""
+        refusals: list[_Refusal] = []
+        failures: list[Json] = []
+        published: dict[str, list[str]] = {}
+        for invocation in self._invocations(VALIDATING_POLICIES, VALIDATING_BINDINGS, about, refusals):
+            evaluation = await self._evaluation(about, invocation)
+            policy, binding = invocation.policy, invocation.binding
+            for index, refusal in self._decisions(policy, evaluation):
+                self._act(about, policy, binding, index, refusal, refusals, failures)
+            for key, program in policy.annotations:
+                self._annotate(policy, binding, key, program, evaluation, published, refusals)
+        for key, values in published.items():
+            about.request.annotations[key] = ", ".join(values)
+        if failures:
+            about.request.annotations[FAILURES] = encode(failures[:_MAX_FAILURES]).decode()
+        _raise_first(about, refusals)
+
+    def _decisions(self, policy: Policy, evaluation: Evaluation) -> Iterator[tuple[int, _Refusal]]:
+        """Yield what the validations of a policy refuse, with their index."""
+        try:
+            if not conditions_hold(policy.conditions, evaluation.variables):
+                return
+        except EvaluationError as problem:
+            if not policy.lenient:
+                yield 0, _Refusal(str(problem))
+            return
+        for index, (body, program, message) in enumerate(policy.validations):
+            try:
+                if evaluation.run(program) is True:
+                    continue
+                yield index, _Refusal(_message(body, message, evaluation), str(body.get("reason") or "Invalid"))
+            except EvaluationError as problem:
+                if not policy.lenient:
+                    yield index, _Refusal(str(problem))
+                if isinstance(problem, OutOfBudget):
+                    return
+
+    def _act(
+        self,
+        about: Admitted,
+        policy: Policy,
+        binding: Json,
+        index: int,
+        refusal: _Refusal,
+        refusals: list[_Refusal],
+        failures: list[Json],
+    ) -> None:
+        name = binding["metadata"]["name"]
+        actions = binding["spec"].get("validationActions") or []
+        if "Deny" in actions:
+            refusals.append(_Refusal(_denied(policy, binding, refusal.message), refusal.reason))
+        if "Audit" in actions:
+            failures.append(
+                {
+                    "message": refusal.message,
+                    "policy": policy.name,
+                    "binding": name,
+                    "expressionIndex": index,
+                    "validationActions": actions,
+                }
+            )
+        if "Warn" in actions:
+            text = f"Validation failed for ValidatingAdmissionPolicy '{policy.name}' with binding '{name}'"
+            about.request.warnings += (f"{text}: {refusal.message}",)
+
+    def _annotate(
+        self,
+        policy: Policy,
+        binding: Json,
+        key: str,
+        program: Compiled,
+        evaluation: Evaluation,
+        published: dict[str, list[str]],
+        refusals: list[_Refusal],
+    ) -> None:
+        try:
+            value = evaluation.run(program)
+        except EvaluationError as problem:
+            if not policy.lenient:
+                refusals.append(_Refusal(_denied(policy, binding, str(problem))))
+            return
+        text = value.strip()[:_MAX_ANNOTATION] if isinstance(value, str) else ""
+        values = published.setdefault(f"{policy.name}/{key}", []) if text else []
+        if text and text not in values:
+            values.append(text)
+
+    # -- mutating --------------------------------------------------------------------------------------------------
+
+    async def mutate(self, about: Admitted, *, again: bool = False) -> None:
+        """Change the new object as mutating policies want it. `again`: only those with reinvocationPolicy IfNeeded."""
+        refusals: list[_Refusal] = []
+        for invocation in list(self._invocations(MUTATING_POLICIES, MUTATING_BINDINGS, about, refusals)):
+            policy = invocation.policy
+            if again and policy.spec.get("reinvocationPolicy") != "IfNeeded":
+                continue
+            try:
+                await self._mutate_by(about, invocation)
+            except (EvaluationError, ValueError, ApiProblem) as problem:
+                if not policy.lenient:
+                    refusals.append(_Refusal(_denied(policy, invocation.binding, str(problem), mutates=True)))
+        _raise_first(about, refusals, mutates=True)
+
+    async def _mutate_by(self, about: Admitted, invocation: _Invocation) -> None:
+        evaluation = await self._evaluation(about, invocation)
+        if not conditions_hold(invocation.policy.conditions, evaluation.variables):
+            return
+        for form, program in invocation.policy.mutations:
+            evaluation = await self._evaluation(about, invocation)  # the object may have changed since
+            value = evaluation.run(program)
+            change = json_patched if form == "JSONPatch" else apply_configuration
+            await change(self._ctx, about, invocation.version, value)
+
+
+def _match(body: Json) -> Match:
+    return Match(body, Selectors.of(body))
+
+
+def environment_of(spec: Json, *, patch: bool = False, composed: bool = True) -> AdmissionEnvironment:
+    """Return the environment that the expressions of a policy are compiled in."""
+    return AdmissionEnvironment(params=bool(spec.get("paramKind")), patch=patch, composed=composed)
+
+
+def compile_policy(policy: Json) -> Policy:
+    """Compile all expressions of a policy; what does not compile is an error when it is evaluated."""
+    spec: Json = policy.get("spec") or {}
+    patch = bool(spec.get("mutations"))
+    environment = environment_of(spec, patch=patch)
+    variables = compile_variables(environment, spec.get("variables") or ())
+    conditions = environment_of(spec, composed=False)
+    validations: list[tuple[Json, Compiled, Compiled | None]] = []
+    for body in spec.get("validations") or ():
+        text = str(body.get("messageExpression") or "")
+        message = environment.compile_to(text, STRING) if text.strip() else None
+        validations.append((body, environment.compile_to(str(body.get("expression") or ""), BOOL), message))
+    return Policy(
+        str(policy["metadata"]["name"]),
+        spec,
+        _match(spec.get("matchConstraints") or {}),
+        variables,
+        [conditions.compile_to(str(c.get("expression") or ""), BOOL) for c in spec.get("matchConditions") or ()],
+        validations,
+        [
+            (str(a.get("key") or ""), environment.compile_to(str(a.get("valueExpression") or ""), STRING, NULL))
+            for a in spec.get("auditAnnotations") or ()
+        ],
+        [_mutation(environment, body) for body in spec.get("mutations") or ()],
+    )
+
+
+def _mutation(environment: AdmissionEnvironment, body: Json) -> tuple[str, Compiled]:
+    form = str(body.get("patchType") or "")
+    if form == "JSONPatch":
+        text = str((body.get("jsonPatch") or {}).get("expression") or "")
+        return form, environment.compile_to(text, list_of(JSON_PATCH_TYPE))
+    text = str((body.get("applyConfiguration") or {}).get("expression") or "")
+    return form, environment.compile_to(text, APPLY_TYPE)
+
+
+def _message(body: Json, program: Compiled | None, evaluation: Evaluation) -> str:
+    """Return the message of a validation that refuses: by its expression, its text, or the expression itself."""
+    text = ""
+    if program is not None:
+        try:
+            value = evaluation.run(program)
+            text = value.strip() if isinstance(value, str) else ""
+        except OutOfBudget:
+            raise
+        except EvaluationError:
+            text = ""
+        if "\n" in text or len(text.encode()) > MESSAGE_BYTES:
+            text = ""
+    text = text or str(body.get("message") or "").strip()
+    return text or f"failed expression: {str(body.get('expression') or '').strip()}"
+
+
+def _denied(policy: Policy, binding: Json, why: str, mutates: bool = False) -> str:
+    name = binding["metadata"]["name"]
+    if mutates:
+        return f"policy '{policy.name}' with binding '{name}' denied request: {why}"
+    return f"ValidatingAdmissionPolicy '{policy.name}' with binding '{name}' denied request: {why}"
+
+
+def _raise_first(about: Admitted, refusals: list[_Refusal], mutates: bool = False) -> None:
+    if not refusals:
+        return
+    kind, first = about.request.kind, refusals[0]
+    shown = f' "{about.name}"' if about.name else ""
+    message = first.message if mutates else f"{kind.storage_key}{shown} is forbidden: {first.message}"
+    reason = first.reason or "Invalid"
+    raise problem_from_status(
+        {
+            "message": message,
+            "reason": reason,
+            "code": _CODES.get(reason, 422),
+            "details": {
+                "name": about.name,
+                "group": kind.group,
+                "kind": kind.plural,
+                "causes": [{"message": r.message} for r in (refusals if mutates else refusals[:1])],
+            },
+        }
+    )
