@@ -96,7 +96,12 @@ def test_a_pending_gang_is_explained_in_the_words_of_its_condition(up: LocalClus
     said = condition(up, GROUPS, "train", "False")
     text = phalanx("why", "podgroup/train", "--kubeconfig", str(up.kubeconfig), code=1)
     assert text.splitlines()[0] == "podgroup/train in default: pending"
-    assert said in text and "best rack rack-0 fits 2 (limited by nvidia.com/gpu)" in said
+    assert (
+        text.splitlines()[1]
+        == "  Needs 3 pods at once in one rack; the best one, rack-0, has room for 2 (short of GPU)"
+    )
+    wide = phalanx("why", "podgroup/train", "-o", "wide", "--kubeconfig", str(up.kubeconfig), code=1)
+    assert said in wide and "best rack rack-0 fits 2 (limited by nvidia.com/gpu)" in said
     assert "rack→block fits now" in text
     assert "1 more free node of type simulated-gpu8 in rack rack-0 would do" in text
     assert "\x1b[" not in text

@@ -86,7 +86,8 @@ def _same(expected: str, printed: str) -> bool:
 class Shell:
     def __init__(self, directory: Path) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {"PATH": path, "HOME": str(directory), "LC_ALL": "C.UTF-8"}
+        source = os.environ.get("PYTHONPATH", "")  # of a checkout that shares the virtual environment of another
+        self.environment = {"PATH": path, "HOME": str(directory), "LC_ALL": "C.UTF-8", "PYTHONPATH": source}
         self._directory = directory
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"], cwd=directory, env=self.environment,

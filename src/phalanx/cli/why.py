@@ -19,6 +19,7 @@ from phalanx.cli.scheduler_client import (
     joined,
     run,
 )
+from phalanx.engine.explain.headline import sentence_case
 from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
@@ -44,7 +45,7 @@ def why(
 
     The answer comes from the scheduler's own state; changes that would help are tried by the same search and taken
     back. Without a scheduler that answers, conditions and events of the object are shown. Exit code 0: scheduled,
-    1: pending, 2: not found or nobody to ask.
+    1: pending, 2: not found or no scheduler to ask.
 
     \b
     Examples:
@@ -85,7 +86,9 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> A
     text = text or "no pod refers to it yet"
     waits = next((item for item in report.items if not item.scheduled), None)
     then = (
-        f"phalanx plan {kind.lower()}/{name} -n {namespace}    # whom it could send away" if waits is not None else ""
+        f"phalanx plan {kind.lower()}/{name} -n {namespace}    # which pods it could preempt"
+        if waits is not None
+        else ""
     )
     return Answer(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
 
@@ -95,8 +98,11 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False) 
     title = f"{item.kind.lower()}/{item.name}"
     state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
     lines = [f"{title} in {item.namespace}: {state}"]
-    if item.summary:
-        lines.append(f"  {item.summary}")
+    lines += [f"  {line}" for line in (item.headline or item.summary,) if line]
+    if wide and item.headline and item.summary:
+        lines += _section("message", [item.summary])
+    others = [text for text in item.blockers if sentence_case(text) != item.headline]
+    lines += _section("also", [sentence_case(text) for text in others])
     if item.queue is not None and not item.scheduled:
         lines += _section("queue", [_queue(item.queue)])
     if len(item.levels) > 1 or (item.levels and item.kind != "Pod"):
@@ -144,7 +150,7 @@ def _queue(queue: QueuePlace) -> str:
             return f"backs off, tried again at {queue.until}; {tries}"
         case "waiting":
             waits = ", or ".join(queue.waits_for[:3]) or "a change"
-            return f"asleep until {waits}; {tries}"
+            return f"waits until {waits}; {tries}"
         case "gated":
             return f"held by {queue.gate}: {queue.message}"
         case "none":

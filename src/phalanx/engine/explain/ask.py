@@ -5,18 +5,21 @@ Asking decides nothing and changes nothing: no event, no decision, no place in t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from phalanx.base.clock import rfc3339
-from phalanx.engine.explain import hints
+from phalanx.engine.explain import headline, hints
+from phalanx.engine.explain.blockers import blockers_of, total_blockers
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.trial import verdict_of
 from phalanx.engine.explain.values import (
+    Level,
     NodeReason,
     PodLine,
     Preempting,
@@ -99,6 +102,7 @@ class _Asked:
         verdict, reasons, changes = self._judge(record)
         said = record.said.partition(": ")[2]
         queue = self._queue(root, [reason.reason for reason in reasons])
+        blockers = blockers_of(self._engine.columns, [record.shape]) if verdict.result != "placed" else []
         summary = queue.message if queue.place == "gated" else said or verdict.message
         if verdict.result == "placed":
             summary = f"fits now on {verdict.message}; it is tried when its turn comes"
@@ -109,6 +113,8 @@ class _Asked:
             root=f"pod/{record.key}",
             scheduled=False,
             summary=summary or "waiting for its first attempt",
+            headline=self._pod_headline(queue, verdict, reasons, blockers),
+            blockers=blockers,
             priority=record.priority,
             queue=queue,
             last=Verdict("impossible" if said else "untried", said),
@@ -122,6 +128,15 @@ class _Asked:
                 *(hints.for_pod(self._groups.forest, record) if self._groups is not None else ()),
                 *hints.kept(self._engine.nominations, record.priority, [record.key]),
             ],
+        )
+
+    def _pod_headline(self, queue: QueuePlace, verdict: Verdict, reasons: list[NodeReason], blockers: list[str]) -> str:
+        if queue.place == "gated":
+            return f"Held by {queue.gate}: {queue.message}"
+        if verdict.result == "placed":
+            return f"Fits now on node {verdict.message}; it is tried when its turn comes"
+        return (
+            headline.sentence_case(blockers[0]) if blockers else headline.of_nodes(reasons, self._engine.columns.count)
         )
 
     def _placed(self, record: PodRecord) -> Why:
@@ -244,6 +259,8 @@ class _Asked:
             queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))
         summary = self._summary(key, group, resolution.message, queue, last, now, below, satisfied)
+        waits = not satisfied and (now is None or now.result != "placed")
+        blockers = self._group_blockers(key) if waits else []
         return Why(
             kind=key.kind,
             namespace=key.namespace,
@@ -251,6 +268,8 @@ class _Asked:
             root=root_key(head),
             scheduled=satisfied,
             summary=summary,
+            headline=self._group_headline(levels, queue, now or last, blockers) if group is not None and waits else "",
+            blockers=blockers,
             priority=groups.forest.priority(head) if groups.forest.group(head) is not None else 0,
             queue=queue,
             levels=levels,
@@ -265,6 +284,34 @@ class _Asked:
                 *(hints.kept(self._engine.nominations, root.priority, root.records) if root is not None else ()),
             ],
         )
+
+    def _group_blockers(self, key: GroupKey) -> list[str]:
+        """Facts that rule out every node for a member, or the whole cluster for all members that must run at once."""
+        assert self._groups is not None
+        records = self._engine.pods.records
+        found: list[str] = []
+        for leaf in self._groups.forest.leaves(key):
+            waiting = [record for pod in leaf.members if (record := records.get(str(pod))) is not None]
+            shapes = Counter(record.shape for record in waiting if not record.node_name)
+            found += blockers_of(self._engine.columns, shapes)
+            minimum = leaf.spec.minimum if leaf.spec is not None else 0
+            if len(shapes) == 1 and not found and minimum > 1 and len(waiting) >= minimum:
+                found += total_blockers(self._engine.columns, dict.fromkeys(shapes, minimum))
+        return list(dict.fromkeys(found))
+
+    def _group_headline(
+        self, levels: list[Level], queue: QueuePlace, verdict: Verdict | None, blockers: list[str]
+    ) -> str:
+        if blockers:
+            return headline.sentence_case(blockers[0])
+        missing = next((level for level in levels if level.kind == POD_GROUP and level.known < level.minimum), None)
+        if missing is not None and queue.place == "gated":
+            return headline.of_missing(missing)
+        if verdict is not None and verdict.result == "placed":
+            return "Fits now; it is tried when its turn comes"
+        if verdict is not None and verdict.proof is not None:
+            return headline.of_proof(verdict.proof)
+        return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
         """The attempt that would be made now, without making it."""

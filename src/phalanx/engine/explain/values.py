@@ -66,6 +66,7 @@ class Proof(_Value, frozen=True):
     together: bool = False
     ruled_out: list[RuledOutDomains] = []
     inner: Proof | None = None
+    composite: bool = False  # needed and fits count child groups
 
 
 class NodeReason(_Value, frozen=True):
@@ -134,7 +135,9 @@ class Why(_Value, frozen=True):
     name: str
     root: str  # podgroup/ns/name
     scheduled: bool
-    summary: str  # one sentence
+    summary: str  # the scheduler's own words, as in the condition
+    headline: str = ""  # the same for a person: one plain sentence
+    blockers: list[str] = []  # facts that rule out every node
     priority: int = 0
     queue: QueuePlace | None = None
     levels: list[Level] = []
@@ -213,6 +216,7 @@ def proof_of(why: Certificate | None) -> Proof | None:
         together=why.together,
         ruled_out=[RuledOutDomains(out.reason, out.domains, out.nodes) for out in why.ruled_out],
         inner=proof_of(why.inner),
+        composite=why.composite,
     )
 
 
