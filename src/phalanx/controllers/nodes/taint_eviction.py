@@ -17,9 +17,9 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import condition, finished, ready
-from phalanx.engine.plugins.tolerations import NO_EXECUTE, tolerates
 from phalanx.model.objects.node import Taint
 from phalanx.model.objects.pod import Toleration
+from phalanx.model.tolerations import NO_EXECUTE, tolerates
 
 QUARANTINE = 5.0  # seconds for which a node must have been missing before its pods count as lost
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"

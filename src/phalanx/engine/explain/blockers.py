@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from phalanx.engine.placement.messages import amount_word, plural
-from phalanx.engine.plugins.tolerations import untolerated
 from phalanx.engine.state.columns import PODS, Bools, Columns
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.selectors import node_selector
+from phalanx.model.tolerations import untolerated
 
 MOST_VALUES = 3  # of a label that are named
 MOST_BLOCKERS = 6

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows, Traits
-from phalanx.engine.plugins.tolerations import NO_SCHEDULE, tolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.node import Taint
+from phalanx.model.tolerations import NO_SCHEDULE, tolerated
 
 _TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from phalanx.engine.plugins.node_affinity import matching
 from phalanx.engine.plugins.pod_index import LabelClass
-from phalanx.engine.plugins.tolerations import untolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.pod_rules import SpreadConstraint, matcher_of, spread_constraint
@@ -17,6 +16,7 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ReplicaSet, ReplicationController, StatefulSet
 from phalanx.model.objects.pod import TopologySpreadConstraint
 from phalanx.model.selectors import LabelMatcher, Requirement
+from phalanx.model.tolerations import untolerated
 
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]

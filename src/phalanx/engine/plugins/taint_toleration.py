@@ -9,10 +9,10 @@ import numpy as np
 
 from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.framework.adapters import ByMax
-from phalanx.engine.plugins.tolerations import PREFER_NO_SCHEDULE, tolerated, untolerated
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.node import Taint
+from phalanx.model.tolerations import PREFER_NO_SCHEDULE, tolerated, untolerated
 
 
 class TaintToleration:

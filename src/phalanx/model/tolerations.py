@@ -1,4 +1,4 @@
-"""When a toleration tolerates a taint; shared by TaintToleration, NodeUnschedulable and topology spreading."""
+"""Taints and tolerations: the rule of Kubernetes, used by filters, topology spreading, explanations and nodes."""
 
 from __future__ import annotations
 
