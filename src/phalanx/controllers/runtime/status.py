@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock, rfc3339
+from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.runtime.controller import Cache
 
 Json = dict[str, Any]
@@ -27,6 +28,14 @@ def set_condition(
     conditions.append(
         {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": now, **extra}
     )
+
+
+def follow_refusal(conditions: list[Json], type_: str, refusal: Refused | None, clock: Clock) -> None:
+    """Have `conditions` say in one of this type why a workload is not run as it asks; None: it is, and none says so."""
+    if refusal is not None:
+        set_condition(conditions, type_, "True", refusal.reason, refusal.message, clock)
+    else:
+        conditions[:] = [each for each in conditions if each["type"] != type_]
 
 
 def conditions_of(obj: Json) -> list[Json]:

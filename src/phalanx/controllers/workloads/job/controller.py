@@ -7,7 +7,8 @@ import msgspec
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE
+from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Refused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.concurrent_writes import together
@@ -16,7 +17,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import condition, ready, removal_rank
-from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, news, run_of
 from phalanx.controllers.workloads.job.policy import Verdict, judge
@@ -25,7 +26,6 @@ from phalanx.model.groups.keys import COMPLETED_IN
 
 CONTROLLER = "kubernetes.io/job-controller"
 JOB_NAME = "batch.kubernetes.io/job-name"
-BURST = 500
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
 GATHERING = 0.1  # seconds in which changes of pods are gathered into one look; Kubernetes takes a second
 
@@ -100,6 +100,7 @@ class JobController(Controller):
         tally = tally_of(job, pods)
         verdict = judge(job, tally, self._clock.now())
         problem: ApiProblem | None = None
+        refusal: Refused | None = None
         if not deleting(job):
             self._note_failures(job, tally)
             membership = NOT_GROUPED
@@ -116,8 +117,10 @@ class JobController(Controller):
                     await self._arrange(job, tally, membership)
                 except ApiProblem as found:
                     problem = found
+                except Refused as found:
+                    refusal = found
         # Whatever stands in the way of new pods, those that ended are counted and let go: a namespace waits for that.
-        await self._write(job, tally, verdict, complete_for_good(job, tally, pods))
+        await self._write(job, tally, verdict, complete_for_good(job, tally, pods), refusal)
         if problem is not None:
             raise problem
 
@@ -142,8 +145,9 @@ class JobController(Controller):
             wanted = min(parallelism, int(completions) - tally.succeeded - len(tally.failed_indexes))
         extra = surplus(job, tally, max(0, wanted), removal_rank)
         if extra:
-            await self._withdraw(tally, extra[:BURST])
+            await self._withdraw(tally, extra[:BATCH])
             return
+        check_pods("the Job", wanted)
         missing = wanted - len(tally.active)
         if spec.get("podReplacementPolicy") == "Failed":
             missing -= len(tally.terminating)
@@ -153,7 +157,7 @@ class JobController(Controller):
         if wait > 0:
             self.queue.add_after(Key(job["metadata"]["namespace"], job["metadata"]["name"]), wait)
             return
-        count = min(missing, BURST)
+        count = min(missing, BATCH)
         indexes: list[int | None] = list(free_indexes(job, tally, count)) if tally.indexed else [None] * count
         maker, batch = PodMaker(job, membership), 1
         while indexes:  # slow start: a template the server refuses costs one request, not hundreds
@@ -226,9 +230,12 @@ class JobController(Controller):
 
     # ---- status
 
-    async def _write(self, job: Json, tally: Tally, verdict: Verdict | None, for_good: set[str]) -> None:
+    async def _write(
+        self, job: Json, tally: Tally, verdict: Verdict | None, for_good: set[str], refusal: Refused | None
+    ) -> None:
         before = job.get("status") or {}
         conditions = conditions_of(job)
+        follow_refusal(conditions, TOO_MANY, refusal, self._clock)
         suspended = bool(job["spec"].get("suspend"))
         known = next((c for c in conditions if c["type"] == "Suspended"), None)
         if verdict is None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MAX_DIGITS = 12
+MOST_IN_RANGE = 1_000_000  # indexes of one range: a status is text that anybody with the right may have written
+
 
 def parse_indexes(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if first.isdecimal():
-            found.update(range(int(first), int(last or first) + 1))
+        if first.isdecimal() and (not last or last.isdecimal()):
+            start, end = int(first[:MAX_DIGITS]), int((last or first)[:MAX_DIGITS])
+            found.update(range(start, min(end, start + MOST_IN_RANGE) + 1))
     return found
 
 

@@ -5,12 +5,15 @@ One status write ends each look; whatever a crash leaves undone is found missing
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.bounds import BATCH
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders, stands
 from phalanx.controllers.grouping.user_workload import made_by_hand
@@ -121,6 +124,11 @@ class JobSetController(Controller):
 
     async def _advance(self, look: Look) -> None:
         jobset, children = look.jobset, look.children
+        try:
+            shape_of(jobset)
+        except Refused as refusal:  # it asks for too much, and is not even counted
+            look.refuse(refusal)
+            return
         await self._delete_jobs(children.previous)
         look.note_ready()
         if children.failed:
@@ -225,12 +233,16 @@ class JobSetController(Controller):
         there = children.names
         made: list[Json] = []
         for item in look.turns():
-            bodies = [
-                self._body(look, item, index, grouping)
+            missing = (
+                index
                 for index in range(replicas_of(item))
                 if job_name(jobset["metadata"]["name"], item["name"], index) not in there
-            ]
+            )
+            bodies = [self._body(look, item, index, grouping) for index in islice(missing, BATCH - len(made))]
             made += [job for job in await together(self._create_job(look, body) for body in bodies) if job]
+            if len(made) >= BATCH:
+                self.queue.add(look.key)  # the next look makes the others
+                break
         children.active += made
         if made:
             look.status["replicatedJobsStatus"] = counters(jobset, children)

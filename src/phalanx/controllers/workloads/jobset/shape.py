@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.controllers.grouping.bounds import check_parts, check_pods
 from phalanx.controllers.grouping.core import Json, Refused, namespace_of
 from phalanx.controllers.workloads.job.grouping import size_of
 from phalanx.model.annotation_values import MAX_INT32
@@ -87,4 +88,6 @@ def shape_of(jobset: Json) -> Shape:
         )
         if parts[-1].replicas < 0 or parts[-1].size < 0:
             raise Refused(f"replicatedJob {item['name']}: replicas, parallelism and completions must not be negative")
+    check_parts("the sum of its replicas", sum(part.replicas for part in parts))
+    check_pods("the JobSet", sum(part.replicas * part.size for part in parts))
     return Shape(meta["name"], namespace_of(jobset), tuple(parts), sequenced(spec))

@@ -16,6 +16,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
+from phalanx.controllers.grouping.bounds import TOO_MANY
 from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, Refused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -24,7 +25,7 @@ from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.pods import bound, condition, ready
 from phalanx.controllers.runtime.revisions import Revisions
-from phalanx.controllers.runtime.status import write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
 from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.admission import NATIVE, PodAdmission, grouped_now
@@ -114,6 +115,11 @@ class LeaderWorkerSetController(Controller):
         lws = self._owners.get(*key)
         if lws is None or deleting(lws):
             return  # everything goes with its owner
+        try:
+            grouping.check_size(lws)
+        except Refused as refusal:
+            await self._refuse(lws, refusal)
+            return
         look = await self._look(lws)
         partition, replicas = next_step(look.allowed, self._present(look), look.revision, look.states)
         scheduling: tuple[str, str, str] | None = None
@@ -138,6 +144,14 @@ class LeaderWorkerSetController(Controller):
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
             self.queue.add_after(key, REFUSED_AGAIN)
         await self._finish(look, scheduling)
+
+    async def _refuse(self, lws: Json, refusal: Refused) -> None:
+        """It asks for so much that nothing of it is even looked at; what runs is left alone."""
+        conditions = conditions_of(lws)
+        if (condition(lws, TOO_MANY) or {}).get("message") != refusal.message:
+            self._events.warning(lws, self.name, refusal.reason, refusal.message)
+        follow_refusal(conditions, TOO_MANY, refusal, self._clock)
+        await write_status(self._owners, lws, {**(lws.get("status") or {}), "conditions": conditions})
 
     async def _look(self, lws: Json) -> Look:
         meta = lws["metadata"]

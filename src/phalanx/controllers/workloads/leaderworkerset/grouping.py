@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from phalanx.controllers.group_apis.contract import Part, Replica
 from phalanx.controllers.group_apis.native import min_resources, to_come
 from phalanx.controllers.grouping.annotations import workload_annotations
+from phalanx.controllers.grouping.bounds import check_parts, check_pods, count_in
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
@@ -60,8 +61,16 @@ def leader_first(lws: Json) -> bool:
     return bool(lws["spec"].get("startupPolicy") == "LeaderReady")
 
 
+def check_size(lws: Json) -> None:
+    """Raise Refused where it asks for more than one object may have."""
+    replicas = count_in(lws["spec"], "replicas")
+    check_parts("spec.replicas", replicas)
+    check_pods("the LeaderWorkerSet", replicas * n.size_of(lws))
+
+
 def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
     """All replicas, at one revision; without a cluster the revision is a hash of the template."""
+    check_size(lws)
     revision = hash_of({"spec": lws["spec"]["leaderWorkerTemplate"]})
     return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))], related)
 
@@ -73,6 +82,7 @@ def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequ
     """
     if not asked(lws):
         return Grouping()
+    check_size(lws)
     _check(lws)
     if n.annotation(lws, API) == "v1alpha1":
         return with_hand_made(lws, _first_version(lws, replicas), related)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.bounds import MOST_PARTS
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.ownership import controlled_by
@@ -70,7 +71,8 @@ def _present(lws: Json, leaders: Json | None, pods: Iterable[PodView]) -> list[s
     if leaders is not None and controlled_by(leaders, lws["metadata"]["uid"]):
         revision = n.label(leaders, n.REVISION)
         if revision:
-            found.update((index, revision) for index in range(max(replicas_of(leaders), replicas_of(lws))))
+            wanted = max(replicas_of(leaders), replicas_of(lws))
+            found.update((index, revision) for index in range(min(wanted, MOST_PARTS)))  # more are refused
     for pod in pods:
         place = _place(pod)
         if place is not None:

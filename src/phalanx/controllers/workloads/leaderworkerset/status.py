@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from phalanx.base.clock import Clock
-from phalanx.controllers.runtime.status import conditions_of, set_condition
+from phalanx.controllers.grouping.bounds import TOO_MANY
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition
 from phalanx.controllers.workloads.leaderworkerset.names import NAME, WORKER_INDEX
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState
@@ -42,6 +43,7 @@ def status_of(
     else:
         stories = ["Progressing"]
     conditions = conditions_of(lws)
+    follow_refusal(conditions, TOO_MANY, None, clock)
     # Upstream leaves the words of before on a condition that is no longer true: here it says what is the case instead.
     instead = {
         "Available": f"{sum(state.ready for state in wanted)} of {allowed.replicas} replicas are ready",

@@ -12,6 +12,7 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods
 from phalanx.controllers.grouping.core import Grouping, Link, Refused
 from phalanx.controllers.grouping.priorities import keep_priority
 from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
@@ -22,7 +23,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
-from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.mpijob.grouping import everybody, group_mpi_job, waits_for_workers
 from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 
@@ -61,10 +62,14 @@ class MPIJobController(Controller):
         if any(entry["type"] in ("Succeeded", "Failed") and entry["status"] == "True" for entry in conditions):
             await self._clean(owner, workers)
             return
+        refusal: Refused | None = None
         try:
+            check_pods("the MPIJob", everybody(owner))
             await self._arrange(owner, workers, launcher)
         except Refused as refused:
+            refusal = refused if refused.reason == TOO_MANY else None
             self._events.warning(owner, NAME, refused.reason, refused.message)
+        follow_refusal(conditions, TOO_MANY, refusal, self._clock)
         self._conclude(conditions, launcher, list(workers.values()))
         await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
 
@@ -91,7 +96,7 @@ class MPIJobController(Controller):
         missing = [(index, name) for index, name in enumerate(names) if name not in workers]
         await together(
             self._create(self._pods, self._worker(owner, replicas, index, name, grouping.links.get("worker")))
-            for index, name in missing
+            for index, name in missing[:BATCH]
         )
         if launcher is not None:
             if launcher["spec"].get("suspend"):

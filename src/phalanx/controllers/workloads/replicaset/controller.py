@@ -10,6 +10,8 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.bounds import BATCH, check_pods
+from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.concurrent_writes import together
@@ -18,8 +20,6 @@ from phalanx.controllers.runtime.expectations import Expectations
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
-
-BURST = 500  # pods created or removed in one go
 
 
 class ReplicaSetController(Controller):
@@ -70,19 +70,22 @@ class ReplicaSetController(Controller):
         missing = int(owner["spec"].get("replicas", 1)) - len(alive)
         try:
             if missing > 0:
-                await self._create(owner, min(missing, BURST))
+                check_pods("spec.replicas", missing + len(alive))
+                await self._create(owner, min(missing, BATCH))
             elif missing < 0:
                 crowd = Counter((pod.get("spec") or {}).get("nodeName") for pod in alive)
                 rank = {
                     pod["metadata"]["uid"]: removal_rank(pod, crowd[(pod.get("spec") or {}).get("nodeName")])
                     for pod in alive
                 }
-                victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BURST)]
+                victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BATCH)]
                 await together(self._delete(owner, pod) for pod in victims)
         except Conflict:
             raise  # something the pods need is not there yet: no failure, just later
         except ApiProblem as error:
             return error.message
+        except Refused as refusal:
+            return refusal.message
         return ""
 
     async def _create(self, owner: Json, count: int) -> None:

@@ -11,13 +11,15 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods, count_in
+from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
-from phalanx.controllers.runtime.status import write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
@@ -70,11 +72,16 @@ class StatefulSetController(Controller):
             return
         pods = await self._ours(owner)
         current, update = await self._both_revisions(owner)
+        refusal: Refused | None = None
         if not deleting(owner):
-            await self._arrange(owner, pods, current, update)
+            try:
+                check_pods("spec.replicas", count_in(owner["spec"], "replicas"))
+                await self._arrange(owner, pods, current, update)
+            except Refused as problem:
+                refusal = problem
             pods = await self._ours(owner)
             await self._volumes.settle(owner, sorted(pods))
-        await self._write(owner, pods, current, update)
+        await self._write(owner, pods, current, update, refusal)
 
     async def _ours(self, owner: Json) -> dict[int, Json]:
         named = {}
@@ -115,8 +122,8 @@ class StatefulSetController(Controller):
                 if phase(pod) == "Pending" and spec.get("volumeClaimTemplates") and not deleting(pod):
                     jobs.append(self._volumes.restore(owner, ordinal))
                 waiting = True
-            if waiting and ordered:
-                break
+            if (waiting and ordered) or len(jobs) >= BATCH:
+                break  # those just made bring the next look
         if ordered and jobs:
             jobs, rest = jobs[:1], jobs[1:]
             for unused in rest:
@@ -212,7 +219,14 @@ class StatefulSetController(Controller):
 
     # ---- status
 
-    async def _write(self, owner: Json, pods: dict[int, Json], current: Json, update: Json) -> None:
+    def _conditions(self, owner: Json, refusal: Refused | None) -> list[Json]:
+        conditions = conditions_of(owner)
+        follow_refusal(conditions, TOO_MANY, refusal, self._clock)
+        return conditions
+
+    async def _write(
+        self, owner: Json, pods: dict[int, Json], current: Json, update: Json, refusal: Refused | None
+    ) -> None:
         spec = owner["spec"]
         alive = [pod for pod in pods.values() if not finished(pod)]
         updated = [pod for pod in alive if _runs(pod, update)]
@@ -231,6 +245,7 @@ class StatefulSetController(Controller):
             "currentRevision": current["metadata"]["name"],
             "updateRevision": update["metadata"]["name"],
             "collisionCount": (owner.get("status") or {}).get("collisionCount", 0),
+            "conditions": self._conditions(owner, refusal),
         }
         owner = await write_status(self._sets, owner, status)
         if done and not deleting(owner):

@@ -12,6 +12,7 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.bounds import TOO_MANY, check_pods, count_in
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders
 from phalanx.controllers.runtime.cache import MARKED
@@ -20,7 +21,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.pods import condition, group_of
-from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
 from phalanx.controllers.workloads.trainjob.grouping import (
     ANCESTOR,
@@ -86,13 +87,18 @@ class TrainJobController(Controller):
             await self._arrange(owner, found)
         except Refused as refused:
             self._events.warning(owner, NAME, refused.reason, refused.message)
+            if refused.reason == TOO_MANY:
+                follow_refusal(conditions, TOO_MANY, refused, self._clock)
+                await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
             return
+        follow_refusal(conditions, TOO_MANY, None, self._clock)
         for type_, known in (("Complete", "Completed"), ("Failed", "Failed")):
             if found is not None and (condition(found, known) or {}).get("status") == "True":
                 set_condition(conditions, type_, "True", f"JobSet{known}", f"JobSet {key.name} is over", self._clock)
         await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
 
     async def _arrange(self, owner: Json, found: Json | None) -> None:
+        check_pods("spec.trainer.numNodes", count_in(owner["spec"].get("trainer") or {}, "numNodes"))
         related = [*self._related(owner), *([found] if found is not None else [])]
         grouping = group_train_job(owner, related) if self._groups is not None else Grouping()
         if self._groups is not None:

@@ -1,0 +1,31 @@
+"""How many pods and other objects one workload may ask for, and how many are made in one look at it.
+
+Any user may write 2147483647 into a field. No reconciler does work in proportion to such a number: what is above the
+bounds is refused with a condition before anything is counted or listed, and what is below is made in batches.
+"""
+
+from __future__ import annotations
+
+from phalanx.controllers.grouping.core import Json, Refused
+
+MOST_PODS = 100_000  # of one object, as kube-apiserver limits the parallelism of an Indexed Job
+MOST_PARTS = 10_000  # Jobs of one JobSet, replicas of one LeaderWorkerSet: each is an object with groups of its own
+BATCH = 500  # objects that one look at a workload makes; the next look goes on
+TOO_MANY = "TooManyPods"  # reason of the condition and the event; also the type of the condition
+
+
+def check_pods(what: str, count: int) -> None:
+    """Raise Refused where a workload asks for more pods than one object may have."""
+    if count > MOST_PODS:
+        raise Refused(f"{what} asks for {count} pods; one object may have {MOST_PODS}: no more are made", TOO_MANY)
+
+
+def check_parts(what: str, count: int) -> None:
+    """The same of Jobs and replicas."""
+    if count > MOST_PARTS:
+        raise Refused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
+
+
+def count_in(spec: Json, field: str, default: int = 1) -> int:
+    found = spec.get(field)
+    return default if found is None else int(found)
