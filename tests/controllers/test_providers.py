@@ -14,6 +14,7 @@ from world import Json, condition, world
 from phalanx.controllers.group_apis import provider_of
 from phalanx.controllers.group_apis.registry import PROVIDERS
 from phalanx.controllers.grouping import Refused
+from phalanx.controllers.grouping.core import flat
 from phalanx.controllers.grouping.demand import total
 from phalanx.controllers.workloads.leaderworkerset import grouping as lws_grouping
 from phalanx.controllers.workloads.mpijob import grouping as mpijob
@@ -267,7 +268,9 @@ def train_job(nodes: int) -> Json:
 def counts_of(job: Json, *related: Json) -> dict[str, Json]:
     found = group(job, related)
     assert found is not None and found.workload is not None
-    return {t["name"]: t["schedulingPolicy"] for t in found.workload["spec"]["podGroupTemplates"]}
+    spec = found.workload["spec"]
+    templates = spec.get("podGroupTemplates") or spec["compositePodGroupTemplates"][0]["podGroupTemplates"]
+    return {template["name"]: template["schedulingPolicy"] for template in templates}
 
 
 def test_a_train_job_is_one_gang_of_its_world_size() -> None:
@@ -293,6 +296,35 @@ def test_steps_that_wait_for_others_are_groups_of_their_own() -> None:
     )
     expected = {"dataset-initializer": {"basic": {}}, "node": {"gang": {"minCount": 8}}}
     assert counts_of(train_job(8), tune) == expected
+    found = group(train_job(8), [tune])
+    assert found is not None
+    (parent,) = found.composites
+    assert parent["spec"]["schedulingPolicy"] == {"basic": {}}
+    above = {each["spec"]["parentCompositePodGroupName"] for each in found.groups}
+    assert above == {parent["metadata"]["name"]}, "stages share a parent (KEP-6012)"
+    alone = flat(found)
+    assert not alone.composites and alone.workload is not None
+    assert [template["name"] for template in alone.workload["spec"]["podGroupTemplates"]] == list(expected)
+
+
+def test_the_launcher_and_the_nodes_after_an_initializer_are_one_gang() -> None:
+    """The API design paper's TrainJob: the launcher must not start without its workers."""
+    waits = {"dependsOn": [{"name": "dataset-initializer", "status": "Complete"}]}
+    deepspeed = runtime(
+        part("dataset-initializer", "dataset-initializer"),
+        part("launcher", "trainer", **waits),
+        part("node", **waits),
+        mlPolicy={"numNodes": 10, "mpi": {"runLauncherAsNode": True, "numProcPerNode": 2}},
+    )
+    job = train_job(10)
+    assert counts_of(job, deepspeed) == {
+        "dataset-initializer": {"basic": {}},
+        "launcher-node": {"gang": {"minCount": 10}},
+    }
+    found = group(job, [deepspeed])
+    assert found is not None and found.links["launcher"].pod_group == found.links["node"].pod_group
+    late = runtime(part("node", "trainer"), part("launcher", dependsOn=[{"name": "node", "status": "Ready"}]))
+    assert counts_of(train_job(2), late) == {"node": {"gang": {"minCount": 2}}, "launcher": {"gang": {"minCount": 1}}}
 
 
 def test_a_train_job_without_its_runtime_says_what_is_missing() -> None:

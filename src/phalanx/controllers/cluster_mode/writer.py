@@ -15,7 +15,7 @@ import msgspec
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
-from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused
+from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches
@@ -47,6 +47,7 @@ class ClusterWriter:
 
         apart: its groups have nothing to do with each other, so that new ones are made beside those of earlier rules.
         """
+        grouping = grouping if self._groups.composites.served else flat(grouping)
         wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects}
         surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self.delete(surplus, in_use)

@@ -7,7 +7,7 @@ object always gives the same names, so that a controller killed between two writ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phalanx.base.client import Resource
@@ -72,6 +72,7 @@ class Grouping:
     groups: list[Json] = field(default_factory=list)
     links: dict[str, Link] = field(default_factory=dict)  # part -> link; a part without one is not grouped
     notes: list[tuple[str, str]] = field(default_factory=list)  # (reason, text) for its author; nothing is refused
+    may_be_flat: bool = False  # its CompositePodGroup only holds the groups together; see `flat`
     owned_by_workload: bool = False  # PodGroups also name the Workload as an owner, as those of Jobs do
 
     @property
@@ -80,6 +81,21 @@ class Grouping:
 
     def __bool__(self) -> bool:
         return self.workload is not None or bool(self.links)
+
+
+def flat(grouping: Grouping) -> Grouping:
+    """Return the grouping without its basic CompositePodGroup, for API servers that have no such kind."""
+    if not grouping.may_be_flat or grouping.workload is None:
+        return grouping
+    spec = {key: value for key, value in grouping.workload["spec"].items() if key != "compositePodGroupTemplates"}
+    (root,) = grouping.workload["spec"]["compositePodGroupTemplates"]
+    plan = {**grouping.workload, "spec": {**spec, "podGroupTemplates": root["podGroupTemplates"]}}
+    groups = []
+    for group in grouping.groups:
+        own = {key: value for key, value in group["spec"].items() if key != "parentCompositePodGroupName"}
+        groups.append({**group, "spec": own})
+    links = {part: replace(link, parent="") for part, link in grouping.links.items()}
+    return replace(grouping, workload=plan, composites=[], groups=groups, links=links, may_be_flat=False)
 
 
 # A grouper may look at other documents (a runtime a TrainJob refers to, …).

@@ -25,6 +25,7 @@ from phalanx.controllers.grouping.core import (
     WORKLOADS_V1ALPHA1,
     Grouping,
     Refused,
+    flat,
 )
 from phalanx.controllers.grouping.priorities import default_class
 from phalanx.controllers.resources import PRIORITY_CLASSES
@@ -121,6 +122,7 @@ class Groups:
         Raises Refused when an object of somebody else has a name that is needed.
         """
         uid = owner["metadata"]["uid"]
+        grouping = grouping if self.composites.served else flat(grouping)
         wanted = {*keep, *((obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects)}
         surplus = [obj for obj in self.owned(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self._delete([obj for obj in surplus if not deleting(obj) and (not in_use or _is_plan(obj))])

@@ -1,16 +1,14 @@
 """TrainJob in a local cluster: a JobSet of its runtime, as large as the TrainJob says; its end is the TrainJob's end.
 
-Of what the Trainer writes into pods only image, command, arguments and environment of the trainer are taken over.
+`template.py` says what its pods are; host files and ssh keys of MPI runtimes are not made.
 """
 
 from __future__ import annotations
 
-import copy
-
 import msgspec
 
-from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.base.clock import Clock, parse_rfc3339
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import TOO_MANY, check_pods, count_in
 from phalanx.controllers.grouping.core import Grouping, Refused
@@ -24,7 +22,6 @@ from phalanx.controllers.runtime.pods import condition, group_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
 from phalanx.controllers.workloads.trainjob.grouping import (
-    ANCESTOR,
     as_made,
     group_train_job,
     runtime_named,
@@ -32,9 +29,11 @@ from phalanx.controllers.workloads.trainjob.grouping import (
     steps_of,
 )
 from phalanx.controllers.workloads.trainjob.names import RUNTIMES, TRAIN_JOBS
+from phalanx.controllers.workloads.trainjob.template import resolved
 
 NAME = "trainjob"
-_TAKEN = ("image", "command", "args", "env")
+_COUNTED = ("ready", "succeeded", "failed", "active", "suspended")  # of a ReplicatedJob
+MANAGED_BY = "trainer.kubeflow.org/trainjob-controller"
 
 
 class TrainJobController(Controller):
@@ -77,14 +76,17 @@ class TrainJobController(Controller):
         owner = self._owners.get(*key)
         if owner is None or deleting(owner):
             return
+        owner = {**owner, "spec": owner.get("spec") or {}}
         conditions = conditions_of(owner)
+        if (owner["spec"].get("managedBy") or MANAGED_BY) != MANAGED_BY:
+            return
         if any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions):
             return
         found = self._sets.get(*key)
         try:
             if found is not None and not controlled_by(found, owner["metadata"]["uid"]):
-                raise Refused(f"JobSet {key.name} belongs to somebody else; delete or rename it", "NameConflict")
-            await self._arrange(owner, found)
+                raise Refused(f"JobSet {key.name} belongs to another owner; delete or rename it", "NameConflict")
+            found = await self._arrange(owner, found)
         except Refused as refused:
             self._events.warning(owner, NAME, refused.reason, refused.message)
             if refused.reason == TOO_MANY:
@@ -92,13 +94,58 @@ class TrainJobController(Controller):
                 await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
             return
         follow_refusal(conditions, TOO_MANY, None, self._clock)
-        for type_, known in (("Complete", "Completed"), ("Failed", "Failed")):
-            if found is not None and (condition(found, known) or {}).get("status") == "True":
-                set_condition(conditions, type_, "True", f"JobSet{known}", f"JobSet {key.name} is over", self._clock)
-        await write_status(self._owners, owner, {**(owner.get("status") or {}), "conditions": conditions})
+        self._note_suspension(owner, conditions)
+        if found is not None:
+            self._note_end(found, conditions)
+        await self._note_deadline(owner, found, conditions)
+        status = {**(owner.get("status") or {}), "conditions": conditions}
+        if found is not None:
+            status["jobsStatus"] = [
+                {field: entry.get(field, 0) for field in _COUNTED} | {"name": entry["name"]}
+                for entry in (found.get("status") or {}).get("replicatedJobsStatus") or ()
+            ]
+        await write_status(self._owners, owner, status)
 
-    async def _arrange(self, owner: Json, found: Json | None) -> None:
-        check_pods("spec.trainer.numNodes", count_in(owner["spec"].get("trainer") or {}, "numNodes"))
+    def _note_suspension(self, owner: Json, conditions: list[Json]) -> None:
+        if owner["spec"].get("suspend"):
+            set_condition(conditions, "Suspended", "True", "Suspended", "TrainJob is suspended", self._clock)
+        elif any(entry["type"] == "Suspended" for entry in conditions):
+            set_condition(conditions, "Suspended", "False", "Resumed", "TrainJob is resumed", self._clock)
+
+    def _note_end(self, found: Json, conditions: list[Json]) -> None:
+        """Take over how the JobSet ended, in its own words."""
+        for type_, known in (("Complete", "Completed"), ("Failed", "Failed")):
+            entry = condition(found, known) or {}
+            if entry.get("status") == "True":
+                reason, text = entry.get("reason") or known, entry.get("message") or ""
+                set_condition(conditions, type_, "True", reason, text, self._clock)
+
+    async def _note_deadline(self, owner: Json, found: Json | None, conditions: list[Json]) -> None:
+        """Fail a TrainJob that was active for longer than activeDeadlineSeconds since it was made or resumed."""
+        seconds, meta = owner["spec"].get("activeDeadlineSeconds"), owner["metadata"]
+        ended = any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
+        if not isinstance(seconds, int) or seconds < 1 or owner["spec"].get("suspend") or ended:
+            return
+        resumed = [c.get("lastTransitionTime") for c in conditions if c["type"] == "Suspended"]
+        start = parse_rfc3339((resumed[0] if resumed else None) or meta["creationTimestamp"])
+        left = start + seconds - self._clock.now()
+        if left > 0:
+            self.queue.add_after(Key(meta["namespace"], meta["name"]), left + 0.05)
+            return
+        text = f"TrainJob was active for more than {seconds} s"
+        set_condition(conditions, "Failed", "True", "DeadlineExceeded", text, self._clock)
+        if found is not None:
+            try:
+                await self._client.delete(
+                    r.JOB_SETS, meta["name"], meta["namespace"], propagation="Background", uid=found["metadata"]["uid"]
+                )
+            except NotFound:
+                return
+
+    async def _arrange(self, owner: Json, found: Json | None) -> Json | None:
+        """Make the groups and the JobSet; return the JobSet, None while it cannot be made yet."""
+        trainer = owner["spec"].get("trainer")
+        check_pods("spec.trainer.numNodes", count_in(trainer if isinstance(trainer, dict) else {}, "numNodes"))
         related = [*self._related(owner), *([found] if found is not None else [])]
         grouping = group_train_job(owner, related) if self._groups is not None else Grouping()
         if self._groups is not None:
@@ -107,18 +154,24 @@ class TrainJobController(Controller):
             # Once there is a JobSet its pods name the groups, which stay as they are and are made again when they go.
             state = await self._groups.ensure(owner, grouping, NAME, in_use=found is not None)
             if found is None and state is State.REPLACING:
-                return
+                return None
         if found is not None:
             if self._groups is not None:
                 self._tell_size(owner, related)
             await self._suspend(found, bool(owner["spec"].get("suspend")))
-            return
+            return found
         try:
             body = job_set_of(owner, runtime_of(owner, related), grouping)
             answer = await self._client.create(r.JOB_SETS, body, owner["metadata"]["namespace"])
         except AlreadyExists:
-            return
-        self._sets.remember(msgspec.json.decode(answer))
+            return None
+        except (Invalid, Forbidden) as problem:
+            raise Refused(
+                f"JobSet {owner['metadata']['name']} cannot be created: {problem}", "FailedCreate"
+            ) from problem
+        made: Json = msgspec.json.decode(answer)
+        self._sets.remember(made)
+        return made
 
     def _tell_size(self, owner: Json, related: list[Json]) -> None:
         """The Trainer refuses another size for a TrainJob that runs; here it is kept, has no effect, and is told."""
@@ -166,20 +219,16 @@ def _index_by_set(pod: Json) -> list[str]:
 
 def job_set_of(owner: Json, runtime: Json, grouping: Grouping) -> Json:
     """The JobSet of a TrainJob has its name. Pods name their groups, so that the JobSet makes none of its own."""
-    spec = copy.deepcopy(runtime["spec"]["template"]["spec"])
-    sizes = {step.name: step.pods for step in steps_of(owner, runtime)}
-    trainer: Json = owner["spec"].get("trainer") or {}
+    template = resolved(owner, runtime)
+    spec, metadata = template["spec"], template.get("metadata") or {}
     for part in spec["replicatedJobs"]:
-        template = part.setdefault("template", {})
-        job = template.setdefault("spec", {})
-        size = sizes[part["name"]]
-        job |= {"parallelism": size, "completions": size}
-        pod = job.setdefault("template", {}).setdefault("spec", {})
-        if ((template.get("metadata") or {}).get("labels") or {}).get(ANCESTOR) == "trainer" or part["name"] == "node":
-            for container in (pod.get("containers") or ())[:1]:
-                container |= {field: trainer[field] for field in _TAKEN if trainer.get(field)}
+        pod: Json = part["template"]["spec"]["template"]
+        for field in ("labels", "annotations"):
+            if metadata.get(field):
+                holder = pod.setdefault("metadata", {})
+                holder[field] = {**metadata[field], **(holder.get(field) or {})}
         if part["name"] in grouping.links:
-            grouping.links[part["name"]].put_on(pod)
+            grouping.links[part["name"]].put_on(pod["spec"])
     spec["suspend"] = bool(owner["spec"].get("suspend"))
     meta = owner["metadata"]
     return {
@@ -188,7 +237,7 @@ def job_set_of(owner: Json, runtime: Json, grouping: Grouping) -> Json:
         "metadata": {
             "name": meta["name"],
             "namespace": meta["namespace"],
-            "labels": dict(owner["spec"].get("labels") or {}),
+            **{field: dict(metadata[field]) for field in ("labels", "annotations") if metadata.get(field)},
             "ownerReferences": [controller_reference(owner, TRAIN_JOBS)],
         },
         "spec": spec,

@@ -5,7 +5,8 @@ among the related objects. Parts are the names of its ReplicatedJobs. Levels and
 
 * no step waits: one gang of all pods (`<trainjob>`), an MPI launcher included;
 * `scheduling.replicatedJobs` of the runtime: one group per entry, named after its targets;
-* otherwise one group per ReplicatedJob; steps before the trainer (initializers) are basic.
+* otherwise one group per stage: steps that wait for the same ones start together and are one gang (an MPI launcher and
+  its nodes); steps before the trainer (initializers) are basic. All stages share a CompositePodGroup (KEP-6012).
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from phalanx.controllers.group_apis.contract import Part, Replica
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
 from phalanx.controllers.grouping.names import fitting, hashed
-from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.runtime.ownership import controlled_by
+from phalanx.controllers.workloads.trainjob.template import ancestor_of, pod_of, resolved
 
-ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+ROOT = "trainjob-root"  # template of the CompositePodGroup above the stages
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     name: str
     pods: int
-    waits: bool  # for another step
+    waits_for: tuple[str, ...]  # names of other steps
     initializer: bool
     pod_spec: Json
 
@@ -41,11 +43,20 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     steps = as_made(job, steps_of(job, runtime), related)
     leaves = _leaves(job, runtime, steps)
     name = hashed(job["metadata"]["name"], "TrainJob", namespace_of(job), job["metadata"]["name"])
-    found = Grouping(workload=workload(job, name, [leaf for leaf, _ in leaves]))
+    staged = len(leaves) > 1 and any(step.waits_for for step in steps)
+    parent = name if staged else ""
+    found = Grouping(may_be_flat=staged)
+    if staged:
+        # Later stages have no pods until the first ones are done: a gang of stages would wait for ever.
+        root = Node(ROOT, BASIC, [leaf for leaf, _ in leaves], priority_class=leaves[0][0].priority_class)
+        found.workload = workload(job, name, [root])
+        found.composites.append(composite(job, name, name, root))
+    else:
+        found.workload = workload(job, name, [leaf for leaf, _ in leaves])
     for leaf, members in leaves:
         group = fitting(f"{name}-{leaf.name}") if len(leaves) > 1 or leaf.name != job["metadata"]["name"] else name
-        found.groups.append(pod_group(job, group, name, leaf))
-        found.links |= {step: Link(pod_group=group, template=leaf.name) for step in members}
+        found.groups.append(pod_group(job, group, name, leaf, parent=parent))
+        found.links |= {step: Link(pod_group=group, template=leaf.name, parent=parent) for step in members}
     return with_hand_made(job, found, related)
 
 
@@ -75,14 +86,28 @@ def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf,
             members = [by_name[target] for target in targets]
             found.append((leaf("-".join(targets), members, entry), targets))
         return found
-    if not any(step.waits for step in steps):
+    if not any(step.waits_for for step in steps):
         return [(leaf(job["metadata"]["name"], steps, asked), [step.name for step in steps])]
-    return [(leaf(step.name, [step], asked, basic=step.initializer), [step.name]) for step in steps]
+    return [
+        (leaf("-".join(step.name for step in stage), stage, asked, basic=stage[0].initializer), [s.name for s in stage])
+        for stage in _stages(steps)
+    ]
+
+
+def _stages(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return the steps that start together, in the order of the runtime; an initializer is a stage of its own."""
+    found: dict[tuple[str, ...], list[Step]] = {}
+    for step in steps:
+        key = (step.name,) if step.initializer else ("", *sorted(set(step.waits_for)))
+        found.setdefault(key, []).append(step)
+    return list(found.values())
 
 
 def runtime_named(job: Json) -> tuple[str, str]:
     """(kind, name) of the runtime it refers to."""
-    reference = job["spec"].get("runtimeRef") or {}
+    reference = (job.get("spec") or {}).get("runtimeRef") or {}
+    if not isinstance(reference, dict):
+        return "", ""
     return str(reference.get("kind") or "ClusterTrainingRuntime"), str(reference.get("name"))
 
 
@@ -99,31 +124,19 @@ def runtime_of(job: Json, related: Sequence[Json]) -> Json:
 
 
 def steps_of(job: Json, runtime: Json) -> list[Step]:
-    """ReplicatedJobs with the pods they will have: the trainer gets as many as the TrainJob has nodes."""
-    policy: Json = runtime["spec"].get("mlPolicy") or {}
-    nodes = (job["spec"].get("trainer") or {}).get("numNodes") or policy.get("numNodes") or 1
-    mpi = policy.get("mpi")
+    """Return the ReplicatedJobs with the pods they will have."""
     steps = []
-    for part in runtime["spec"]["template"]["spec"].get("replicatedJobs") or ():
-        template: Json = part.get("template") or {}
-        ancestor = ((template.get("metadata") or {}).get("labels") or {}).get(ANCESTOR, "")
-        spec: Json = template.get("spec") or {}
-        pods = int(spec.get("parallelism") or 1)
-        if mpi is not None and part["name"] == "node":
-            pods = max(int(nodes) - 1, 1) if mpi.get("runLauncherAsNode") else int(nodes)
-        elif mpi is None and (ancestor == "trainer" or (not ancestor and part["name"] == "node")):
-            pods = int(nodes)
+    for part in resolved(job, runtime)["spec"]["replicatedJobs"]:
+        replicas = part.get("replicas")
         steps.append(
             Step(
                 part["name"],
-                pods,
-                bool(part.get("dependsOn")),
-                ancestor.endswith("-initializer"),
-                (spec.get("template") or {}).get("spec") or {},
+                int(part["template"]["spec"]["parallelism"]) * (1 if replicas is None else int(replicas)),
+                tuple(entry["name"] for entry in part.get("dependsOn") or ()),
+                ancestor_of(part).endswith("-initializer"),
+                pod_of(part),
             )
         )
-    if not steps:
-        raise Refused(f"runtime {runtime['metadata']['name']} has no replicatedJobs")
     return steps
 
 
@@ -135,7 +148,8 @@ def as_made(job: Json, steps: list[Step], related: Sequence[Json]) -> list[Step]
     if made is None:
         return steps
     sizes = {
-        part["name"]: int(part["template"]["spec"].get("parallelism") or 1) for part in made["spec"]["replicatedJobs"]
+        part["name"]: int(part["template"]["spec"].get("parallelism", 1)) * int(part.get("replicas", 1))
+        for part in made["spec"]["replicatedJobs"]
     }
     return [replace(step, pods=sizes.get(step.name, step.pods)) for step in steps]
 
