@@ -59,7 +59,11 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     first, second = phalanx.row("a"), phalanx.row("b")
     assert first["state"] == second["state"] == "running" and first["url"] != second["url"]
     status = json.loads(phalanx("status", "a", "-o", "json"))
-    assert status["ready"] is True and status["counts"]["nodes"] == 2
+    assert (
+        status["ready"] is True
+        and str(status["dashboard"]).startswith("http://127.0.0.1:")
+        and status["counts"]["nodes"] == 2
+    )
     assert f"a runs already as process {first['pid']}" in phalanx("up", "--name", "a", code=2)
 
     phalanx("kubeconfig", "a", "--merge")
@@ -68,8 +72,12 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     assert [context["name"] for context in merged["contexts"]] == ["phalanx-a", "phalanx-b"]
     assert merged["current-context"] == "phalanx-b"
 
-    # Whatever answers, answers programs, too.
-    link = json.loads(phalanx("dashboard", "--kubeconfig", str(first["kubeconfig"]), "-o", "json"))
+    # Every command takes the name of a cluster, and answers programs as well.
+    assert str(first["url"]) in phalanx("status", "--name", "a")
+    assert json.loads(phalanx("top", "--name", "a", "-o", "json"))["queue"]["total"] == 0
+    assert "there is no Job train" in phalanx("why", "job/train", "--name", "a", code=2)
+    assert json.loads(phalanx("backup", "named.phalanx", "--name", "a", "-o", "json"))["objects"] > 2
+    link = json.loads(phalanx("dashboard", "--name", "a", "-o", "json"))
     assert link["url"].startswith("http://127.0.0.1:")
     assert json.loads(phalanx("kubeconfig", "a", "-o", "json"))["kind"] == "Config"
     added = yaml.safe_load(phalanx("user", "add", "jane", "--name", "a", "-o", "yaml"))

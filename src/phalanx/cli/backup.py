@@ -1,8 +1,9 @@
-"""`phalanx backup` and `phalanx restore`: the objects of a local cluster in one file, and a cluster made of one."""
+"""`phalanx backup` and `phalanx restore`: write the objects of a local cluster to a file, and read them back."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.clusters import known_cluster
 from phalanx.cli.messages import size
 from phalanx.cli.output import output_option, tell
 from phalanx.cli.progress import progress
@@ -20,11 +22,12 @@ PATH = "/phalanx/v1/backup"
 
 @click.command(short_help="Write the objects of a local cluster into one file.")
 @click.argument("file", metavar="FILE")
+@click.option("--name", default="", metavar="CLUSTER", help="A cluster with a name.")
 @click.option("--data", default="", metavar="DIR", help="Its data directory, whether it runs or not.  [default: data]")
 @click.option("--kubeconfig", default="", metavar="FILE", help="How to reach it instead, from anywhere.")
 @click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
 @output_option()
-def backup(file: str, data: str, kubeconfig: str, context: str, output: str) -> int:
+def backup(file: str, name: str, data: str, kubeconfig: str, context: str, output: str) -> int:
     """Write a consistent snapshot of a local cluster, which goes on serving meanwhile.
 
     The file holds every object, Secrets too, and is readable by you alone. It is verified before it gets its name.
@@ -32,17 +35,22 @@ def backup(file: str, data: str, kubeconfig: str, context: str, output: str) -> 
     \b
     Examples:
       phalanx backup monday.phalanx
+      phalanx backup --name team-a monday.phalanx
       phalanx backup --data /var/lib/phalanx monday.phalanx
       phalanx backup --kubeconfig ./kubeconfig monday.phalanx
     """
     from phalanx.local.store import backup as backups
     from phalanx.local.store.rows import StoreInUse
 
-    if data and kubeconfig:
-        raise ConfigProblem(
-            "--kubeconfig", "say --data or --kubeconfig, not both: one names a stopped cluster, the other one that runs"
-        )
+    if sum(map(bool, (name, data, kubeconfig))) > 1:
+        raise ConfigProblem("--name", "give one of --name, --data and --kubeconfig: each says which cluster")
+    if name:
+        data = known_cluster(name, "")[1].data
     target = Path(file)
+    if not target.parent.is_dir():
+        raise ConfigProblem("FILE", f"there is no directory {target.parent}: create it first, or choose another place")
+    if not os.access(target.parent, os.W_OK):
+        raise ConfigProblem("FILE", f"{target.parent} may not be written to: choose another place")
     if target.exists():
         raise ConfigProblem("FILE", f"{target} exists already: choose another name")
     part = Path(f"{target}.part")
@@ -104,16 +112,15 @@ def _download(kubeconfig: str, context: str, target: Path) -> None:
         ) from None
 
 
-@click.command(short_help="Make the store of a local cluster of a backup.")
+@click.command(short_help="Create a cluster's store from a backup.")
 @click.argument("file", metavar="FILE", required=False)
-@click.option(
-    "--data", default="data", show_default=True, metavar="DIR", help="Data directory; its server must not run."
-)
+@click.option("--name", default="", metavar="CLUSTER", help="A cluster with a name, instead of --data.")
+@click.option("--data", default="", metavar="DIR", help="Data directory; its server must not run.  [default: data]")
 @click.option("--replace", is_flag=True, help="Move a store that is there aside (to *.before-restore).")
 @click.option("--as-is", is_flag=True, help="Without FILE: accept the store in DIR as it is, though its mark does not.")
 @output_option()
-def restore(file: str | None, data: str, replace: bool, as_is: bool, output: str) -> int:
-    """Make the store of a local cluster of a backup; start it with `phalanx up --data DIR` afterwards.
+def restore(file: str | None, name: str, data: str, replace: bool, as_is: bool, output: str) -> int:
+    """Create the store of a local cluster from a backup; start it with `phalanx up --data DIR` afterwards.
 
     Revisions go on far above those of the backup, so clients that remember later ones start over with a list. The token
     and the certificates are not in a backup: the directory keeps its own, or gets new ones.
@@ -125,7 +132,11 @@ def restore(file: str | None, data: str, replace: bool, as_is: bool, output: str
       phalanx restore --as-is --data data    # an older copy of the directory was put back on purpose
     """
     from phalanx.local.store import backup as backups
+    from phalanx.serve.clusters import home_of
 
+    if name and data:
+        raise ConfigProblem("--name", "give --name or --data, not both: each says which cluster")
+    data = str(home_of(name).path / "data") if name else data or "data"
     store = Path(data) / "store.db"
     if as_is == (file is not None):
         raise ConfigProblem("FILE", "say which backup, or --as-is to accept what is in --data")
@@ -140,5 +151,6 @@ def restore(file: str | None, data: str, replace: bool, as_is: bool, output: str
             objects, revision = backups.restore(Path(file), store, replace=replace, tell=count)
         text = f"{objects} objects in {store}, at revision {revision}"
     found = {"store": str(store), "objects": objects, "revision": revision}
-    tell(found, f"{text}; start with: phalanx up --data {data}", output)
+    start = f"--name {name}" if name else f"--data {data}"
+    tell(found, f"{text}; start with: phalanx up {start}", output)
     return 0

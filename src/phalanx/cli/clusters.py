@@ -24,10 +24,28 @@ STOPPED = 1  # exit code of `status` where nothing runs
 PATIENCE = 30.0
 
 
+def _either(context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Accept `--name CLUSTER` where NAME is left out."""
+    if name and context.params.get("name"):
+        raise click.UsageError("give NAME or --name, not both")
+    if name:
+        context.params["name"] = name
+    return name
+
+
 def which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A cluster by NAME, or by its data directory."""
+    """A cluster by NAME, by --name or by its data directory."""
     options = (
-        click.argument("name", default="", shell_complete=complete_cluster),
+        click.argument("name", default="", shell_complete=complete_cluster, is_eager=True),
+        click.option(
+            "--name",
+            "named",
+            default="",
+            metavar="CLUSTER",
+            expose_value=False,
+            callback=_either,
+            help="The same as NAME.",
+        ),
         click.option("--data", default="data", show_default=True, metavar="DIR", help="A cluster without a name."),
     )
     return reduce(lambda inner, option: option(inner), reversed(options), command)
@@ -69,6 +87,7 @@ def _row(home: Home) -> dict[str, Any]:
         "kubeconfig": record.kubeconfig if record else "",
         "pid": record.pid if runs and record else None,
         "data": record.data if record else "",
+        "dashboard": record.dashboard if runs and record else "",
     }
 
 
@@ -85,7 +104,7 @@ def status(name: str, data: str, output: str) -> int:
       phalanx status
       phalanx status team-a -o json
     """
-    home, record = _known(name, data)
+    home, record = known_cluster(name, data)
     row = _row(home)
     counts: dict[str, int] = {}
     if home.running():
@@ -158,7 +177,7 @@ def down(name: str, data: str, delete: bool, output: str) -> int:
         raise click.UsageError("--delete takes a NAME; delete the data directory of a cluster without one yourself")
     home = home_of(name, data)
     if not (delete and home.path.exists()):  # what never came to life can still be deleted
-        home, _ = _known(name, data)
+        home, _ = known_cluster(name, data)
     ran = home.running()
     if not stop(home, PATIENCE):
         record = home.record()
@@ -191,7 +210,7 @@ def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
 
     from phalanx.serve.kubeconfig import merge_kubeconfig
 
-    home, record = _known(name, data)
+    home, record = known_cluster(name, data)
     source = Path(record.kubeconfig) if record.kubeconfig else None
     if source is None or not source.exists():
         raise ConfigProblem(home.title, "has written no kubeconfig; start it with --kubeconfig FILE")
@@ -211,7 +230,7 @@ def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
     return 0
 
 
-def _known(name: str, data: str) -> tuple[Home, Record]:
+def known_cluster(name: str, data: str) -> tuple[Home, Record]:
     from phalanx.serve.clusters import all_homes, home_of
 
     home = home_of(name, data)

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.cli.options import name_option
 from phalanx.cli.output import output_option, tell
 from phalanx.cli.scheduler_client import connection_of, run
 from phalanx.kube.client import HttpClient
@@ -13,6 +14,7 @@ from phalanx.web.dashboard import LINK
 
 
 @click.command(short_help="Print a link that opens the dashboard.")
+@name_option
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -76,6 +77,33 @@ _SERVER: tuple[Decorator, ...] = (
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda inner, option: option(inner), reversed(_SERVER), command)
+
+
+MAX_NODES = 100_000  # simulated nodes of one cluster; more do not fit into the memory of one machine
+
+
+def _choose_cluster(context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Make the kubeconfig of a named local cluster the one that the command finds by itself."""
+    if name:
+        from phalanx.cli.clusters import known_cluster
+
+        _, record = known_cluster(name, "")
+        os.environ["KUBECONFIG"] = record.kubeconfig
+    return name
+
+
+def name_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Of every command that talks to a cluster: choose a local one by the name of `phalanx up --name`."""
+    option = click.option(
+        "--name",
+        "cluster_name",
+        default="",
+        metavar="CLUSTER",
+        expose_value=False,
+        callback=_choose_cluster,
+        help="A local cluster by its name, instead of --kubeconfig.",
+    )
+    return option(command)
 
 
 _CONNECTION: tuple[Decorator, ...] = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
-from phalanx.cli.options import connection_options, log_level_option
+from phalanx.cli.options import MAX_NODES, connection_options, log_level_option
 from phalanx.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callabl
 
 @click.command(short_help="Simulate nodes and their kubelets.")
 @connection_options
-@click.option("--nodes", "count", default=0, show_default=True, type=click.IntRange(min=0), help="Nodes to create.")
+@click.option(
+    "--nodes", "count", default=0, show_default=True, type=click.IntRange(0, MAX_NODES), help="Nodes to create."
+)
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
 @click.option("--like", default="", metavar="KUBECONFIG", help="Create a twin of every node of that cluster.")
 @click.option("--like-context", default="", metavar="NAME", help="Context in it.  [default: its current one]")

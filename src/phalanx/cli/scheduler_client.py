@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,14 +22,19 @@ from phalanx.base.errors import (
     Unauthorized,
     Unreachable,
 )
+from phalanx.cli.options import name_option
 from phalanx.cli.output import output_option
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.diagnostics import BASE, kind_of
 
+if TYPE_CHECKING:
+    from phalanx.controllers.workloads.kind import WorkloadKind
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _PLACE: tuple[Decorator, ...] = (
+    name_option,
     click.option(
         "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
     ),
@@ -118,7 +123,9 @@ class SchedulerClient:
                 if problem.kind:  # the scheduler's own answer, not the server's about the path
                     raise _with_hint(problem, query) from None
                 tried.append("the API server has no scheduler behind it")
-            except (Forbidden, MethodNotAllowed):
+            except Forbidden as problem:
+                tried.append(f"the API server forbids it or has no scheduler behind it ({problem})")
+            except MethodNotAllowed:
                 tried.append("the API server has no scheduler behind it")
             except (Unreachable, ServiceUnavailable) as problem:
                 tried.append(str(problem))
@@ -161,11 +168,20 @@ def target(text: str) -> tuple[str, str]:
     if not separator or not name or found is None:
         from phalanx.controllers.workloads.registry import KINDS
 
+        if separator and name and (close := _close_to(kind.lower(), KINDS)):
+            raise click.UsageError(f"{kind!r} is not a kind; did you mean {close}/{name}?")
         raise click.UsageError(
             f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload"
             f" (for why and plan also {', '.join(kind.names[0] for kind in KINDS)})"
         )
     return found, name
+
+
+def _close_to(word: str, kinds: Iterable[WorkloadKind]) -> str:
+    from difflib import get_close_matches
+
+    names = ["pod", "podgroup", "compositepodgroup", "workload", *(name for kind in kinds for name in kind.names)]
+    return next(iter(get_close_matches(word, names, n=1, cutoff=0.7)), "")
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import deciding_options, server_options
+from phalanx.cli.options import MAX_NODES, deciding_options, server_options
 
 
 @click.command(short_help="Start a whole local cluster.")
@@ -15,7 +15,7 @@ from phalanx.cli.options import deciding_options, server_options
 @click.option(
     "--nodes",
     default=None,
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_NODES),
     metavar="N",
     help="Simulated nodes to start with.  [default: those there are; in a new cluster 10, with --demo 32]",
 )

@@ -15,6 +15,7 @@ from phalanx.engine import events as e
 from phalanx.engine.decisions import Decision
 from phalanx.engine.events import Event
 from phalanx.engine.framework import ClusterChange, Factory, Wake
+from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.pod_cycle import LOOK
@@ -188,7 +189,7 @@ class Engine(Scheduler):
             self.queue.wake(ClusterChange(wake, old=old, new=new))
 
     def _fault(self, plugin: Any, problem: BaseException) -> None:
-        self.faults.append(f"plugin {plugin.name}: {type(problem).__name__}: {problem}")
+        self.faults.append(str(failure_of(plugin, problem)))
 
     def _outcome(self, event: e.Outcome) -> None:
         decision = self._awaited.pop(event.decision, None)

@@ -124,7 +124,8 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     except ApiProblem as error:
         raise ConfigProblem("", f"kubeconfig {path} cannot be used: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigProblem("", f"kubeconfig {path} is empty: give another with --kubeconfig FILE")
+        found = "is empty" if document is None else "is not a kubeconfig (it has no clusters, users and contexts)"
+        raise ConfigProblem("", f"kubeconfig {path} {found}: give another with --kubeconfig FILE")
     name = context_name or document.get("current-context") or ""
     if not name:
         raise ConfigProblem("current-context", f"not set in {path}; name a context with --context NAME")

@@ -56,7 +56,12 @@ def guarded(plugin: Any, call: Any, *args: Any) -> Any:
 
 
 def failure_of(plugin: Any, problem: BaseException) -> PluginFailure:
-    return PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}")
+    """Name the exception and the line that raised it: the author of a plugin looks there first."""
+    trace, where = problem.__traceback__, ""
+    while trace is not None:
+        where = f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return PluginFailure(plugin.name, f"{type(problem).__name__}: {problem}{where}")
 
 
 def checked(plugin: Any, method: str, answer: Any) -> Status | None:

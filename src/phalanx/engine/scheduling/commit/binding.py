@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Code, Emit, Status
+from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.trial import Assignment
@@ -92,7 +93,7 @@ class Binding:
             try:
                 decision = int(plugin.bind(record, record.node_name, self._emit))
             except BaseException as problem:
-                text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
+                text = str(failure_of(plugin, problem))
                 return Status(Code.ERROR, (text,), plugin.name)
             if decision:
                 self._pod_lifecycle.binding(record, decision)

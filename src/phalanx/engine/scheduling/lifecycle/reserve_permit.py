@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from phalanx.engine.framework import Code, Status
+from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.state.records import PodRecord
@@ -21,7 +22,7 @@ def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
     try:
         status = call(*args)
     except BaseException as problem:
-        text = f"plugin {plugin.name}: {type(problem).__name__}: {problem}"
+        text = str(failure_of(plugin, problem))
         return Status(Code.ERROR, (text,), plugin.name)
     if status is None:
         return None
