@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.model.objects.devices import AllocationResult, ConsumerReference, ResourceClaimSpec
+
 
 class _Decision(msgspec.Struct, frozen=True, tag_field="decision", omit_defaults=True, gc=False):
     id: int
@@ -79,6 +81,32 @@ class ProvisionVolume(_Decision, frozen=True, tag="ProvisionVolume"):
     node: str = ""
 
 
+class ReserveClaim(_Decision, frozen=True, tag="ReserveClaim"):
+    """Add a consumer to ResourceClaim `namespace/name`, and its allocation where it has none."""
+
+    allocation: AllocationResult | None = None
+    consumer: ConsumerReference = ConsumerReference()
+    finalizers: list[str] = []  # those it has
+
+
+class ReleaseClaim(_Decision, frozen=True, tag="ReleaseClaim"):
+    """Take pod `pod` (uid) out of the consumers of a ResourceClaim; without others `deallocate` takes its allocation
+    back. `extended`: a claim that the scheduler made for extended resources, which is deleted."""
+
+    pod: str = ""
+    deallocate: bool = False
+    extended: bool = False
+
+
+class CreateExtendedClaim(_Decision, frozen=True, tag="CreateExtendedClaim"):
+    """Create, allocate and reserve the ResourceClaim of pod `namespace/name` for its extended resources, and name it in
+    the pod's status. `mappings`: (container, resource, request)."""
+
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    allocation: AllocationResult = AllocationResult()
+    mappings: list[tuple[str, str, str]] = []
+
+
 Decision = (
     Bind
     | Nominate
@@ -88,6 +116,9 @@ Decision = (
     | RecordEvent
     | BindVolume
     | ProvisionVolume
+    | ReserveClaim
+    | ReleaseClaim
+    | CreateExtendedClaim
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

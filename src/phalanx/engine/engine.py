@@ -48,6 +48,10 @@ _WAKE_OF_KIND = {
     "CompositePodGroup": Wake.GROUP,
     "Workload": Wake.GROUP,
     "WorkloadPolicy": Wake.GROUP,
+    "ResourceClaim": Wake.DEVICES,
+    "ResourceSlice": Wake.DEVICES,
+    "DeviceClass": Wake.DEVICES,
+    "DeviceTaintRule": Wake.DEVICES,
 }
 
 
@@ -125,6 +129,8 @@ class Engine(Scheduler):
             self.cluster.now = now
 
     def _pod_changed(self, pod: Pod) -> None:
+        if pod.spec.resource_claims:
+            self.indexes.claims.saw(pod)
         self.groups.members.saw(pod)
         self.pods.changed(pod)
 
@@ -169,6 +175,7 @@ class Engine(Scheduler):
         if event.kind == "Pod":
             self.pods.gone(event.namespace, event.name, event.uid)
             self.groups.members.lost(event.namespace, event.name)
+            self.indexes.claims.lost(event.namespace, event.name)
         elif event.kind == "Node":
             self._node_gone(event.name, event.uid)
         else:
@@ -182,11 +189,19 @@ class Engine(Scheduler):
                 plugin.observe(kind, old, new)
             except BaseException as problem:
                 self._fault(plugin, problem)
+        if kind == "DeviceClass":
+            self._classes_changed(old, new)
         self.preemption.observe(kind, old, new)
         self.groups.members.observe(kind, old, new)
         wake = _WAKE_OF_KIND.get(kind)
         if wake is not None:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
+
+    def _classes_changed(self, old: Any | None, new: Any | None) -> None:
+        """Pods that ask for an extended resource have other claims if another class offers it."""
+        if self.indexes.claims.class_changed(old, new):
+            self.shapes.extended = bool(self.indexes.claims.classes)
+            self.interest.epoch += 1
 
     def _fault(self, plugin: Any, problem: BaseException) -> None:
         self.faults.append(str(failure_of(plugin, problem)))
@@ -204,6 +219,9 @@ class Engine(Scheduler):
                 plugin.outcome(decision, event)
             except BaseException as problem:
                 self._fault(plugin, problem)
+        if isinstance(decision, d.ReleaseClaim):
+            self.queue.wake(ClusterChange(Wake.DEVICES))  # nothing may have been written: no event will come
+            return
         key = f"{decision.namespace}/{decision.name}"
         if isinstance(decision, d.Nominate) and self.pod_lifecycle.nominating.get(key) == decision.id:
             del self.pod_lifecycle.nominating[key]
@@ -298,7 +316,7 @@ class Engine(Scheduler):
 
     def _try(self, root: SchedulingUnit) -> None:
         for record in root.records.values():
-            if record.shape_epoch != self.interest.epoch:
+            if record.shape_epoch != self.interest.epoch or record.claims:
                 self._reshape(record)
         if root.kind == "Pod":
             made, looked = self.evaluations.made, self.preemption.chooser.looked

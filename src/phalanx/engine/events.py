@@ -13,6 +13,8 @@ from phalanx.model.objects import (
     CSIDriver,
     CSINode,
     CSIStorageCapacity,
+    DeviceClass,
+    DeviceTaintRule,
     Namespace,
     Node,
     PersistentVolume,
@@ -23,6 +25,8 @@ from phalanx.model.objects import (
     PriorityClass,
     ReplicaSet,
     ReplicationController,
+    ResourceClaim,
+    ResourceSlice,
     Service,
     StatefulSet,
     StorageClass,
@@ -111,6 +115,22 @@ class PriorityClassChanged(_Event, frozen=True, tag="PriorityClassChanged"):
     object: PriorityClass
 
 
+class ResourceClaimChanged(_Event, frozen=True, tag="ResourceClaimChanged"):
+    object: ResourceClaim
+
+
+class ResourceSliceChanged(_Event, frozen=True, tag="ResourceSliceChanged"):
+    object: ResourceSlice
+
+
+class DeviceClassChanged(_Event, frozen=True, tag="DeviceClassChanged"):
+    object: DeviceClass
+
+
+class DeviceTaintRuleChanged(_Event, frozen=True, tag="DeviceTaintRuleChanged"):
+    object: DeviceTaintRule
+
+
 class Gone(_Event, frozen=True, tag="Gone"):
     """An object was deleted. `kind` is the Kind ("Pod"); a uid, when given, must match to have an effect."""
 
@@ -161,6 +181,10 @@ ObjectChanged = (
     | ReplicaSetChanged
     | StatefulSetChanged
     | PriorityClassChanged
+    | ResourceClaimChanged
+    | ResourceSliceChanged
+    | DeviceClassChanged
+    | DeviceTaintRuleChanged
 )
 Event = ObjectChanged | Gone | Outcome | TimePassed
 
@@ -184,6 +208,10 @@ CHANGED_BY_KIND: dict[str, type[_Event]] = {
     "ReplicaSet": ReplicaSetChanged,
     "StatefulSet": StatefulSetChanged,
     "PriorityClass": PriorityClassChanged,
+    "ResourceClaim": ResourceClaimChanged,
+    "ResourceSlice": ResourceSliceChanged,
+    "DeviceClass": DeviceClassChanged,
+    "DeviceTaintRule": DeviceTaintRuleChanged,
 }
 
 _encoder = msgspec.json.Encoder()

@@ -34,6 +34,7 @@ from phalanx.base.retry import delay, retrying, verdict
 from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
+from phalanx.kube.claims import ClaimWriter
 from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.kube.status import StatusWriter
 from phalanx.model.groups.keys import BOUND_IN_GROUP
@@ -83,6 +84,7 @@ class Executor:
         self._urgent: asyncio.Queue[d.Decision] = asyncio.Queue()
         self._concurrency = concurrency
         self.status = StatusWriter(client, report, clock, rng, writers=status_writers)
+        self._claims = ClaimWriter(client, clock, rng)
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -165,6 +167,10 @@ class Executor:
                     await self._bind_volume(decision)
                 case d.ProvisionVolume():
                     await self._provision(decision)
+                case d.ReserveClaim() | d.ReleaseClaim() | d.CreateExtendedClaim():
+                    if not self._may_act():
+                        raise ServiceUnavailable(LEASE_RAN_OUT)
+                    await self._claims.perform(decision)
         except ApiProblem as problem:
             return problem_kind(problem), problem.message
         return "", ""

@@ -51,6 +51,16 @@ _CORE: tuple[tuple[Resource, type[Any]], ...] = (
     (Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False), objects.CSIDriver),
     (Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"), objects.CSIStorageCapacity),
 )
+# A server without them has no devices of dynamic resource allocation.
+_DEVICES: tuple[tuple[Resource, type[Any]], ...] = (
+    (Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False), objects.DeviceClass),
+    (Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False), objects.ResourceSlice),
+    (Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"), objects.ResourceClaim),
+    (
+        Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False),
+        objects.DeviceTaintRule,
+    ),
+)
 # Not every cluster serves these: a server without them is one without groups.
 _GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
     (Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"), objects.Workload),
@@ -101,6 +111,8 @@ class SchedulerService:
         self._informers: list[Informer[Any]] = []
         for resource, type_ in _CORE:
             self._follow(client, resource, type_, rng, optional=False)
+        for resource, type_ in _DEVICES:
+            self._follow(client, resource, type_, rng, optional=True)
         for resource, type_ in _GROUPS if gates("GenericWorkload") else ():
             self._follow(client, resource, type_, rng, optional=True)
         # Metrics listen here: what was decided, and how long a slice took.

@@ -124,8 +124,9 @@ class Wake(enum.IntFlag):
     NAMESPACE = 128  # namespace labels
     SERVICE = 256  # Service, ReplicationController, ReplicaSet, StatefulSet
     GROUP = 512  # PodGroup, CompositePodGroup, Workload
+    DEVICES = 1024  # ResourceClaim, ResourceSlice, DeviceClass, DeviceTaintRule
     NODE = NODE_ADDED | NODE_CHANGED
-    ANY = 1023
+    ANY = 2047
 
 
 class ClusterChange(NamedTuple):
@@ -182,6 +183,7 @@ class Handle(msgspec.Struct):
     gates: Gates
     forest: GroupForest
     scheduler_name: str = "default-scheduler"
+    emit: Callable[..., int] | None = None  # for writes that take back what a plugin wrote; None in questions
 
 
 Factory = Callable[[Mapping[str, Any], Handle], "Plugin"]

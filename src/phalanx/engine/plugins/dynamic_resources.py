@@ -1,22 +1,374 @@
-"""DynamicResources: until claims are understood, a pod that has some is never placed as if it had none."""
+"""DynamicResources: claims of pods get devices (resource.k8s.io).
+
+Filter asks whether the claims of a pod, together with all claims that are pending on the node, have devices there.
+Reserve chooses the devices and assumes them (the journal can undo it); PreBind asks for the writes once, waits for
+their outcomes and for binding conditions of the devices. What was written for a pod that is not bound is released.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.engine.framework import Code, Handle, Status, Traits, Wake
-from phalanx.engine.state.shapes import Shape
+import msgspec
 
-MESSAGE = "pod has resource claims, and dynamic resource allocation is not supported yet by this scheduler"
+from phalanx.engine import decisions as d
+from phalanx.engine.devices.allocator import AllocationError
+from phalanx.engine.devices.holdings import held_by
+from phalanx.engine.devices.results import allocation_of
+from phalanx.engine.devices.selectors import SelectorFailure
+from phalanx.engine.devices.state import DeviceState, extended_key
+from phalanx.engine.devices.uses import ClaimUses
+from phalanx.engine.events import Outcome
+from phalanx.engine.framework import Code, Emit, Handle, PostFilterResult, Status, Traits, Wake
+from phalanx.engine.framework.config_args import DynamicResourcesArgs
+from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.framework.interface import ClusterChange
+from phalanx.engine.plugins.device_filter import AlternativeScore, DeviceFilter
+from phalanx.engine.state.claims import EXTENDED, MISSING, NAMED, OWN, ClaimKey, ClaimUse, claim_names
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.objects import Pod, PodGroup, ResourceClaim
+from phalanx.model.objects.devices import (
+    EXTENDED_CLAIM_ANNOTATION,
+    MAX_CONSUMERS,
+    AllocatedDevice,
+    AllocationResult,
+    ConsumerReference,
+)
+
+IN_USE = "resourceclaim in use"
+
+
+def _has_claims(shape: Shape) -> bool:
+    return bool(shape.claims)
+
+
+class Reservation(msgspec.Struct):
+    """What Reserve assumed for a pod, and what became of the writes."""
+
+    claims: dict[ClaimKey, AllocationResult | None]  # allocation to be written; None: it is there already
+    consumers: dict[ClaimKey, ConsumerReference]
+    extended: ClaimUse | None = None
+    asked: bool = False  # the writes were emitted
+    writes: set[int] = msgspec.field(default_factory=set)  # their decision ids, while unanswered
+    problem: str = ""  # why a write failed
 
 
 class DynamicResources:
     name = "DynamicResources"
-    traits = Traits(wakes_on=Wake.NOTHING, default_weight=2)  # only the pod itself can change this
+    traits = Traits(
+        wakes_on=Wake.DEVICES | Wake.NODE, gate_wakes=Wake.DEVICES, default_weight=2, touches=_has_claims, relieved=True
+    )
 
-    def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
-        pass
+    def __init__(self, args: Mapping[str, Any], handle: Handle, state: DeviceState, uses: ClaimUses) -> None:
+        self.args = DynamicResourcesArgs.read(args)
+        self.state = state
+        self.uses = uses
+        self._emit = handle.emit
+        self._reservations: dict[str, Reservation] = {}  # by pod uid
+        self._releases: dict[int, ClaimKey] = {}  # decision -> claim
+
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        self.state.observe(kind, old, new)
+
+    # ---- before the queue, before any node
+
+    def pre_enqueue(self, record: PodRecord) -> Status | None:
+        if record.pod is None or not record.pod.spec.resource_claims:
+            return None
+        for use in self.uses.of(record.pod):
+            if use.kind == MISSING:
+                return Status(Code.UNRESOLVABLE, (use.problem,), self.name)
+        return None
 
     def pre_filter(self, shape: Shape) -> Status | None:
-        return Status(Code.UNRESOLVABLE, (MESSAGE,), self.name) if shape.claims else None
+        if not shape.claims:
+            return None
+        self.state.sync()
+        for use in shape.claims:
+            if use.kind == MISSING:
+                return Status(Code.UNRESOLVABLE, (use.problem,), self.name)
+            if use.kind == NAMED and (text := self._unusable(use, shape.pod)):
+                return Status(Code.UNRESOLVABLE, (text,), self.name)
+            spec = None
+            if use.kind == OWN or use.kind == EXTENDED:
+                spec = self.state.specs.of_spec(use.spec, use.key, shape.namespace)
+            elif use.claim not in self.state.holdings.claims and (claim := self.state.claim(use.claim)) is not None:
+                spec = self.state.specs.of(claim)
+            if spec is not None and spec.problem:
+                return Status(Code.UNRESOLVABLE, (spec.problem,), self.name)
+            if spec is not None and spec.error:
+                return Status(Code.ERROR, (spec.error,), self.name)
+        return None
+
+    def _unusable(self, use: ClaimUse, pod: Pod) -> str:
+        claim = self.state.claim(use.claim)
+        if claim is None:
+            return f'resourceclaim "{use.claim[1]}" not found'
+        if claim.metadata.deletion_timestamp is not None:
+            return f'resourceclaim "{use.claim[1]}" is being deleted'
+        if use.claim in self.state.releasing:
+            return f"resource claim {'/'.join(use.claim)} is in the process of being deallocated"
+        reserved = claim.status.reserved_for
+        if len(reserved) < MAX_CONSUMERS:
+            return ""
+        mine = any(
+            each.name == use.group and each.resource == "podgroups" if use.group else each.uid == pod.metadata.uid
+            for each in reserved
+        )
+        return "" if mine else IN_USE
+
+    # ---- nodes
+
+    def track(self, shape: Shape, columns: Columns) -> DeviceFilter | None:
+        return DeviceFilter(self.state, shape, columns) if shape.claims else None
+
+    def track_score(self, shape: Shape, columns: Columns) -> AlternativeScore | None:
+        return AlternativeScore.of(self.state, shape, columns) if shape.claims else None
+
+    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+        """Whether a change of a claim can help: it gave something back, or the shape names it."""
+        new, old = change.new, change.old
+        thing = new if new is not None else old
+        if not isinstance(thing, ResourceClaim):
+            return True
+        key = (thing.metadata.namespace, thing.metadata.name)
+        if any(use.claim == key for use in shape.claims):
+            return True
+        if old is None or old.status.allocation is None:
+            return False
+        gone = new is None or new.status.allocation is None
+        return gone or len(new.status.reserved_for) < len(old.status.reserved_for)
+
+    # ---- after a node was chosen
+
+    def reserve(self, record: PodRecord, row: int) -> Status | None:
+        if not record.claims and not record.shape.claims:
+            return None
+        state = self.state
+        state.sync()
+        pod = record.pod
+        if pod is None:
+            return Status(Code.ERROR, ("the pod is not known any more",), self.name)
+        reservation = Reservation({}, {})
+        try:
+            chosen = state.settle_pod(record)
+        except (AllocationError, SelectorFailure) as problem:
+            return Status(Code.ERROR, (str(problem),), self.name)
+        if chosen is None:
+            return Status(Code.UNSCHEDULABLE, ("cannot allocate all claims",), self.name)
+        node = state.columns.names[row]
+        text = self._consumers(reservation, record, pod)
+        if text:
+            return Status(Code.UNSCHEDULABLE, (text,), self.name)
+        for key, (spec, picks) in chosen.items():
+            claim = state.claim(key)
+            owner = claim.metadata.uid if claim is not None else record.uid
+            allocation = allocation_of(spec, picks, node, owner)
+            state.assume(key, held_by(allocation))
+        for key in record.claims:
+            claim, held = state.claim(key), state.assumed.get(key)
+            if claim is None or (held is None and claim.status.allocation is None):
+                return Status(Code.UNSCHEDULABLE, (f'resourceclaim "{key[1]}" has no devices',), self.name)
+            reservation.claims[key] = held.allocation if held is not None else None
+            state.join(key, record.uid)
+        extended = extended_key(record)
+        if extended in chosen:
+            reservation.claims[extended] = state.assumed[extended].allocation
+            reservation.extended = next(use for use in record.shape.claims if use.kind == EXTENDED)
+            state.join(extended, record.uid)
+        if reservation.claims:
+            self._reservations[record.uid] = reservation
+            state.columns.journal.push(self._reservations.pop, record.uid, None)
+        return None
+
+    def _consumers(self, reservation: Reservation, record: PodRecord, pod: Pod) -> str:
+        """Fill in for whom each claim is reserved; a text if one has too many consumers."""
+        for entry, name in claim_names(pod):
+            key = (record.namespace, name or "")
+            group = self.uses.group_of(pod, entry)
+            found = self.state.objects.get(PodGroup, record.namespace, group) if group else None
+            if found is not None:
+                consumer = ConsumerReference("scheduling.k8s.io", "podgroups", group, found.metadata.uid)
+            else:
+                consumer = ConsumerReference("", "pods", record.name, record.uid)
+            reservation.consumers[key] = consumer
+            claim = self.state.claim(key)
+            if claim is None:
+                return f'resourceclaim "{name}" not found'
+            reserved = claim.status.reserved_for
+            if len(reserved) >= MAX_CONSUMERS and all(each.uid != consumer.uid for each in reserved):
+                return IN_USE
+        return ""
+
+    def unreserve(self, record: PodRecord, row: int) -> None:
+        reservation = self._reservations.pop(record.uid, None)
+        if reservation is None:
+            return
+        state = self.state
+        state.columns.journal.push(self._reservations.__setitem__, record.uid, reservation)
+        for key in reservation.claims:
+            last = state.leave(key, record.uid)
+            if reservation.asked:
+                self._release(key, reservation, record, last)
+            elif last:
+                state.assume(key, None)
+
+    def _release(self, key: ClaimKey, reservation: Reservation, record: PodRecord, last: bool) -> None:
+        """Take back what was written, or is being written. What was assumed stays until that is done."""
+        if self._emit is None:
+            return
+        consumer = reservation.consumers.get(key)
+        claim = self.state.claim(key)
+        if reservation.extended is not None and key == extended_key(record):
+            claim = self._extended_claim(record.uid)
+            fields = {"namespace": record.namespace, "name": claim.metadata.name if claim else "", "uid": ""}
+            made = self._emit(d.ReleaseClaim, **fields, pod=record.uid, extended=True, deallocate=True)
+        elif claim is not None and consumer is not None and consumer.resource == "pods":
+            made = self._emit(
+                d.ReleaseClaim,
+                namespace=key[0],
+                name=key[1],
+                uid=claim.metadata.uid,
+                pod=record.uid,
+                deallocate=last and reservation.claims[key] is not None,
+            )
+        else:
+            return
+        self._releases[made] = key
+        self.state.releasing[key] = self.state.releasing.get(key, 0) + 1
+
+    def _extended_claim(self, uid: str) -> ResourceClaim | None:
+        return next(
+            (
+                claim
+                for claim in self.state.objects.all(ResourceClaim)
+                if claim.metadata.annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true"
+                and any(ref.uid == uid for ref in claim.metadata.owner_references)
+            ),
+            None,
+        )
+
+    # ---- binding
+
+    def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
+        reservation = self._reservations.get(record.uid)
+        if reservation is None:
+            return None
+        if not reservation.asked:
+            reservation.asked = True
+            self._ask(reservation, record, emit)
+        if reservation.problem:
+            return Status(Code.UNSCHEDULABLE, (reservation.problem,), self.name)
+        if reservation.writes:
+            return Status(Code.WAIT, ("writing resource claims",), self.name, self.args.binding_timeout)
+        waiting = self._conditions(reservation, record)
+        if waiting is not None:
+            return waiting
+        del self._reservations[record.uid]
+        for key in reservation.claims:
+            self.state.leave(key, record.uid)
+        return None
+
+    def _ask(self, reservation: Reservation, record: PodRecord, emit: Emit) -> None:
+        for key, allocation in reservation.claims.items():
+            if reservation.extended is not None and key == extended_key(record):
+                assert allocation is not None and record.pod is not None
+                _, mappings, _ = self.uses.extended_requests(record.pod)
+                made = emit(
+                    d.CreateExtendedClaim,
+                    namespace=record.namespace,
+                    name=record.name,
+                    uid=record.uid,
+                    spec=reservation.extended.spec,
+                    allocation=allocation,
+                    mappings=[(each.container, each.resource, each.request) for each in mappings],
+                )
+            else:
+                claim, consumer = self.state.claim(key), reservation.consumers[key]
+                if claim is None:
+                    reservation.problem = f'resourceclaim "{key[1]}" not found'
+                    return
+                if allocation is None and any(each.uid == consumer.uid for each in claim.status.reserved_for):
+                    continue  # nothing to write
+                made = emit(
+                    d.ReserveClaim,
+                    namespace=key[0],
+                    name=key[1],
+                    uid=claim.metadata.uid,
+                    allocation=allocation,
+                    consumer=consumer,
+                    finalizers=claim.metadata.finalizers,
+                )
+            reservation.writes.add(made)
+
+    def _conditions(self, reservation: Reservation, record: PodRecord) -> Status | None:
+        """Devices that must be prepared before the pod is bound (KEP-5007)."""
+        for key, allocation in reservation.claims.items():
+            claim = self._extended_claim(record.uid) if key == extended_key(record) else self.state.claim(key)
+            written = claim.status.allocation if claim is not None else None
+            results = (written or allocation or AllocationResult()).devices.results
+            for result in results:
+                if not result.binding_conditions:
+                    continue
+                true = _true_conditions(claim, result)
+                failed = [name for name in result.binding_failure_conditions if name in true]
+                if failed:
+                    text = f"device binding failed: claim={key[1]}, device {result.device}: {', '.join(failed)}"
+                    return Status(Code.UNSCHEDULABLE, (text,), self.name)
+                if any(name not in true for name in result.binding_conditions):
+                    text = f"waiting for device {result.device} of claim {key[1]}"
+                    return Status(Code.WAIT, (text,), self.name, self.args.binding_timeout)
+        return None
+
+    def outcome(self, decision: d.Decision, event: Outcome) -> None:
+        if isinstance(decision, d.ReleaseClaim):
+            key = self._releases.pop(decision.id, None)
+            if key is not None:
+                self.state.released(key)
+            return
+        if not isinstance(decision, d.ReserveClaim | d.CreateExtendedClaim):
+            return
+        for reservation in self._reservations.values():
+            if decision.id in reservation.writes:
+                reservation.writes.discard(decision.id)
+                if event.problem:
+                    reservation.problem = f"resource claim {decision.name}: {event.message or event.problem}"
+                return
+
+    # ---- when no node fits
+
+    def post_filter(self, record: PodRecord, diagnosis: Diagnosis) -> PostFilterResult:
+        """Give up an allocation without a reservation that keeps its only consumer from being placed."""
+        none = PostFilterResult(Status(Code.UNSCHEDULABLE), hopeless=True)
+        if not record.claims and not record.shape.claims:
+            return none
+        state = self.state
+        for key in record.claims:
+            claim = state.claim(key)
+            held = state.holdings.claims.get(key)
+            if claim is None or held is None or claim.status.allocation is None or key in state.releasing:
+                continue
+            if any(each.uid != record.uid for each in claim.status.reserved_for) or state.joined(key):
+                continue
+            if all(node is None or held.usable_on(node) for node in state.columns.nodes):
+                continue
+            release = d.ReleaseClaim(0, key[0], key[1], claim.metadata.uid, pod=record.uid, deallocate=True)
+            status = Status(Code.SUCCESS, ("deallocation of ResourceClaim completed",), self.name)
+            return PostFilterResult(status, decisions=(release,))
+        return none
+
+
+def _true_conditions(claim: ResourceClaim | None, result: AllocatedDevice) -> set[str]:
+    if claim is None:
+        return set()
+    return {
+        condition.type
+        for each in claim.status.devices
+        if (each.driver, each.pool, each.device) == (result.driver, result.pool, result.device)
+        and each.share_id in (None, result.share_id)
+        for condition in each.conditions
+        if condition.status == "True"
+    }

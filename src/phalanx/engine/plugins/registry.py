@@ -6,6 +6,9 @@ from functools import partial
 
 import msgspec
 
+from phalanx.engine.devices.cel import compile_selector
+from phalanx.engine.devices.state import DeviceState
+from phalanx.engine.devices.uses import ClaimUses
 from phalanx.engine.framework import Factory
 from phalanx.engine.plugins.balanced_allocation import NodeResourcesBalancedAllocation
 from phalanx.engine.plugins.default_binder import DefaultBinder
@@ -31,6 +34,7 @@ from phalanx.engine.plugins.volume_zone import VolumeZone
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.objects import Objects
+from phalanx.model.gates import Gates
 
 
 class Indexes(msgspec.Struct, frozen=True):
@@ -38,10 +42,14 @@ class Indexes(msgspec.Struct, frozen=True):
 
     pods: PodIndex
     volumes: VolumeState
+    devices: DeviceState
+    claims: ClaimUses
 
     @classmethod
-    def of(cls, columns: Columns, objects: Objects, interest: LabelInterest) -> Indexes:
-        return cls(PodIndex(columns, interest), VolumeState(columns, objects))
+    def of(cls, columns: Columns, objects: Objects, interest: LabelInterest, gates: Gates | None = None) -> Indexes:
+        devices = DeviceState(columns, objects, compile_selector)
+        uses = ClaimUses(devices, columns.resource, gates or Gates())
+        return cls(PodIndex(columns, interest), VolumeState(columns, objects), devices, uses)
 
 
 def builtin(indexes: Indexes) -> dict[str, Factory]:
@@ -60,7 +68,7 @@ def builtin(indexes: Indexes) -> dict[str, Factory]:
         "VolumeZone": partial(VolumeZone, state=indexes.volumes),
         "PodTopologySpread": partial(PodTopologySpread, index=indexes.pods),
         "InterPodAffinity": partial(InterPodAffinity, index=indexes.pods),
-        "DynamicResources": DynamicResources,
+        "DynamicResources": partial(DynamicResources, state=indexes.devices, uses=indexes.claims),
         "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
         "ImageLocality": ImageLocality,
         "DefaultPreemption": DefaultPreemption,

@@ -50,6 +50,7 @@ Watch = Callable[[str, Factory], Factory]  # by name
 # Decisions whose outcome means something to the engine.
 _ANSWERED = frozenset({
     d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume,
+    d.ReserveClaim, d.ReleaseClaim, d.CreateExtendedClaim,
 })  # fmt: skip
 
 
@@ -67,7 +68,8 @@ class Scheduler:
         self.columns, self.objects, self.interest = state.columns, state.objects, state.interest
         self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
         self.profiles = state.profiles
-        self.indexes = Indexes.of(state.columns, state.objects, state.interest)
+        self.indexes = Indexes.of(state.columns, state.objects, state.interest, gates)
+        state.shapes.uses_of = self.indexes.claims.of
         self._make_profiles(plugins, watch)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.emit
@@ -139,7 +141,7 @@ class Scheduler:
             name = settings.scheduler_name
             if name in self.profiles:
                 raise ConfigProblem("profiles", f"scheduler name {name!r} is used twice")
-            handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name)
+            handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name, self.emit)
             profile = self.profiles[name] = Profile(settings, registry, handle)
             self.shapes.signers += [(plugin, signer.sign) for plugin, signer in profile.signers]
         state.columns.keep_all()

@@ -10,12 +10,14 @@ import enum
 from sys import intern
 from typing import TYPE_CHECKING
 
+from phalanx.engine.state.claims import ClaimKey, claims_of
 from phalanx.model.objects import Pod
 
 if TYPE_CHECKING:
     from phalanx.engine.state.shapes import Shape
 
 
+_NO_CLAIMS: tuple[ClaimKey, ...] = ()
 _NO_LABELS: dict[str, str] = {}  # nobody changes labels of a record
 
 
@@ -36,6 +38,7 @@ _PENDING = PodState.PENDING
 class PodRecord:
     __slots__ = (
         "bind",
+        "claims",
         "created",
         "generation",
         "group",
@@ -77,6 +80,7 @@ class PodRecord:
         self.order = order  # arrival number: the stable tie-break
         group = spec.scheduling_group
         self.group = (group.pod_group_name or "") if group is not None else ""
+        self.claims = claims_of(pod) if spec.resource_claims else _NO_CLAIMS
         # ---- what changes
         self.shape = shape
         self.shape_epoch = -1

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.engine.state.claims import ClaimUse
 from phalanx.engine.state.label_interest import OTHER, LabelInterest, Mentions, of_pod
 from phalanx.engine.state.requests import PodRequest, given, pod_request
 from phalanx.model.objects import Pod
@@ -78,7 +79,7 @@ class Shape:
     host_ports: tuple[HostPort, ...]
     images: tuple[str, ...]  # one per container, init container and image volume, normalised, sorted
     volumes: tuple[Volume, ...]  # only those a volume plugin looks at; generic ephemeral ones as claims <pod>-<volume>
-    claims: bool  # has dynamic resource claims
+    claims: tuple[ClaimUse, ...]  # resource claims, also those of extended resources
     owner: tuple[str, str]  # (kind, name) of the controller, for default topology spreading
     signatures: dict[str, Hashable]  # plugin name -> what its sign(pod) returned
     pod: Pod  # the first pod of this shape, as an example; never with a node name
@@ -105,6 +106,8 @@ class ShapeTable:
         self._by_key: dict[Hashable, Shape] = {}
         self._last_id = 0
         self.on_evict: list[Callable[[Shape], None]] = []
+        self.uses_of: Callable[[Pod], tuple[ClaimUse, ...]] = _no_uses
+        self.extended = False  # some extended resources are offered by device classes
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -176,9 +179,10 @@ class ShapeTable:
             [volume for volume in spec.volumes if _matters(volume)] if spec.volumes else None,
             spec.overhead,
             spec.resources,
-            bool(spec.resource_claims),
             meta.owner_references,
         ]
+        if spec.resource_claims or self.extended:
+            parts.append([use.identity for use in self.uses_of(pod)])
         if (held := given(pod)) is not None:
             parts.append(held)
         if spec.volumes and any(volume.ephemeral is not None for volume in spec.volumes):
@@ -194,6 +198,7 @@ class ShapeTable:
         shape.profile = spec.scheduler_name
         shape.namespace = meta.namespace
         shape.labels = self.interest.seen(meta.labels)
+        shape.claims = self.uses_of(pod) if spec.resource_claims or self.extended else ()
         self._set_requests(shape, request)
         shape.tolerations = tuple(spec.tolerations or ())
         shape.node_selector = dict(spec.node_selector or {})
@@ -205,7 +210,6 @@ class ShapeTable:
         shape.host_ports = _host_ports(pod)
         shape.images = _images(pod)
         shape.volumes = _volumes(pod)
-        shape.claims = bool(spec.resource_claims)
         shape.owner = next(
             (
                 (ref.kind, ref.name)
@@ -233,7 +237,7 @@ class ShapeTable:
             shape.host_ports,
             shape.images,
             _encode(shape.volumes) if shape.volumes else b"",
-            shape.claims,
+            tuple(use.identity for use in shape.claims),
             shape.owner,
             tuple(shape.signatures.items()),
         )
@@ -247,10 +251,17 @@ class ShapeTable:
 
     def _set_requests(self, shape: Shape, request: PodRequest) -> None:
         pairs = sorted((self._resource_id(name), amount) for name, amount in request.amounts.items() if amount > 0)
+        if shape.claims:  # extended resources that device classes offer are left to them
+            apart = {rid for use in shape.claims for rid, _ in use.resources}
+            pairs = [pair for pair in pairs if pair[0] not in apart]
         shape.requests = tuple(pairs)
         shape.rids = np.array([rid for rid, _ in pairs], dtype=np.int64)
         shape.amounts = np.array([amount for _, amount in pairs], dtype=np.float64)
         shape.nonzero = request.nonzero
+
+
+def _no_uses(pod: Pod) -> tuple[ClaimUse, ...]:
+    return ()
 
 
 def _signature(sign: Signer, pod: Pod) -> Hashable:

@@ -9,6 +9,13 @@ from phalanx.model.objects.cluster import (
     Service,
     StatefulSet,
 )
+from phalanx.model.objects.devices import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
 from phalanx.model.objects.node import Node
@@ -29,6 +36,8 @@ __all__ = [
     "CSIStorageCapacity",
     "CompositePodGroup",
     "Condition",
+    "DeviceClass",
+    "DeviceTaintRule",
     "LabelSelector",
     "Namespace",
     "Node",
@@ -42,6 +51,9 @@ __all__ = [
     "PriorityClass",
     "ReplicaSet",
     "ReplicationController",
+    "ResourceClaim",
+    "ResourceClaimTemplate",
+    "ResourceSlice",
     "Service",
     "StatefulSet",
     "StorageClass",

@@ -220,6 +220,13 @@ class ContainerStatus(Struct, frozen=True):
     resources: ResourceRequirements | None = None  # in force
 
 
+class PodResourceClaimStatus(Struct, frozen=True):
+    """The claim that was made for an entry of spec.resourceClaims; no name: none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodStatus(Struct, frozen=True):
     phase: str = ""
     conditions: list[PodCondition] | None = None
@@ -231,6 +238,7 @@ class PodStatus(Struct, frozen=True):
     init_container_statuses: list[ContainerStatus] | None = None
     allocated_resources: Resources | None = None  # pod-level
     resources: ResourceRequirements | None = None  # pod-level, in force
+    resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
 class Pod(Struct, frozen=True):

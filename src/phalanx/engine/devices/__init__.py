@@ -1,0 +1,1 @@
+"""Devices of dynamic resource allocation: what drivers publish, what claims ask for, and who gets which."""

@@ -1,0 +1,213 @@
+"""What a claim asks for, compiled: requests with their classes resolved, alternatives, constraints.
+
+Claims with the same specification share one `ClaimSpec`, so that what is known about devices for one is known for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+
+import msgspec
+
+from phalanx.engine.devices.capacity import consumption
+from phalanx.engine.devices.inventory import Device, qualified
+from phalanx.engine.devices.selectors import SelectorFailure, Selectors, Verdict
+from phalanx.model.objects import DeviceClass, ResourceClaim
+from phalanx.model.objects.devices import (
+    ClaimConfiguration,
+    DeviceSubRequest,
+    DeviceTaint,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaimSpec,
+)
+from phalanx.model.quantity import BadQuantity, nanos
+
+ALL = "All"
+
+
+class BadClaim(Exception):
+    """The claim cannot be allocated whatever is free: a class is missing, or it contradicts itself."""
+
+
+class Request(msgspec.Struct, eq=False):
+    """One request or one alternative of a request, with its class. Compare by identity."""
+
+    name: str  # "req", or "req/alternative"
+    main: str  # "req"
+    selectors: tuple[tuple[str, str], ...]  # (expression, where it stands), the class's first
+    everything: bool  # allocationMode All
+    count: int
+    admin: bool
+    tolerations: tuple[DeviceToleration, ...]
+    capacity: dict[str, int]  # nano-units by name
+    config: tuple[ClaimConfiguration, ...]  # of the class
+    answers: dict[Device, Verdict] = msgspec.field(default_factory=dict)
+
+    def selects(self, device: Device, selectors: Selectors) -> Verdict:
+        """Whether class and request select a device, whatever its taints and whoever uses it."""
+        answer = self.answers.get(device)
+        if answer is None:
+            answer = self.answers[device] = self._selects(device, selectors)
+        return answer
+
+    def _selects(self, device: Device, selectors: Selectors) -> Verdict:
+        for expression, where in self.selectors:
+            verdict = selectors.verdict(expression, device)
+            if isinstance(verdict, SelectorFailure):
+                kind = str(verdict)
+                at = f" on device {'/'.join(device.key)}" if kind.startswith("CEL runtime error") else ""
+                return SelectorFailure(f"{where}{at}: {kind}")
+            if not verdict:
+                return False
+        return self.takes(device) is not None if self.capacity or device.multiple else True
+
+    def takes(self, device: Device) -> dict[str, int] | None:
+        """Capacity that the request takes of a device nobody uses; None: it cannot serve the request."""
+        return consumption(device.capacity, {_published(name, device): asked for name, asked in self.capacity.items()})
+
+    def tolerates(self, device: Device) -> bool:
+        return all(any(_tolerates(toleration, taint) for toleration in self.tolerations) for taint in device.taints)
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    attribute: str
+    distinct: bool
+    requests: frozenset[str]  # names as in the claim; empty: all
+
+    def concerns(self, request: Request) -> bool:
+        return not self.requests or request.main in self.requests or request.name in self.requests
+
+
+class ClaimSpec(msgspec.Struct, eq=False):
+    """Compare by identity: equal claims share one."""
+
+    requests: tuple[tuple[Request, ...], ...]  # alternatives of each request, best first
+    constraints: tuple[Constraint, ...]
+    config: tuple[ClaimConfiguration, ...]
+    problem: str = ""  # why it cannot be allocated at all
+    error: str = ""  # the same where trying again alone may help: SchedulerError
+
+    @property
+    def plain(self) -> bool:
+        """One request for a number of devices, without constraints: counting is enough."""
+        return (
+            len(self.requests) == 1
+            and len(self.requests[0]) == 1
+            and not self.constraints
+            and not self.requests[0][0].everything
+            and not self.requests[0][0].admin
+        )
+
+
+Classes = Callable[[str], DeviceClass | None]
+
+
+class ClaimSpecs:
+    """Compiled claims by their content; forgotten when a class they name changes."""
+
+    def __init__(self, classes: Classes) -> None:
+        self._classes = classes
+        self._known: dict[Hashable, ClaimSpec] = {}
+        self._by_class: dict[str, dict[Hashable, None]] = {}
+        self._encode = msgspec.json.Encoder(order="deterministic").encode
+
+    def of(self, claim: ResourceClaim) -> ClaimSpec:
+        return self.of_spec(claim.spec, self.key(claim.spec), f"{claim.metadata.namespace}/{claim.metadata.name}")
+
+    def key(self, spec: ResourceClaimSpec) -> bytes:
+        """Equal for claims that ask for the same."""
+        return self._encode(spec.devices)
+
+    def of_spec(self, spec: ResourceClaimSpec, key: Hashable, name: str) -> ClaimSpec:
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._compile(spec, key, name)
+        return known
+
+    def class_changed(self, name: str) -> None:
+        for key in self._by_class.pop(name, {}):
+            self._known.pop(key, None)
+
+    def drop_devices(self, devices: Iterable[Device]) -> None:
+        """Forget what was said about devices that are gone."""
+        requests = [request for spec in self._known.values() for options in spec.requests for request in options]
+        for device in devices:
+            for request in requests:
+                request.answers.pop(device, None)
+
+    def _compile(self, spec: ResourceClaimSpec, key: Hashable, name: str) -> ClaimSpec:
+        requests: list[tuple[Request, ...]] = []
+        problem = error = ""
+        for each in spec.devices.requests:
+            parts: list[tuple[str, ExactDeviceRequest | DeviceSubRequest]] = []
+            if each.exactly is not None:
+                parts.append((each.name, each.exactly))
+            parts += [(f"{each.name}/{sub.name}", sub) for sub in each.first_available]
+            if not parts:
+                problem = problem or f"request {each.name}: unsupported request type"
+                continue
+            alternatives = []
+            for full, part in parts:
+                self._by_class.setdefault(part.device_class_name, {})[key] = None
+                found = self._classes(part.device_class_name)
+                if found is None:
+                    problem = problem or f"request {full}: device class {part.device_class_name} does not exist"
+                    continue
+                try:
+                    alternatives.append(_request(full, each.name, part, found, name))
+                except (BadClaim, BadQuantity) as wrong:
+                    error = error or f"claim {name}, request {full}: {wrong}"
+            requests.append(tuple(alternatives))
+        constraints = []
+        for number, limit in enumerate(spec.devices.constraints):
+            attribute = limit.match_attribute or limit.distinct_attribute
+            if not attribute:
+                error = error or f"claim {name}, constraint #{number}: empty constraint (unsupported constraint type?)"
+                continue
+            constraints.append(Constraint(attribute, limit.match_attribute is None, frozenset(limit.requests)))
+        return ClaimSpec(tuple(requests), tuple(constraints), tuple(spec.devices.config), problem, error)
+
+
+def _request(
+    full: str, main: str, part: ExactDeviceRequest | DeviceSubRequest, found: DeviceClass, claim: str
+) -> Request:
+    selectors: list[tuple[str, str]] = []
+    for source, where in ((found.spec.selectors, f"class {found.metadata.name}"), (part.selectors, f"claim {claim}")):
+        for number, selector in enumerate(source):
+            if selector.cel is None:
+                raise BadClaim(f"selector #{number}: CEL expression empty (unsupported selector type?)")
+            selectors.append((selector.cel.expression, f"{where}: selector #{number}"))
+    mode = part.allocation_mode or "ExactCount"
+    if mode not in ("ExactCount", ALL):
+        raise BadClaim(f"unsupported count mode {mode}")
+    return Request(
+        name=full,
+        main=main,
+        selectors=tuple(selectors),
+        everything=mode == ALL,
+        count=part.count or 1,
+        admin=isinstance(part, ExactDeviceRequest) and part.admin_access,
+        tolerations=tuple(part.tolerations),
+        capacity=_amounts(part.capacity.requests if part.capacity is not None else {}),
+        config=tuple(found.spec.config),
+    )
+
+
+def _amounts(asked: Mapping[str, str | int | float]) -> dict[str, int]:
+    return {name: nanos(text) for name, text in asked.items()}
+
+
+def _published(name: str, device: Device) -> str:
+    """The name under which a device publishes a capacity, which may leave out the domain of its driver."""
+    if name in device.capacity:
+        return name
+    return next((known for known in device.capacity if qualified(known, device.driver) == name), name)
+
+
+def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and toleration.value == taint.value)

@@ -1,0 +1,82 @@
+"""From the picks of the allocator to the allocation that is written into a claim's status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import NAMESPACE_OID, uuid5
+
+from phalanx.engine.devices.allocator import Pick
+from phalanx.engine.devices.capacity import written
+from phalanx.engine.devices.requests import ClaimSpec
+from phalanx.model.objects.devices import (
+    AllocatedDevice,
+    AllocationConfiguration,
+    AllocationResult,
+    DeviceAllocation,
+)
+from phalanx.model.objects.pod import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+
+
+def allocation_of(spec: ClaimSpec, picks: Sequence[Pick], node: str, owner: str) -> AllocationResult:
+    """`owner`: uid of the claim or pod; makes the ids of shares, which must differ between claims."""
+    results = [_result(pick, f"{owner}/{number}") for number, pick in enumerate(picks)]
+    return AllocationResult(
+        devices=DeviceAllocation(results=results, config=_config(spec, picks)),
+        node_selector=_selector(picks, node),
+    )
+
+
+def _result(pick: Pick, owner: str) -> AllocatedDevice:
+    request, device = pick.request, pick.device
+    share: str | None = None
+    consumed: dict[str, str | int | float] = {}
+    if pick.takes is not None:
+        share = str(uuid5(NAMESPACE_OID, f"{owner}/{'/'.join(device.key)}"))
+        consumed = {name: written(amount, device.capacity[name]) for name, amount in pick.takes.items()}
+    return AllocatedDevice(
+        request=request.name,
+        driver=device.driver,
+        pool=device.pool.key[1],
+        device=device.name,
+        admin_access=True if request.admin else None,
+        tolerations=list(request.tolerations),
+        binding_conditions=list(device.source.binding_conditions),
+        binding_failure_conditions=list(device.source.binding_failure_conditions),
+        share_id=share,
+        consumed_capacity=consumed,
+    )
+
+
+def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfiguration]:
+    """That of the classes first, so that the claim's own has the last word."""
+    chosen = {pick.request.name: pick.request for pick in picks}
+    found = [
+        AllocationConfiguration(source="FromClass", requests=[name], opaque=each.opaque)
+        for name, request in chosen.items()
+        for each in request.config
+    ]
+    names = {name for request in chosen.values() for name in (request.name, request.main)}
+    for own in spec.config:
+        requests = [name for name in own.requests if name in names]
+        if requests or not own.requests:
+            found.append(AllocationConfiguration(source="FromClaim", requests=requests, opaque=own.opaque))
+    return found
+
+
+def _selector(picks: Iterable[Pick], node: str) -> NodeSelector | None:
+    """The conjunction over the devices; one that is local to a node, or is attached to it, leaves that node alone."""
+    expressions: list[NodeSelectorRequirement] = []
+    fields: list[NodeSelectorRequirement] = []
+    for pick in picks:
+        reach = pick.device.reach
+        if reach.node or pick.device.source.binds_to_node:
+            only = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
+            return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[only])])
+        if reach.selector is not None:
+            for term in reach.selector.node_selector_terms[:1]:
+                expressions += [each for each in term.match_expressions or () if each not in expressions]
+                fields += [each for each in term.match_fields or () if each not in fields]
+    if not expressions and not fields:
+        return None
+    term = NodeSelectorTerm(match_expressions=expressions or None, match_fields=fields or None)
+    return NodeSelector(node_selector_terms=[term])

@@ -1,0 +1,137 @@
+"""Filter and score of DynamicResources for one shape: rows with devices for its claims, kept current row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phalanx.engine.devices.state import ALL_ROWS, DeviceState
+from phalanx.engine.framework import Bools, Finding, Floats, Rows
+from phalanx.engine.framework.adapters import ByMax
+from phalanx.engine.state.claims import NAMED
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+
+CANNOT_ALLOCATE = "cannot allocate all claims"
+NOT_ON_NODE = "resourceclaim not available on the node"
+INVALID_POOLS = "invalid resource pools were encountered"
+
+MOST_ALTERNATIVES = 8  # of one request (resource/v1 FirstAvailableDeviceRequestMaxSize)
+
+
+class _Following:
+    """Rows to look at again since the last look, as far as devices decide."""
+
+    def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
+        self.state = state
+        self.shape = shape
+        self.columns = columns
+        self._position = -1
+        self._named = [use.claim for use in shape.claims if use.kind == NAMED]
+        self._seen: tuple[object, ...] = ()
+
+    def _claims(self) -> tuple[object, ...]:
+        """What is known of the claims that the shape names: a change of theirs concerns every row."""
+        state = self.state
+        return tuple((id(state.holdings.claims.get(key)), state.pending(key)) for key in self._named)
+
+    def _start(self) -> None:
+        self.state.sync()
+        self._position = self.state.log.position
+        self._seen = self._claims()
+
+    def _rows(self) -> list[int] | None:
+        """None: all of them."""
+        state = self.state
+        state.sync()
+        rows = state.log.since(self._position) if self._position >= 0 else None
+        if rows is None or ALL_ROWS in rows or self._claims() != self._seen:
+            return None
+        self._position = state.log.position
+        return [row for row in dict.fromkeys(rows) if row < self.columns.capacity]
+
+
+class DeviceFilter(_Following):
+    def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
+        super().__init__(state, shape, columns)
+        self.mask: Bools = np.zeros(0, dtype=np.bool_)
+
+    def rebuild(self) -> None:
+        self._start()
+        self.mask = np.zeros(self.columns.capacity, dtype=np.bool_)
+        for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
+            self.mask[row] = self._fits(row)
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = self._rows()
+        if rows is None:
+            self.rebuild()
+            return None
+        for row in rows:
+            self.mask[row] = bool(self.columns.alive[row]) and self._fits(row)
+        return rows
+
+    def _fits(self, row: int) -> bool:
+        return self.state.solve(self.shape, row) is not None
+
+    def minds(self, record: PodRecord) -> bool:
+        return bool(record.claims or record.shape.claims)
+
+    def explain(self, rows: Rows) -> Sequence[Finding]:
+        state = self.state
+        found: dict[tuple[str, bool], list[int]] = {}
+        for row in rows.tolist():
+            if state.demands(self.shape, row) is None:
+                found.setdefault((NOT_ON_NODE, True), []).append(row)
+                continue
+            reason = INVALID_POOLS if state.view(row).invalid else CANNOT_ALLOCATE
+            found.setdefault((reason, not state.possible(self.shape, row)), []).append(row)
+        return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
+
+
+class AlternativeScore(_Following):
+    """Nodes that serve earlier alternatives of a request are preferred (KEP-4816)."""
+
+    normaliser = ByMax()
+
+    def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
+        super().__init__(state, shape, columns)
+        self.raw: Floats = np.zeros(columns.capacity)
+
+    @classmethod
+    def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> AlternativeScore | None:
+        """None: no claim of the shape has alternatives."""
+        chosen = any(len(request.first_available) > 1 for spec in state.specs_of(shape) for request in spec.requests)
+        return cls(state, shape, columns) if chosen else None
+
+    def rebuild(self) -> None:
+        self._start()
+        self.raw = np.zeros(self.columns.capacity)
+        for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
+            self.raw[row] = self._score(row)
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = self._rows()
+        if rows is None:
+            self.rebuild()
+            return None
+        for row in rows:
+            self.raw[row] = self._score(row) if self.columns.alive[row] else 0.0
+        return rows
+
+    def _score(self, row: int) -> float:
+        solution = self.state.solve(self.shape, row)
+        demands = self.state.demands(self.shape, row)
+        if solution is None or demands is None:
+            return 0.0
+        points = 0
+        for demand in demands:
+            chosen = {pick.request.name for pick in solution.get(demand.claim, ())}
+            for alternatives in demand.spec.requests:
+                if len(alternatives) > 1:
+                    place = next((n for n, each in enumerate(alternatives) if each.name in chosen), MOST_ALTERNATIVES)
+                    points += MOST_ALTERNATIVES - place
+        return float(points)

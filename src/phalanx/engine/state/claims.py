@@ -1,0 +1,59 @@
+"""How pods refer to ResourceClaims: by name, through a template, or through an extended resource of a device class."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from phalanx.model.objects import Pod
+from phalanx.model.objects.devices import ResourceClaimSpec
+
+ClaimKey = tuple[str, str]  # (namespace, name)
+
+# Kinds of ClaimUse.
+OWN = "own"  # of this pod alone, nothing allocated: what counts is what it asks for
+NAMED = "named"  # shared, or allocated: which claim it is matters
+MISSING = "missing"  # there is none, or none that may be used
+EXTENDED = "extended"  # extended resources of the pod's containers
+
+
+class ClaimUse(NamedTuple):
+    """A claim as a shape sees it: pods whose uses have equal keys cannot be told apart by their claims."""
+
+    kind: str
+    key: Hashable
+    spec: ResourceClaimSpec = ResourceClaimSpec()  # of OWN and EXTENDED
+    claim: ClaimKey = ("", "")  # of NAMED and MISSING
+    group: str = ""  # the PodGroup that holds the claim for its members (KEP-5729)
+    problem: str = ""  # of MISSING
+    resources: tuple[tuple[int, float], ...] = ()  # of EXTENDED: (resource id, amount)
+
+    @property
+    def identity(self) -> Hashable:
+        return (self.kind, self.key, self.group)
+
+
+def claim_names(pod: Pod) -> list[tuple[str, str | None]]:
+    """(entry, name of the claim) for every entry of spec.resourceClaims; None: not made yet. Entries for which the
+    status says that no claim is needed are left out."""
+    entries = pod.spec.resource_claims
+    if not entries:
+        return []
+    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses or ()}
+    found: list[tuple[str, str | None]] = []
+    for entry in entries:
+        if entry.resource_claim_name is not None:
+            found.append((entry.name, entry.resource_claim_name))
+        elif entry.name not in made:
+            found.append((entry.name, None))
+        elif (name := made[entry.name]) is not None:
+            found.append((entry.name, name))
+    return found
+
+
+def claims_of(pod: Pod) -> tuple[ClaimKey, ...]:
+    """The claims that a pod names, as far as they are known, each once."""
+    if not pod.spec.resource_claims:
+        return ()
+    namespace = pod.metadata.namespace
+    return tuple(dict.fromkeys((namespace, name) for _, name in claim_names(pod) if name is not None))
