@@ -94,18 +94,6 @@ def test_nonsense_allocatable_offers_nothing_and_breaks_nothing(allocatable):
         assert placed == {"a": "good"}
 
 
-def test_a_pod_with_resource_claims_waits_and_says_why():
-    run = Cluster().see(node("n"), pod("a").claim("gpu", "my-claim"))
-    run.step()
-    assert run.bound == {}
-    assert run.messages("a") == [
-        not_helpful(
-            "0/1 nodes are available: pod has resource claims, and dynamic resource allocation is not supported yet by "
-            "this scheduler."
-        )
-    ]
-
-
 def test_tolerations_open_tainted_nodes():
     run = Cluster().see(
         node("n1").taint("k", "v"),

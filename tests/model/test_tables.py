@@ -29,13 +29,18 @@ _VIEWS = {
     objects.CSIDriver: "storage/v1.CSIDriver",
     objects.CSIStorageCapacity: "storage/v1.CSIStorageCapacity",
     objects.PriorityClass: "scheduling/v1.PriorityClass",
+    objects.ResourceClaim: "resource/v1.ResourceClaim",
+    objects.ResourceClaimTemplate: "resource/v1.ResourceClaimTemplate",
+    objects.ResourceSlice: "resource/v1.ResourceSlice",
+    objects.DeviceClass: "resource/v1.DeviceClass",
+    objects.DeviceTaintRule: "resource/v1.DeviceTaintRule",
     objects.PodGroup: "scheduling/v1beta1.PodGroup",
     objects.Workload: "scheduling/v1beta1.Workload",
     objects.WorkloadPolicy: "phalanx/v1alpha1.WorkloadPolicy",
     objects.CompositePodGroup: "scheduling/v1alpha3.CompositePodGroup",
 }
 # Readers share one struct for records that are nearly alike; these fields are simply never there.
-_ABSENT = {"PersistentVolumeClaim.spec.resources.claims"}
+_ABSENT = {"PersistentVolumeClaim.spec.resources.claims", "DeviceClass.spec.config[].requests"}
 _PYTHON = {
     "string": {inspect.StrType},
     "bytes": {inspect.StrType},

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from phalanx.engine.devices.inventory import CounterKey, Device
-from phalanx.engine.devices.requests import ClaimSpec, Constraint, Request
+from phalanx.engine.devices.requests import AttributeConstraint, ClaimSpec, Request
 from phalanx.engine.devices.selectors import SelectorFailure, Selectors
 from phalanx.model.objects.devices import MAX_RESULTS
 
@@ -208,7 +208,7 @@ class Allocator:
                 if total <= MAX_RESULTS:
                     yield from self._values(units, demand.spec.constraints)
 
-    def _values(self, units: list[_Unit], constraints: Sequence[Constraint]) -> Iterator[list[_Unit]]:
+    def _values(self, units: list[_Unit], constraints: Sequence[AttributeConstraint]) -> Iterator[list[_Unit]]:
         """The same units with the devices that one choice of common values leaves them."""
         if not constraints:
             yield units

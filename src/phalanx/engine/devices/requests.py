@@ -70,7 +70,7 @@ class Request(msgspec.Struct, eq=False):
         return all(any(_tolerates(toleration, taint) for toleration in self.tolerations) for taint in device.taints)
 
 
-class Constraint(msgspec.Struct, frozen=True):
+class AttributeConstraint(msgspec.Struct, frozen=True):
     attribute: str
     distinct: bool
     requests: frozenset[str]  # names as in the claim; empty: all
@@ -83,7 +83,7 @@ class ClaimSpec(msgspec.Struct, eq=False):
     """Compare by identity: equal claims share one."""
 
     requests: tuple[tuple[Request, ...], ...]  # alternatives of each request, best first
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[AttributeConstraint, ...]
     config: tuple[ClaimConfiguration, ...]
     problem: str = ""  # why it cannot be allocated at all
     error: str = ""  # the same where trying again alone may help: SchedulerError
@@ -165,7 +165,7 @@ class ClaimSpecs:
             if not attribute:
                 error = error or f"claim {name}, constraint #{number}: empty constraint (unsupported constraint type?)"
                 continue
-            constraints.append(Constraint(attribute, limit.match_attribute is None, frozenset(limit.requests)))
+            constraints.append(AttributeConstraint(attribute, limit.match_attribute is None, frozenset(limit.requests)))
         return ClaimSpec(tuple(requests), tuple(constraints), tuple(spec.devices.config), problem, error)
 
 

@@ -23,7 +23,7 @@ from phalanx.model.quantity import units
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Mapping(msgspec.Struct, frozen=True):
+class ResourceMapping(msgspec.Struct, frozen=True):
     """Which request of a pod's extended claim serves which resource of which container."""
 
     container: str
@@ -142,14 +142,14 @@ class ClaimUses:
         found = tuple((self._resource_id(name), float(amount)) for name, amount in sorted(resources.items()))
         return ClaimUse(EXTENDED, (_encode(spec), found), spec=spec, resources=found)
 
-    def extended_requests(self, pod: Pod) -> tuple[list[DeviceRequest], list[Mapping], dict[str, int]]:
+    def extended_requests(self, pod: Pod) -> tuple[list[DeviceRequest], list[ResourceMapping], dict[str, int]]:
         """Requests, mappings and amounts of a pod's extended resources that device classes offer (KEP-5004). Init
         containers that end use the devices of later containers, and share what they need in addition."""
         init = pod.spec.init_containers or []
         containers = [*init, *pod.spec.containers]
         names = sorted({name for each in containers for name in _asked(each) if name in self.classes})
         requests: list[DeviceRequest] = []
-        mappings: list[Mapping] = []
+        mappings: list[ResourceMapping] = []
         amounts: dict[str, int] = {}
         for resource in names:
             lasting: dict[int, DeviceRequest] = {}
@@ -159,7 +159,7 @@ class ClaimUses:
                     continue
                 if (request := self._container_request(number, each, resource, 0)) is not None:
                     lasting[number] = request
-                    mappings.append(Mapping(each.name, resource, request.name))
+                    mappings.append(ResourceMapping(each.name, resource, request.name))
             ending = [(number, each) for number, each in enumerate(init) if each.restart_policy != "Always"]
             extras = [self._init_request(number, each, resource, lasting, mappings) for number, each in ending]
             for extra in extras:
@@ -168,7 +168,7 @@ class ClaimUses:
             if largest is not None:
                 for (_, each), extra in zip(ending, extras, strict=True):
                     if extra is not None:
-                        mappings.append(Mapping(each.name, resource, largest.name))
+                        mappings.append(ResourceMapping(each.name, resource, largest.name))
                 requests.append(largest)
             requests += lasting.values()
             amounts[resource] = sum(map(_count, lasting.values())) + (_count(largest) if largest else 0)
@@ -180,14 +180,14 @@ class ClaimUses:
         container: Container,
         resource: str,
         lasting: dict[int, DeviceRequest],
-        mappings: list[Mapping],
+        mappings: list[ResourceMapping],
     ) -> DeviceRequest | None:
         """What an init container that ends needs beyond the devices of later containers."""
         wanted, have = _asked(container).get(resource, 0), 0
         for at, request in lasting.items():
             if at >= number and have < wanted:
                 have += _count(request)
-                mappings.append(Mapping(container.name, resource, request.name))
+                mappings.append(ResourceMapping(container.name, resource, request.name))
         return self._container_request(number, container, resource, have)
 
     def _container_request(self, number: int, container: Container, resource: str, have: int) -> DeviceRequest | None:

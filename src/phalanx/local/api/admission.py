@@ -7,6 +7,8 @@ that admission costs next to nothing per pod.
 from __future__ import annotations
 
 from phalanx.base.clock import rfc3339
+from phalanx.cel.devices import compile_device_selector
+from phalanx.cel.syntax import CompileError
 from phalanx.local.api.context import Context
 from phalanx.local.api.escalation import GUARDED, check_grant
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
@@ -17,8 +19,12 @@ from phalanx.local.api.request import User
 from phalanx.local.api.service_accounts import ServiceAccounts
 from phalanx.local.api.service_addresses import ServiceAddresses
 from phalanx.local.api.view import decode
+from phalanx.model.fieldpath import forbidden as field_forbidden
+from phalanx.model.fieldpath import invalid as field_invalid
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
+from phalanx.model.objects.devices import ADMIN_NAMESPACE_LABEL
+from phalanx.model.rules.devices import admin_access, expressions
 
 IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
 POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
@@ -30,6 +36,8 @@ _FINALIZER_OF = {
     "persistentvolumes": "kubernetes.io/pv-protection",
     "persistentvolumeclaims": "kubernetes.io/pvc-protection",
 }
+_DEVICES = "resource.k8s.io"
+_WITH_SELECTORS = tuple(f"{name}.{_DEVICES}" for name in ("resourceclaims", "resourceclaimtemplates", "deviceclasses"))
 _POD_GROUPS = "podgroups.scheduling.k8s.io"
 _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 _SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
@@ -87,6 +95,9 @@ class Admission:
                 self._runtime(kind, obj)
             if obj["spec"].get("schedulingGroup"):
                 self._after_group(obj, namespace)
+        elif key in _WITH_SELECTORS:
+            _compile_selectors(kind, obj)
+            self._admin_access(kind, obj, namespace)
         elif key == "services":
             self._assign(kind, obj, namespace, None)
         elif key == _INGRESSES:
@@ -105,6 +116,20 @@ class Admission:
             self.priorities.only_one_default(kind, obj, creating=True)
         elif key in GUARDED and self._rights is not None:
             check_grant(self._rights, user, kind, obj, None, namespace)
+
+    def _admin_access(self, kind: Kind, obj: Json, namespace: str) -> None:
+        """Administrative access to devices is for namespaces that an administrator has labelled (KEP-5018)."""
+        spec: Json = obj.get("spec") or {}
+        path = "spec"
+        if kind.kind == "ResourceClaimTemplate":
+            spec, path = spec.get("spec") or {}, "spec.spec"
+        if not admin_access(spec):
+            return
+        entry = self._store.latest(("namespaces", "", namespace))
+        labels = (decode(entry.value).get("metadata") or {}).get("labels") or {} if entry is not None else {}
+        if labels.get(ADMIN_NAMESPACE_LABEL) != "true":
+            text = f"admin access to devices requires the `{ADMIN_NAMESPACE_LABEL}: true` label on the namespace"
+            raise invalid(kind, obj["metadata"].get("name") or "", [field_forbidden(f"{path}.devices.requests", text)])
 
     def _after_group(self, pod: Json, namespace: str) -> None:
         """A group that is being deleted takes nobody in whose controller will make another: they wait for that one.
@@ -232,3 +257,14 @@ def _pod_defaults(pod: Json) -> None:
 
 def _tolerates(toleration: Json, key: str) -> bool:
     return toleration.get("key") in (key, "", None) and toleration.get("effect") in ("NoExecute", "", None)
+
+
+def _compile_selectors(kind: Kind, obj: Json) -> None:
+    """Selectors of devices must compile before anything is allocated by them."""
+    errors = [
+        field_invalid(path, expression, str(compiled))
+        for path, expression in expressions(obj, kind.kind)
+        if isinstance(compiled := compile_device_selector(expression), CompileError)
+    ]
+    if errors:
+        raise invalid(kind, obj["metadata"].get("name") or "", errors)

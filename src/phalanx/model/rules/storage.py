@@ -1,4 +1,4 @@
-"""PersistentVolume, PersistentVolumeClaim, StorageClass and the CSI kinds; ResourceClaims and their relatives."""
+"""PersistentVolume, PersistentVolumeClaim, StorageClass and the CSI kinds."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def storage_class(gates: Gates) -> Rules:
 
 
 def cluster_wide(gates: Gates) -> Rules:
-    """CSINode, CSIDriver, DeviceClass: metadata only."""
+    """CSINode, CSIDriver: metadata only."""
     return assemble(namespaced=False, status_apart=False)
 
 
@@ -149,71 +149,6 @@ def csi_storage_capacity(gates: Gates) -> Rules:
         return create(new) + frozen(new, old, "", "nodeTopology", "storageClassName")
 
     return assemble(create=create, update=update, status_apart=False)
-
-
-# -- devices ---------------------------------------------------------------------------------------------------------
-
-
-def _claim_default(spec: Json) -> None:
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        exactly = request.get("exactly")
-        if exactly is not None:
-            exactly.setdefault("allocationMode", "ExactCount")
-            if exactly["allocationMode"] == "ExactCount" and not exactly.get("count"):
-                exactly["count"] = 1
-        for option in request.get("firstAvailable") or ():
-            option.setdefault("allocationMode", "ExactCount")
-            if option["allocationMode"] == "ExactCount" and not option.get("count"):
-                option["count"] = 1
-
-
-def _claim_errors(spec: Json, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
-        at = f"{path}.devices.requests[{index}]"
-        name = request.get("name") or ""
-        if not name:
-            errors.append(required(f"{at}.name"))
-        else:
-            errors += all_invalid(f"{at}.name", name, names.dns_label(name))
-        exactly = request.get("exactly")
-        if exactly is None and not request.get("firstAvailable"):
-            errors.append(required(at, "exactly one of `exactly` or `firstAvailable` is required"))
-        if exactly is not None and not exactly.get("deviceClassName"):
-            errors.append(required(f"{at}.exactly.deviceClassName"))
-    return errors
-
-
-def resource_claim(gates: Gates) -> Rules:
-    return assemble(
-        default=lambda obj: _claim_default(obj.setdefault("spec", {})),
-        create=lambda obj: _claim_errors(obj.get("spec") or {}, "spec"),
-        update=lambda new, old: frozen(new, old, "", "spec"),
-    )
-
-
-def resource_claim_template(gates: Gates) -> Rules:
-    return assemble(
-        default=lambda obj: _claim_default(obj.setdefault("spec", {}).setdefault("spec", {})),
-        create=lambda obj: _claim_errors((obj.get("spec") or {}).get("spec") or {}, "spec.spec"),
-        update=lambda new, old: frozen(new, old, "", "spec"),
-        status_apart=False,
-    )
-
-
-def resource_slice(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors = [] if spec.get("driver") else [required("spec.driver")]
-        if not (spec.get("pool") or {}).get("name"):
-            errors.append(required("spec.pool.name"))
-        return errors
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "driver", "nodeName")
-        return create(new) + fixed
-
-    return assemble(create=create, update=update, namespaced=False, status_apart=False)
 
 
 def volume_attachment(gates: Gates) -> Rules:

@@ -1,0 +1,449 @@
+"""Dynamic resource allocation (resource.k8s.io/v1): claims and their templates, device classes, resource slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from phalanx.model import names
+from phalanx.model.fieldpath import (
+    all_invalid,
+    duplicate,
+    forbidden,
+    immutable,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+)
+from phalanx.model.gates import Gates
+from phalanx.model.kinds import FieldError, Json
+from phalanx.model.objects.devices import MAX_CONSUMERS, MAX_RESULTS
+from phalanx.model.quantity import is_valid
+from phalanx.model.rules.assembly import assemble, frozen
+from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.groupparts import same
+
+MAX_REQUESTS = MAX_CONSTRAINTS = MAX_CONFIGS = MAX_SELECTORS = 32
+MAX_ALTERNATIVES = 8
+MAX_DEVICES = 128  # of one slice
+MAX_DEVICES_TAINTED = 64  # of one slice with taints or consumed counters
+MAX_ATTRIBUTES = 32  # attributes and capacities of one device
+MAX_TAINTS = 16
+MAX_CONDITIONS = 4  # binding conditions of one device
+MAX_EXPRESSION = 10 * 1024  # bytes
+MAX_VALUE = 64  # characters of a string or version attribute
+_MODES = ("ExactCount", "All")
+_EFFECTS = ("NoSchedule", "NoExecute", "None")
+_OPERATORS = ("Equal", "Exists")
+
+# ---- requests of a claim
+
+
+def _spec_default(spec: Json) -> None:
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        for part in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if part is None:
+                continue
+            part.setdefault("allocationMode", "ExactCount")
+            if part["allocationMode"] == "ExactCount" and not part.get("count"):
+                part["count"] = 1
+            for toleration in part.get("tolerations") or ():
+                toleration.setdefault("operator", "Equal")
+
+
+def _selectors(found: Iterable[Json], path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    selectors = list(found)
+    if len(selectors) > MAX_SELECTORS:
+        errors.append(too_many(path, len(selectors), MAX_SELECTORS))
+    for index, selector in enumerate(selectors):
+        at = f"{path}[{index}].cel"
+        if not selector.get("cel"):
+            errors.append(required(at))
+            continue
+        expression = selector["cel"].get("expression") or ""
+        if not expression:
+            errors.append(required(f"{at}.expression"))
+        elif len(expression.encode()) > MAX_EXPRESSION:
+            errors.append(too_long(f"{at}.expression", MAX_EXPRESSION))
+    return errors
+
+
+def _tolerations(found: Iterable[Json], path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for index, toleration in enumerate(found):
+        at, key = f"{path}[{index}]", toleration.get("key") or ""
+        operator = toleration.get("operator") or "Equal"
+        if key:
+            errors += all_invalid(f"{at}.key", key, names.label_key(key))
+        elif operator != "Exists":
+            text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+            errors.append(invalid(f"{at}.operator", operator, text))
+        if operator not in _OPERATORS:
+            errors.append(not_supported(f"{at}.operator", operator, _OPERATORS))
+        if operator == "Exists" and toleration.get("value"):
+            errors.append(invalid(f"{at}.value", toleration["value"], "must be empty when operator is `Exists`"))
+        effect = toleration.get("effect") or ""
+        if effect and effect not in _EFFECTS:
+            errors.append(not_supported(f"{at}.effect", effect, _EFFECTS))
+    return errors
+
+
+def _part(part: Json, path: str) -> list[FieldError]:
+    """A request, or an alternative of one."""
+    errors: list[FieldError] = []
+    class_name = part.get("deviceClassName") or ""
+    if not class_name:
+        errors.append(required(f"{path}.deviceClassName"))
+    else:
+        errors += all_invalid(f"{path}.deviceClassName", class_name, names.dns_subdomain(class_name))
+    errors += _selectors(part.get("selectors") or (), f"{path}.selectors")
+    mode, count = part.get("allocationMode") or "ExactCount", part.get("count") or 0
+    if mode not in _MODES:
+        errors.append(not_supported(f"{path}.allocationMode", mode, _MODES))
+    elif mode == "All" and count:
+        errors.append(invalid(f"{path}.count", count, "must not be specified when allocationMode is 'All'"))
+    elif mode == "ExactCount" and count <= 0:
+        errors.append(invalid(f"{path}.count", count, "must be greater than zero"))
+    errors += _tolerations(part.get("tolerations") or (), f"{path}.tolerations")
+    errors += _quantities((part.get("capacity") or {}).get("requests") or {}, f"{path}.capacity.requests")
+    return errors
+
+
+def _quantities(found: Mapping[str, Any], path: str) -> list[FieldError]:
+    text = "must be a quantity"
+    return [invalid(f"{path}[{name}]", value, text) for name, value in found.items() if not is_valid(value)]
+
+
+def _request(request: Json, path: str) -> list[FieldError]:
+    name = request.get("name") or ""
+    errors = all_invalid(f"{path}.name", name, names.dns_label(name)) if name else [required(f"{path}.name")]
+    exactly, options = request.get("exactly"), request.get("firstAvailable") or ()
+    if exactly is not None and options:
+        errors.append(
+            invalid(path, None, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set")
+        )
+    elif exactly is None and not options:
+        errors.append(required(path, "exactly one of `exactly` or `firstAvailable` is required"))
+    if exactly is not None:
+        errors += _part(exactly, f"{path}.exactly")
+    if len(options) > MAX_ALTERNATIVES:
+        errors.append(too_many(f"{path}.firstAvailable", len(options), MAX_ALTERNATIVES))
+    known: set[str] = set()
+    for index, option in enumerate(options):
+        at, own = f"{path}.firstAvailable[{index}]", option.get("name") or ""
+        errors += all_invalid(f"{at}.name", own, names.dns_label(own)) if own else [required(f"{at}.name")]
+        if own in known:
+            errors.append(duplicate(f"{at}.name", own))
+        known.add(own)
+        errors += _part(option, at)
+    return errors
+
+
+def _request_names(devices: Json) -> set[str]:
+    found = set()
+    for request in devices.get("requests") or ():
+        name = request.get("name") or ""
+        found.add(name)
+        found.update(f"{name}/{option.get('name')}" for option in request.get("firstAvailable") or ())
+    return found
+
+
+def _references(used: Iterable[str], known: set[str], path: str) -> list[FieldError]:
+    text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
+    return [invalid(f"{path}[{index}]", name, text) for index, name in enumerate(used) if name not in known]
+
+
+def _constraint(limit: Json, known: set[str], path: str) -> list[FieldError]:
+    errors = _references(limit.get("requests") or (), known, f"{path}.requests")
+    attributes = [field for field in ("matchAttribute", "distinctAttribute") if limit.get(field) is not None]
+    if len(attributes) != 1:
+        return [*errors, required(f"{path}.matchAttribute", "exactly one constraint is required")]
+    at, name = f"{path}.{attributes[0]}", limit[attributes[0]]
+    if "/" not in name:
+        errors.append(invalid(at, name, "must include a domain"))
+        return errors
+    domain, _, short = name.partition("/")
+    return [*errors, *all_invalid(at, domain, names.dns_subdomain(domain)), *_identifier(short, at)]
+
+
+def _identifier(name: str, path: str) -> list[FieldError]:
+    good = name.isascii() and name.replace("_", "a").isalnum() and not name[:1].isdigit() and len(name) <= 32
+    return [] if good else [invalid(path, name, "must be a C identifier of at most 32 characters")]
+
+
+def _config(found: Iterable[Json], known: set[str] | None, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for index, each in enumerate(found):
+        at = f"{path}[{index}]"
+        if known is not None:
+            errors += _references(each.get("requests") or (), known, f"{at}.requests")
+        opaque = each.get("opaque")
+        if opaque is None:
+            errors.append(required(at, "exactly one config source is required"))
+            continue
+        driver = opaque.get("driver") or ""
+        errors += (
+            all_invalid(f"{at}.opaque.driver", driver, names.dns_subdomain(driver))
+            if driver
+            else [required(f"{at}.opaque.driver")]
+        )
+        if not isinstance(opaque.get("parameters"), dict):
+            errors.append(required(f"{at}.opaque.parameters"))
+    return errors
+
+
+def _spec_errors(spec: Json, path: str) -> list[FieldError]:
+    devices: Json = spec.get("devices") or {}
+    at = f"{path}.devices"
+    errors: list[FieldError] = []
+    known: set[str] = set()
+    requests = devices.get("requests") or ()
+    for field, limit in (("requests", MAX_REQUESTS), ("constraints", MAX_CONSTRAINTS), ("config", MAX_CONFIGS)):
+        if len(devices.get(field) or ()) > limit:
+            errors.append(too_many(f"{at}.{field}", len(devices[field]), limit))
+    for index, request in enumerate(requests):
+        errors += _request(request, f"{at}.requests[{index}]")
+        if request.get("name") in known:
+            errors.append(duplicate(f"{at}.requests[{index}].name", request["name"]))
+        known.add(request.get("name") or "")
+    every = _request_names(devices)
+    for index, limit in enumerate(devices.get("constraints") or ()):
+        errors += _constraint(limit, every, f"{at}.constraints[{index}]")
+    return errors + _config(devices.get("config") or (), every, f"{at}.config")
+
+
+# ---- what a claim was given
+
+
+def _status_errors(new: Json, old: Json) -> list[FieldError]:
+    status: Json = new.get("status") or {}
+    before: Json = old.get("status") or {}
+    errors: list[FieldError] = []
+    allocation, had = status.get("allocation"), before.get("allocation")
+    if allocation is not None and had is not None and not same(allocation, had):
+        errors.append(immutable("status.allocation", allocation))
+    elif allocation is not None and had is None:
+        errors += _allocation_errors(allocation, (new.get("spec") or {}).get("devices") or {})
+        if (new.get("metadata") or {}).get("deletionTimestamp"):
+            errors.append(forbidden("status.allocation", "resource claim is being deleted"))
+    reserved = status.get("reservedFor") or ()
+    errors += _reserved_errors(reserved, before.get("reservedFor") or (), new)
+    if reserved and allocation is None:
+        errors.append(forbidden("status.reservedFor", "may not be specified when `allocated` is not set"))
+    return errors
+
+
+def _reserved_errors(reserved: Iterable[Json], before: Iterable[Json], claim: Json) -> list[FieldError]:
+    errors: list[FieldError] = []
+    entries = list(reserved)
+    if len(entries) > MAX_CONSUMERS:
+        errors.append(too_many("status.reservedFor", len(entries), MAX_CONSUMERS))
+    known: set[str] = set()
+    for index, each in enumerate(entries):
+        at = f"status.reservedFor[{index}]"
+        errors += [required(f"{at}.{field}") for field in ("resource", "name", "uid") if not each.get(field)]
+        if each.get("uid") in known:
+            errors.append(duplicate(f"{at}.uid", each["uid"]))
+        known.add(each.get("uid") or "")
+    more = known - {each.get("uid") or "" for each in before}
+    if more and (claim.get("metadata") or {}).get("deletionTimestamp"):
+        errors.append(forbidden("status.reservedFor", "resource claim is being deleted"))
+    return errors
+
+
+def _allocation_errors(allocation: Json, devices: Json) -> list[FieldError]:
+    errors: list[FieldError] = []
+    path = "status.allocation.devices.results"
+    results = (allocation.get("devices") or {}).get("results") or ()
+    if len(results) > MAX_RESULTS:
+        errors.append(too_many(path, len(results), MAX_RESULTS))
+    known = _request_names(devices)
+    for index, result in enumerate(results):
+        at = f"{path}[{index}]"
+        errors += [required(f"{at}.{field}") for field in ("driver", "pool", "device") if not result.get(field)]
+        if result.get("request") not in known:
+            errors.append(
+                invalid(f"{at}.request", result.get("request") or "", "must be the name of a request in the claim")
+            )
+    return errors
+
+
+# ---- what drivers publish
+
+
+def _slice_errors(obj: Json) -> list[FieldError]:
+    spec: Json = obj.get("spec") or {}
+    driver, pool = spec.get("driver") or "", spec.get("pool") or {}
+    errors = all_invalid("spec.driver", driver, names.dns_subdomain(driver)) if driver else [required("spec.driver")]
+    if not pool.get("name"):
+        errors.append(required("spec.pool.name"))
+    if (pool.get("resourceSliceCount") or 0) <= 0:
+        text = "must be greater than zero"
+        errors.append(invalid("spec.pool.resourceSliceCount", pool.get("resourceSliceCount") or 0, text))
+    if (pool.get("generation") or 0) < 0:
+        errors.append(invalid("spec.pool.generation", pool["generation"], "must be greater than or equal to zero"))
+    fields = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+    if sum(bool(spec.get(field)) for field in fields) != 1:
+        text = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+        errors.append(required("spec", text))
+    errors += _node_selector(spec.get("nodeSelector"), "spec.nodeSelector")
+    devices, counters = spec.get("devices") or (), spec.get("sharedCounters") or ()
+    if devices and counters:
+        errors.append(forbidden("spec.sharedCounters", "only one of `sharedCounters` or `devices` is allowed"))
+    heavy = any(device.get("taints") or device.get("consumesCounters") for device in devices)
+    limit = MAX_DEVICES_TAINTED if heavy else MAX_DEVICES
+    if len(devices) > limit:
+        errors.append(too_many("spec.devices", len(devices), limit))
+    return errors + _devices(devices, bool(spec.get("perDeviceNodeSelection"))) + _counter_sets(counters)
+
+
+def _node_selector(selector: Json | None, path: str) -> list[FieldError]:
+    if selector is None or len(selector.get("nodeSelectorTerms") or ()) == 1:
+        return []
+    return [invalid(f"{path}.nodeSelectorTerms", None, "must have exactly one node selector term")]
+
+
+def _devices(devices: Iterable[Json], apart: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    known: set[str] = set()
+    for index, device in enumerate(devices):
+        at, name = f"spec.devices[{index}]", device.get("name") or ""
+        errors += all_invalid(f"{at}.name", name, names.dns_label(name)) if name else [required(f"{at}.name")]
+        if name in known:
+            errors.append(duplicate(f"{at}.name", name))
+        known.add(name)
+        own = sum(bool(device.get(field)) for field in ("nodeName", "nodeSelector", "allNodes"))
+        if own != int(apart):
+            text = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required"
+            text += " when `perDeviceNodeSelection` is true"
+            errors.append(required(at, text) if apart else forbidden(at, text))
+        errors += _device(device, at)
+    return errors
+
+
+def _device(device: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
+    if len(attributes) + len(capacity) > MAX_ATTRIBUTES:
+        errors.append(too_many(path, len(attributes) + len(capacity), MAX_ATTRIBUTES))
+    for name, value in attributes.items():
+        at = f"{path}.attributes[{name}]"
+        kinds = [kind for kind in ("bool", "int", "string", "version") if value.get(kind) is not None]
+        if len(kinds) != 1:
+            errors.append(invalid(at, None, "exactly one value must be specified"))
+        elif kinds[0] in ("string", "version") and len(value[kinds[0]]) > MAX_VALUE:
+            errors.append(too_long(f"{at}.{kinds[0]}", MAX_VALUE))
+    for name, value in capacity.items():
+        if not is_valid(value.get("value", "0")):
+            errors.append(invalid(f"{path}.capacity[{name}].value", value.get("value"), "must be a quantity"))
+        elif value.get("requestPolicy") and not device.get("allowMultipleAllocations"):
+            text = "only allowed when `allowMultipleAllocations` is set"
+            errors.append(forbidden(f"{path}.capacity[{name}].requestPolicy", text))
+    for field in ("bindingConditions", "bindingFailureConditions"):
+        if len(device.get(field) or ()) > MAX_CONDITIONS:
+            errors.append(too_many(f"{path}.{field}", len(device[field]), MAX_CONDITIONS))
+    return errors + _taints(device.get("taints") or (), path)
+
+
+def _taints(taints: Sequence[Json], path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if len(taints) > MAX_TAINTS:
+        errors.append(too_many(f"{path}.taints", len(taints), MAX_TAINTS))
+    for index, taint in enumerate(taints):
+        effect = taint.get("effect") or ""
+        errors += all_invalid(
+            f"{path}.taints[{index}].key", taint.get("key") or "", names.label_key(taint.get("key") or "")
+        )
+        if effect not in _EFFECTS:
+            errors.append(not_supported(f"{path}.taints[{index}].effect", effect, _EFFECTS))
+    return errors
+
+
+def _counter_sets(counters: Iterable[Json]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    known: set[str] = set()
+    for index, each in enumerate(counters):
+        at, name = f"spec.sharedCounters[{index}]", each.get("name") or ""
+        errors += all_invalid(f"{at}.name", name, names.dns_label(name)) if name else [required(f"{at}.name")]
+        if name in known:
+            errors.append(duplicate(f"{at}.name", name))
+        known.add(name)
+        if not each.get("counters"):
+            errors.append(required(f"{at}.counters"))
+    return errors
+
+
+# ---- kinds
+
+
+def resource_claim(gates: Gates) -> Rules:
+    return assemble(
+        default=lambda obj: _spec_default(obj.setdefault("spec", {})),
+        create=lambda obj: _spec_errors(obj.get("spec") or {}, "spec"),
+        update=lambda new, old: frozen(new, old, "", "spec"),
+        status=_status_errors,
+    )
+
+
+def resource_claim_template(gates: Gates) -> Rules:
+    return assemble(
+        default=lambda obj: _spec_default(obj.setdefault("spec", {}).setdefault("spec", {})),
+        create=lambda obj: _spec_errors((obj.get("spec") or {}).get("spec") or {}, "spec.spec"),
+        update=lambda new, old: frozen(new, old, "", "spec"),
+        status_apart=False,
+    )
+
+
+def device_class(gates: Gates) -> Rules:
+    def errors_of(obj: Json) -> list[FieldError]:
+        spec: Json = obj.get("spec") or {}
+        errors = _selectors(spec.get("selectors") or (), "spec.selectors")
+        errors += _config(spec.get("config") or (), None, "spec.config")
+        resource = spec.get("extendedResourceName")
+        if resource is not None and ("/" not in resource or resource.partition("/")[0].endswith("kubernetes.io")):
+            errors.append(invalid("spec.extendedResourceName", resource, "must be an extended resource name"))
+        return errors
+
+    return assemble(create=errors_of, update=lambda new, old: errors_of(new), namespaced=False, status_apart=False)
+
+
+def resource_slice(gates: Gates) -> Rules:
+    def update(new: Json, old: Json) -> list[FieldError]:
+        spec, before = new.get("spec") or {}, old.get("spec") or {}
+        fixed = frozen(spec, before, "spec", "driver", "nodeName")
+        fixed += frozen(spec.get("pool") or {}, before.get("pool") or {}, "spec.pool", "name")
+        return _slice_errors(new) + fixed
+
+    return assemble(create=_slice_errors, update=update, namespaced=False, status_apart=False)
+
+
+def expressions(obj: Json, kind: str) -> Iterator[tuple[str, str]]:
+    """CEL selectors of a claim, a template or a class, with the paths of their fields."""
+    spec: Json = obj.get("spec") or {}
+    if kind == "DeviceClass":
+        yield from _expressions(spec.get("selectors") or (), "spec.selectors")
+        return
+    path = "spec"
+    if kind == "ResourceClaimTemplate":
+        spec, path = spec.get("spec") or {}, "spec.spec"
+    for index, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
+        at = f"{path}.devices.requests[{index}]"
+        yield from _expressions((request.get("exactly") or {}).get("selectors") or (), f"{at}.exactly.selectors")
+        for number, option in enumerate(request.get("firstAvailable") or ()):
+            yield from _expressions(option.get("selectors") or (), f"{at}.firstAvailable[{number}].selectors")
+
+
+def _expressions(selectors: Sequence[Json], path: str) -> Iterator[tuple[str, str]]:
+    for index, selector in enumerate(selectors):
+        expression = (selector.get("cel") or {}).get("expression")
+        if isinstance(expression, str) and expression:
+            yield f"{path}[{index}].cel.expression", expression
+
+
+def admin_access(spec: Json) -> bool:
+    """Whether a claim asks for administrative access to devices."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    return any((request.get("exactly") or {}).get("adminAccess") for request in requests)
