@@ -43,7 +43,7 @@ class Usage(Protocol):
     def counted(self, counter: CounterKey) -> int: ...
 
 
-class Demand(NamedTuple):
+class ClaimDemand(NamedTuple):
     """A claim that needs devices, and those that all its consumers can reach, in order."""
 
     claim: Hashable
@@ -79,7 +79,9 @@ class _Exhausted(Exception):
 class Allocator:
     """One problem. `exhausted`: a negative answer is no proof."""
 
-    def __init__(self, demands: Sequence[Demand], usage: Usage, selectors: Selectors, budget: int = BUDGET) -> None:
+    def __init__(
+        self, demands: Sequence[ClaimDemand], usage: Usage, selectors: Selectors, budget: int = BUDGET
+    ) -> None:
         self._demands = demands
         self._usage = usage
         self._selectors = selectors
@@ -100,7 +102,7 @@ class Allocator:
             raise self._failure
         return found
 
-    def _check(self, demand: Demand) -> None:
+    def _check(self, demand: ClaimDemand) -> None:
         spec = demand.spec
         if spec.error:
             raise AllocationError(spec.error)
@@ -155,7 +157,7 @@ class Allocator:
         counters = device.pool.counters
         return all(usage.counted(counter) + amount <= counters[counter] for counter, amount in device.counters)
 
-    def _candidates(self, demand: Demand, request: Request) -> list[Device] | None:
+    def _candidates(self, demand: ClaimDemand, request: Request) -> list[Device] | None:
         """Devices for a request; None: all of them are wanted and one cannot be had."""
         if request.everything:
             wanted = [device for device in demand.devices if self._selected(request, device)]
@@ -193,7 +195,7 @@ class Allocator:
                 return found
         return None
 
-    def _variants(self, number: int, demand: Demand) -> Iterator[list[_Unit]]:
+    def _variants(self, number: int, demand: ClaimDemand) -> Iterator[list[_Unit]]:
         for chosen in product(*demand.spec.requests):
             units = []
             total = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from phalanx.engine.devices.allocator import Allocator, Demand, Solution, Usage
+from phalanx.engine.devices.allocator import Allocator, ClaimDemand, Solution, Usage
 from phalanx.engine.devices.holdings import Held, Holdings, Unused, held_by
 from phalanx.engine.devices.inventory import Device, DeviceKey, Inventory, in_order
 from phalanx.engine.devices.requests import ClaimSpec, ClaimSpecs
@@ -289,10 +289,10 @@ class DeviceState:
 
     # ---- what a pod needs
 
-    def demands(self, shape: Shape, row: int) -> list[Demand] | None:
+    def demands(self, shape: Shape, row: int) -> list[ClaimDemand] | None:
         """The claims of a pod that need devices on a row; None: one is allocated where the row cannot use it."""
         view = self.view(row)
-        found: list[Demand] = []
+        found: list[ClaimDemand] = []
         for number, use in enumerate(shape.claims):
             if use.kind == NAMED:
                 held = self.holdings.claims.get(use.claim)
@@ -309,13 +309,15 @@ class DeviceState:
             elif use.kind == OWN:
                 spec = self.specs.of_spec(use.spec, use.key, shape.namespace)
                 name = f"{shape.namespace}/{use.claim[1]}" if use.claim[1] else shape.namespace
-                found.append(Demand((OWN, number), name, spec, view.devices, view.unusable))
+                found.append(ClaimDemand((OWN, number), name, spec, view.devices, view.unusable))
             elif use.kind == EXTENDED:
                 if not self._offered(use, row):
                     return None
                 needed = self.extended_spec(use, row)
                 if needed is not None:
-                    found.append(Demand((EXTENDED, number), "extended resources", needed, view.devices, view.unusable))
+                    found.append(
+                        ClaimDemand((EXTENDED, number), "extended resources", needed, view.devices, view.unusable)
+                    )
         return found
 
     def _offered(self, use: ClaimUse, row: int) -> bool:
@@ -344,15 +346,15 @@ class DeviceState:
             return None
         return self.specs.of_spec(use.spec, use.key, "extended resources")
 
-    def _demand(self, claim: Hashable, name: str, spec: ClaimSpec, rows: Sequence[int]) -> Demand:
+    def _demand(self, claim: Hashable, name: str, spec: ClaimSpec, rows: Sequence[int]) -> ClaimDemand:
         first = self.view(rows[0])
         devices = first.devices
         for row in dict.fromkeys(rows[1:]):
             there = set(self.view(row).devices)
             devices = [device for device in devices if device in there]
-        return Demand(claim, name, spec, devices, first.unusable)
+        return ClaimDemand(claim, name, spec, devices, first.unusable)
 
-    def together(self, demands: Sequence[Demand], rows: Iterable[int]) -> list[Demand]:
+    def together(self, demands: Sequence[ClaimDemand], rows: Iterable[int]) -> list[ClaimDemand]:
         """The claims of a pod, and all that are pending where they could meet on the same devices."""
         mine = {demand.claim for demand in demands}
         where = dict.fromkeys(rows)
@@ -361,7 +363,7 @@ class DeviceState:
         others = [self._pending_demand(key) for key in keys if key not in mine]
         return [each for each in others if each is not None] + list(demands)
 
-    def _pending_demand(self, key: ClaimKey) -> Demand | None:
+    def _pending_demand(self, key: ClaimKey) -> ClaimDemand | None:
         rows = self._pending[key]
         if key in self._extended:
             spec = self.extended_spec(self._extended[key][1], rows[0])

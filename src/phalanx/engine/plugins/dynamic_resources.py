@@ -45,7 +45,7 @@ def _has_claims(shape: Shape) -> bool:
     return bool(shape.claims)
 
 
-class Reservation(msgspec.Struct):
+class DeviceReservation(msgspec.Struct):
     """What Reserve assumed for a pod, and what became of the writes."""
 
     claims: dict[ClaimKey, AllocationResult | None]  # allocation to be written; None: it is there already
@@ -67,7 +67,7 @@ class DynamicResources:
         self.state = state
         self.uses = uses
         self._emit = handle.emit
-        self._reservations: dict[str, Reservation] = {}  # by pod uid
+        self._reservations: dict[str, DeviceReservation] = {}  # by pod uid
         self._releases: dict[int, ClaimKey] = {}  # decision -> claim
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
@@ -152,7 +152,7 @@ class DynamicResources:
         pod = record.pod
         if pod is None:
             return Status(Code.ERROR, ("the pod is not known any more",), self.name)
-        reservation = Reservation({}, {})
+        reservation = DeviceReservation({}, {})
         try:
             chosen = state.settle_pod(record)
         except (AllocationError, SelectorFailure) as problem:
@@ -184,7 +184,7 @@ class DynamicResources:
             state.columns.journal.push(self._reservations.pop, record.uid, None)
         return None
 
-    def _consumers(self, reservation: Reservation, record: PodRecord, pod: Pod) -> str:
+    def _consumers(self, reservation: DeviceReservation, record: PodRecord, pod: Pod) -> str:
         """Fill in for whom each claim is reserved; a text if one has too many consumers."""
         for entry, name in claim_names(pod):
             key = (record.namespace, name or "")
@@ -216,7 +216,7 @@ class DynamicResources:
             elif last:
                 state.assume(key, None)
 
-    def _release(self, key: ClaimKey, reservation: Reservation, record: PodRecord, last: bool) -> None:
+    def _release(self, key: ClaimKey, reservation: DeviceReservation, record: PodRecord, last: bool) -> None:
         """Take back what was written, or is being written. What was assumed stays until that is done."""
         if self._emit is None:
             return
@@ -272,7 +272,7 @@ class DynamicResources:
             self.state.leave(key, record.uid)
         return None
 
-    def _ask(self, reservation: Reservation, record: PodRecord, emit: Emit) -> None:
+    def _ask(self, reservation: DeviceReservation, record: PodRecord, emit: Emit) -> None:
         for key, allocation in reservation.claims.items():
             if reservation.extended is not None and key == extended_key(record):
                 assert allocation is not None and record.pod is not None
@@ -304,7 +304,7 @@ class DynamicResources:
                 )
             reservation.writes.add(made)
 
-    def _conditions(self, reservation: Reservation, record: PodRecord) -> Status | None:
+    def _conditions(self, reservation: DeviceReservation, record: PodRecord) -> Status | None:
         """Devices that must be prepared before the pod is bound (KEP-5007)."""
         for key, allocation in reservation.claims.items():
             claim = self._extended_claim(record.uid) if key == extended_key(record) else self.state.claim(key)
