@@ -433,6 +433,10 @@ def test_device_selectors_are_checked_when_they_are_written(world: World) -> Non
             "spec.selectors[0].cel.expression: Invalid value: \"device.nope\": compilation failed: ERROR: <input>:1:7: undefined field 'nope'",
         ),
         ("device.driver", "must evaluate to bool or the unknown type, not string"),
+        (
+            "lists.range(1000).all(x, lists.range(1001).all(y, x + y >= 0))",
+            "spec.selectors[0].cel.expression: Forbidden: too complex, exceeds cost limit",
+        ),
         ("x" * 20_000, "spec.selectors[0].cel.expression: Too long: may not be more than 10240 bytes"),
     ):
         body["spec"]["selectors"][0]["cel"]["expression"] = expression

@@ -220,3 +220,25 @@ def test_old_values_of_a_list_without_keys_cannot_be_compared(world: World) -> N
     tags = {"items": {"type": "string", "maxLength": 5, RULES: [{"rule": "self == oldSelf"}]}, "maxItems": 5}
     with pytest.raises(Invalid, match="oldSelf cannot be used on the uncorrelatable portion of the schema within"):
         world.create(DEFINITIONS, ruled(tags=tags))
+
+
+def test_rule_that_can_cost_too_much_is_refused_with_its_definition(world: World) -> None:
+    rule = {"rule": "self.all(s, s == 'string constant')"}
+    inner = {"type": "array", "items": {"type": "string"}, RULES: [rule]}
+    with pytest.raises(Invalid) as problem:
+        world.create(DEFINITIONS, ruled(lists={"type": "array", "items": inner}))
+    assert "estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or " in str(
+        problem.value
+    )
+    limited = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 9}, RULES: [rule]}
+    world.create(DEFINITIONS, ruled(lists={"type": "array", "maxItems": 5, "items": limited}))
+
+
+def test_rules_that_can_cost_too_much_together_are_refused(world: World) -> None:
+    part = {"type": "array", "maxItems": 1_500, "items": {"type": "integer"}}
+    part[RULES] = [{"rule": f"self.all(x, self.all(y, x + y > {i}))"} for i in range(20)]
+    with pytest.raises(Invalid) as problem:
+        world.create(DEFINITIONS, ruled(numbers=part))
+    text = str(problem.value)
+    assert "estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of " in text
+    assert "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema" in text

@@ -15,8 +15,10 @@ from typing import Any
 
 from . import types as t
 from .environment import Environment
+from .estimate import estimate
 from .functions.numbers import QUANTITY, quantity, semver
 from .program import Program
+from .sizes import Sized
 from .syntax import CompileError
 from .values import EvaluationError, FieldMap, kind_of, type_name
 
@@ -40,6 +42,20 @@ _ENVIRONMENT = Environment(
         )
     },
 )
+
+
+# Sizes that the API allows: domains and drivers of 63 characters, names of 32, 32 attributes, values of 64.
+_ATTRIBUTE = Sized(64)
+_SIZES = {
+    "device": Sized(
+        fields={
+            "driver": Sized(63),
+            "attributes": Sized(32, Sized(32, _ATTRIBUTE, Sized(32), by_name=True), Sized(63)),
+            "capacity": Sized(32, Sized(32, Sized(), Sized(32)), Sized(63)),
+            "allowMultipleAllocations": Sized(1),
+        }
+    )
+}
 
 
 class Domains(FieldMap):
@@ -128,11 +144,12 @@ def device_value(
 class DeviceSelector:
     """A compiled selector; equal expressions share one."""
 
-    __slots__ = ("expression", "program")
+    __slots__ = ("expression", "max_cost", "program")
 
     def __init__(self, program: Program) -> None:
         self.expression = program.expression
         self.program = program
+        self.max_cost = estimate(program.checked, _SIZES)  # cost units; the API refuses more than MAX_COST
 
     def matches(self, device: DeviceValue, cost_limit: int = MAX_COST) -> bool:
         """Return whether the device is selected, or raise EvaluationError: a missing attribute is "no such key"."""

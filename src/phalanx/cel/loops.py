@@ -7,7 +7,7 @@ from typing import Any
 
 from .frame import Frame, Run
 from .syntax import Const, Fold, Node
-from .values import CostLimitExceeded, EvaluationError, FieldMap
+from .values import CostLimitExceeded, EvaluationError, FieldMap, kind_of
 
 
 class Loops:
@@ -95,4 +95,17 @@ def _elements(value: Any, pairs: bool) -> Any:
         return [(k, value.get_field(k)) for k in names] if pairs else names
     if isinstance(value, dict):
         return list(value.items()) if pairs else list(value)
-    raise EvaluationError("no such overload")
+    raise EvaluationError(f"got '{_go_type(value)}', expected iterable type")
+
+
+_GO_TYPES = {
+    "kubernetes.Quantity": "cel.Quantity",
+    "kubernetes.Semver": "cel.Semver",
+    "optional_type": "*types.Optional",
+}
+
+
+def _go_type(value: Any) -> str:
+    """Return the name that upstream prints for the type of a value."""
+    kind = kind_of(value)
+    return _GO_TYPES.get(kind) or f"types.{kind.capitalize()}"

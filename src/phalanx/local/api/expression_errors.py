@@ -8,11 +8,20 @@ from typing import Any
 
 from phalanx.cel import types as t
 from phalanx.cel.admission import APPLY_TYPE, JSON_PATCH_TYPE, AdmissionEnvironment, compile_variables
-from phalanx.cel.devices import MAX_LENGTH, compile_device_selector
+from phalanx.cel.devices import MAX_COST, MAX_LENGTH, compile_device_selector
 from phalanx.cel.syntax import CompileError
 from phalanx.local.api.policies import environment_of
 from phalanx.local.api.rule_matching import MUTATING, MUTATING_POLICIES, VALIDATING, VALIDATING_POLICIES
-from phalanx.model.fieldpath import all_invalid, duplicate, invalid, not_supported, required, too_long, too_many
+from phalanx.model.fieldpath import (
+    all_invalid,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+)
 from phalanx.model.kinds import FieldError, Json, Kind
 from phalanx.model.names import label_key
 
@@ -168,6 +177,8 @@ def _selectors(selectors: Any, at: str) -> Iterator[FieldError]:
         found = compile_device_selector(expression)
         if isinstance(found, CompileError):
             yield invalid(f"{at}[{i}].cel.expression", expression, found.message)
+        elif found.max_cost > MAX_COST:
+            yield forbidden(f"{at}[{i}].cel.expression", "too complex, exceeds cost limit")
 
 
 def _device_class(obj: Json) -> Iterator[FieldError]:

@@ -14,8 +14,10 @@ from typing import Any
 
 from phalanx.cel import types as t
 from phalanx.cel.environment import Environment
+from phalanx.cel.estimate import MOST, estimate
 from phalanx.cel.program import Program
 from phalanx.cel.schemas import EMBEDDED, LIST_KEYS, LIST_TYPE, SchemaTypes, value_of
+from phalanx.cel.sizes import Sized, size_of_schema
 from phalanx.cel.syntax import CompileError
 from phalanx.cel.validators import mentions
 from phalanx.cel.values import NONE, EvaluationError, some
@@ -24,10 +26,13 @@ from phalanx.model.kinds import FieldError, Json
 
 RULES = "x-kubernetes-validations"
 CALL_LIMIT = 1_000_000  # cost units of one rule
+RULE_COST_LIMIT = 10_000_000  # cost units that a rule may be estimated at, for all places where it applies
+CRD_COST_LIMIT = 100_000_000  # cost units that all rules of a definition may be estimated at
 OBJECT_BUDGET = 10_000_000  # cost units of all rules of an object
 MESSAGE_BYTES = 5 * 1024  # of what a messageExpression may give
 ROOT = "<nil>"  # the path that errors about a whole object have
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
+_CONTRIBUTED = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema"
 _OUT_OF_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
@@ -292,31 +297,91 @@ def _known_path(path: str, schema: Json) -> bool:
 
 def definition_rule_errors(schema: Json, path: str) -> list[FieldError]:
     """Return what is wrong with the rules of a definition's schema, which is structural."""
-    types = SchemaTypes()
-    types.type_of(schema, "selfType", root=True)
-    return list(_definition_errors(schema, path, "selfType", types, "", root=True))
+    check = _Definition(SchemaTypes())
+    check.types.type_of(schema, "selfType", root=True)
+    errors = list(check.errors(schema, path, "selfType", _Place(), root=True))
+    if check.total > CRD_COST_LIMIT:
+        for _, where in sorted(check.costly, key=lambda found: -found[0])[:4]:
+            errors.append(forbidden(where, _CONTRIBUTED))
+        what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema"
+        errors.append(forbidden(path, _too_costly(what, check.total, CRD_COST_LIMIT)))
+    return errors
 
 
-def _definition_errors(
-    schema: Json, path: str, name: str, types: SchemaTypes, loose: str, root: bool = False
-) -> Iterator[FieldError]:
-    """`loose` is the path of the list around that has no keys: old values are not found in there."""
-    rules = schema.get(RULES) or ()
-    form = [error for i, rule in enumerate(rules) for error in _form_errors(rule, schema, f"{path}.{RULES}[{i}]")]
-    yield from form
-    own = types.type_of(schema, name, root or bool(schema.get(EMBEDDED)))
-    if not form and own is not None:
-        for i, rule in enumerate(rules):
-            yield from _compile_errors(_rule(rule, own, types), f"{path}.{RULES}[{i}]", loose)
-    for key, part in (schema.get("properties") or {}).items():
-        if isinstance(part, dict):
-            yield from _definition_errors(part, f"{path}.properties[{key}]", f"{name}.{key}", types, loose)
-    extra, items = schema.get("additionalProperties"), schema.get("items")
-    if isinstance(extra, dict):
-        yield from _definition_errors(extra, f"{path}.additionalProperties", f"{name}.@values", types, loose)
-    if isinstance(items, dict):
-        keyed = schema.get(LIST_TYPE) == "map"
-        yield from _definition_errors(items, f"{path}.items", f"{name}.@items", types, loose if keyed else path)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in an object a schema applies: how often (None: unbounded), and in which list without keys."""
+
+    times: int | None = 1
+    loose: str = ""
+
+    def below(self, schema: Json, loose: str = "") -> _Place:
+        limit: Any = 1
+        if schema.get("type") == "array":
+            limit = schema.get("maxItems")
+        elif isinstance(schema.get("additionalProperties"), dict):
+            limit = schema.get("maxProperties")
+        times = None if self.times is None or limit is None else self.times * max(int(limit), 0)
+        return _Place(times, self.loose or loose)
+
+
+def _too_costly(what: str, cost: int, limit: int) -> str:
+    factor = cost / limit
+    if factor > 100:
+        shown = "more than 100x"
+    else:
+        shown = f"{factor:f}x" if factor < 1.5 else f"{factor:.1f}x"
+    limits = "maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared"
+    return f"{what} exceeds budget by factor of {shown} (try simplifying the rule, or adding {limits})"
+
+
+@dataclass(slots=True)
+class _Definition:
+    """The rules of one definition, and what they can cost together."""
+
+    types: SchemaTypes
+    total: int = 0
+    costly: list[tuple[int, str]] = field(default_factory=list)
+
+    def errors(self, schema: Json, path: str, name: str, place: _Place, root: bool = False) -> Iterator[FieldError]:
+        """Yield what is wrong with the rules of a schema and of the schemas in it."""
+        rules = schema.get(RULES) or ()
+        form = [error for i, rule in enumerate(rules) for error in _form_errors(rule, schema, f"{path}.{RULES}[{i}]")]
+        yield from form
+        is_root = root or bool(schema.get(EMBEDDED))
+        own = self.types.type_of(schema, name, is_root) if rules else None
+        sized = size_of_schema(schema, is_root) if rules else None
+        if not form and own is not None:
+            for i, body in enumerate(rules):
+                rule, at = _rule(body, own, self.types), f"{path}.{RULES}[{i}]"
+                yield from _compile_errors(rule, at, place.loose)
+                yield from self.cost_errors(rule, at, place, sized)
+        for key, part in (schema.get("properties") or {}).items():
+            if isinstance(part, dict):
+                yield from self.errors(part, f"{path}.properties[{key}]", f"{name}.{key}", place.below(schema))
+        extra, items = schema.get("additionalProperties"), schema.get("items")
+        if isinstance(extra, dict):
+            yield from self.errors(extra, f"{path}.additionalProperties", f"{name}.@values", place.below(schema))
+        if isinstance(items, dict):
+            loose = "" if schema.get(LIST_TYPE) == "map" else path
+            yield from self.errors(items, f"{path}.items", f"{name}.@items", place.below(schema, loose))
+
+    def cost_errors(self, rule: Rule, at: str, place: _Place, sized: Sized | None) -> Iterator[FieldError]:
+        """Yield what the expressions of a rule can cost too much."""
+        known = {"self": sized, "oldSelf": sized} if sized is not None else {}
+        times = place.times if place.times is not None else (sized.cardinality if sized is not None else 1)
+        for program, field_name, what in (
+            (rule.program, "rule", "estimated rule cost"),
+            (rule.message, "messageExpression", "estimated messageExpression cost"),
+        ):
+            if not isinstance(program, Program):
+                continue
+            cost = min(MOST, estimate(program.checked, known) * (times if field_name == "rule" else 1))
+            if cost > RULE_COST_LIMIT:
+                yield forbidden(f"{at}.{field_name}", _too_costly(what, cost, RULE_COST_LIMIT))
+            self.total = min(MOST, self.total + cost)
+            if cost >= CRD_COST_LIMIT // 100:
+                self.costly.append((cost, f"{at}.{field_name}"))
 
 
 def _form_errors(rule: Json, schema: Json, at: str) -> Iterator[FieldError]:
