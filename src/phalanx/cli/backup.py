@@ -44,8 +44,10 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
 
     if sum(map(bool, (name, data, kubeconfig))) > 1:
         raise ConfigProblem("--name", "give one of --name, --data and --kubeconfig: each says which cluster")
+    running = ""
     if name:
-        data = known_cluster(name, "")[1].data
+        record = known_cluster(name, "")[1]
+        data, running = record.data, record.kubeconfig
     target = Path(file)
     if not target.parent.is_dir():
         raise ConfigProblem("FILE", f"there is no directory {target.parent}: create it first, or choose another place")
@@ -69,7 +71,7 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
                     rows, revision = backups.read_snapshot(store)
                     backups.write_rows(part, rows, revision, count)
                 except StoreInUse:
-                    _download(str(directory / "kubeconfig"), context, part)
+                    _download(running or str(directory / "kubeconfig"), context, part)
             rows, revision = backups.read_snapshot(part)
         part.replace(target)
     finally:
