@@ -99,6 +99,39 @@ def test_everything_else_a_job_asks_for_reaches_its_group() -> None:
     assert found.workload["spec"]["podGroupTemplates"][0]["priorityClassName"] == "high"
 
 
+ASKED = "scheduling.phalanx.dev/gang"
+DISRUPTION = "scheduling.phalanx.dev/disruption"
+
+
+def modes(grouping: Any) -> list[Any]:
+    return [made["spec"].get("disruptionMode") for made in [*grouping.composites, *grouping.groups]]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (job("a", 2, uid="u", metadata={"annotations": {ASKED: "true"}}), [{"all": {}}]),
+        (job("a", 2, uid="u", metadata={"annotations": {ASKED: "true", DISRUPTION: "single"}}), [{"single": {}}]),
+        (job("a", 2, uid="u", scheduling=gang()), [None]),  # Kubernetes' own Job controller leaves it out
+        (job("a", 2, uid="u"), [None]),
+        (jobset("a", part("x", 1, 2), annotations={ASKED: "true"}), [{"all": {}}]),
+        (jobset("a", part("x", 1, 2), annotations={TREE: "Job"}), [{"all": {}}] * 3),
+        (
+            jobset("a", part("x", 1, 2), annotations={TREE: "Job", DISRUPTION: "single"}),
+            [{"single": {}}] + [{"all": {}}] * 2,
+        ),
+        (
+            jobset("a", part("x", 1, 2, annotations={DISRUPTION: "single"}), annotations={TREE: "Job"}),
+            [None, None, {"single": {}}],
+        ),
+        (jobset("a", part("x", 1, 2), scheduling=gang()), [None]),
+    ],
+    ids=str,
+)
+def test_a_gang_that_is_made_for_its_workload_is_evicted_as_a_whole_unless_asked(made: Any, expected: Any) -> None:
+    assert modes(of(made)) == expected
+
+
 def test_names_of_a_job_depend_on_its_uid_and_fit() -> None:
     assert of(job("a", uid="1")).workload["metadata"]["name"] != of(job("a", uid="2")).workload["metadata"]["name"]
     for workload, template in (("w" * 200, "t" * 200), ("wl", "t" * 250), ("w" * 250, "tp")):

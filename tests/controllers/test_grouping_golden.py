@@ -175,13 +175,18 @@ spec:
   compositePodGroupTemplates:
   - name: jobset-root
     schedulingPolicy: {{gang: {{minGroupCount: 2}}}}
+    disruptionMode: &all {{all: {{}}}}
     compositePodGroupTemplates:
     - name: replicated-job-1
       schedulingPolicy: {{gang: {{minGroupCount: 2}}}}
-      podGroupTemplates: [{{name: replicated-job-1-job, schedulingPolicy: {{gang: {{minCount: 4}}}}}}]
+      disruptionMode: *all
+      podGroupTemplates:
+      - {{name: replicated-job-1-job, schedulingPolicy: {{gang: {{minCount: 4}}}}, disruptionMode: *all}}
     - name: replicated-job-2
       schedulingPolicy: {{gang: {{minGroupCount: 3}}}}
-      podGroupTemplates: [{{name: replicated-job-2-job, schedulingPolicy: {{gang: {{minCount: 3}}}}}}]
+      disruptionMode: *all
+      podGroupTemplates:
+      - {{name: replicated-job-2-job, schedulingPolicy: {{gang: {{minCount: 3}}}}, disruptionMode: *all}}
 """
 
 
@@ -198,11 +203,13 @@ def test_the_tree_of_sets_parts_and_jobs() -> None:
         "parentCompositePodGroupName": "sample-jobset",
         "workloadRef": {"workloadName": WORKLOAD, "templateName": A},
         "schedulingPolicy": {"gang": {"minGroupCount": 2}},
+        "disruptionMode": {"all": {}},
     }
     assert found.groups[0]["spec"] == {
         "parentCompositePodGroupName": f"sample-jobset-{A}",
         "workloadRef": {"workloadName": WORKLOAD, "templateName": f"{A}-job"},
         "schedulingPolicy": {"gang": {"minCount": 4}},
+        "disruptionMode": {"all": {}},
     }
 
 

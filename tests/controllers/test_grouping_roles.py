@@ -53,7 +53,7 @@ def golden(api: str, kind: str, name: str, count: int) -> tuple[Json, Json]:
     owner: Json = {"apiVersion": api, "kind": kind, "name": name, "uid": "UID"}
     owner |= {"controller": True, "blockOwnerDeletion": True}
     meta = {"name": name, "namespace": "ml", "ownerReferences": [owner]}
-    rules = {"schedulingPolicy": {"gang": {"minCount": count}}}
+    rules = {"schedulingPolicy": {"gang": {"minCount": count}}, "disruptionMode": {"all": {}}}
     about = {"apiGroup": api.partition("/")[0], "kind": kind, "name": name}
     return (
         {

@@ -88,7 +88,7 @@ def test_native_tells_what_the_whole_needs_only_when_part_of_it_may_start() -> N
     whole, part = (PROVIDERS["native"].pod_group(replica(policy)) for policy in ("LeaderCreated", "LeaderReady"))
     assert whole is not None and part is not None
     assert "annotations" not in whole["metadata"]
-    assert whole["spec"] == {"schedulingPolicy": {"gang": {"minCount": 4}}}
+    assert whole["spec"] == {"schedulingPolicy": {"gang": {"minCount": 4}}, "disruptionMode": {"all": {}}}
     assert part["metadata"]["annotations"] == {"scheduling.phalanx.dev/min-resources": '{"cpu": "400m"}'}
     pod: Json = {"metadata": {}, "spec": {}}
     PROVIDERS["native"].inject_pod_group_metadata(pod, replica(), "leader")
@@ -105,7 +105,9 @@ def test_the_groups_of_a_leader_worker_set_word_for_word() -> None:
         "metadata": {"name": "vllm", "namespace": "default", "ownerReferences": [owner]},
         "spec": {
             "controllerRef": {"apiGroup": "leaderworkerset.x-k8s.io", "kind": "LeaderWorkerSet", "name": "vllm"},
-            "podGroupTemplates": [{"name": "replica", "schedulingPolicy": {"gang": {"minCount": 4}}}],
+            "podGroupTemplates": [
+                {"name": "replica", "schedulingPolicy": {"gang": {"minCount": 4}}, "disruptionMode": {"all": {}}}
+            ],
         },
     }
     assert [each["metadata"]["name"] for each in found.groups] == [f"vllm-0-{R}", f"vllm-1-{R}"]
@@ -116,6 +118,7 @@ def test_the_groups_of_a_leader_worker_set_word_for_word() -> None:
         "spec": {
             "workloadRef": {"workloadName": "vllm", "templateName": "replica"},
             "schedulingPolicy": {"gang": {"minCount": 4}},
+            "disruptionMode": {"all": {}},
         },
     }
     assert found.links[f"1@{R}"].pod_group == f"vllm-1-{R}"

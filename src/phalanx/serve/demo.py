@@ -161,7 +161,7 @@ def _evaluation() -> Json:
             "parallelism": 24,
             "completions": 24,
             "completionMode": "Indexed",
-            "scheduling": {"schedulingPolicy": {"gang": {}}},
+            "scheduling": {"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}},
             "template": _pod("evaluator", 8, restart="Never"),
         },
     }

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 
 from phalanx.controllers.group_apis.contract import Json, Replica, metadata_of
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import POD_GROUPS, Link
 from phalanx.controllers.grouping.demand import total
+from phalanx.controllers.grouping.parts import disruption_of
 from phalanx.model.groups import MIN_RESOURCES
 
 # Of a template only what decides where its pods may go: annotations are short.
@@ -41,6 +43,8 @@ class Native:
     def pod_group(self, replica: Replica) -> Json:
         extra = {MIN_RESOURCES: min_resources(replica)} if replica.min_member < replica.size else {}
         spec: Json = {"schedulingPolicy": {"gang": {"minCount": replica.min_member}}}
+        if mode := disruption_of(spec["schedulingPolicy"], workload_annotations(dict(replica.annotations)).mode):
+            spec["disruptionMode"] = mode
         if replica.priority_class:
             spec["priorityClassName"] = replica.priority_class
         return {

@@ -39,6 +39,12 @@ def gang_of_groups(count: int) -> Json:
     return {"gang": {"minGroupCount": count}}
 
 
+def disruption_of(policy: Json, asked: Json | None) -> Json | None:
+    """The disruptionMode of a group that is made for its workload: what its author asked for, else a gang is evicted as
+    a whole. Members left behind below the minimum would hold their nodes and could not work."""
+    return asked or ({"all": {}} if "gang" in policy else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     name: str

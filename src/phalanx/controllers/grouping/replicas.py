@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import by_uid, of_template
-from phalanx.controllers.grouping.parts import BASIC, Leaf, pod_group, workload
+from phalanx.controllers.grouping.parts import BASIC, Leaf, disruption_of, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 
@@ -39,7 +39,8 @@ def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = inter
     if named or owned or not wish:
         return Grouping()
     chosen = policy(obj, wish) if wish.gang or wish.min_count is not None else BASIC
-    leaf = Leaf(TEMPLATE, chosen, wish.constraints, wish.mode, (), template.get("priorityClassName") or "")
+    mode = disruption_of(chosen, wish.mode)
+    leaf = Leaf(TEMPLATE, chosen, wish.constraints, mode, (), template.get("priorityClassName") or "")
     meta = obj["metadata"]
     if (meta.get("annotations") or {}).get(API) == "v1alpha1":
         return with_hand_made(obj, _first_version(obj, chosen), related)

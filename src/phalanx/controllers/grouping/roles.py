@@ -12,7 +12,7 @@ import msgspec
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import fitting
-from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import Leaf, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 
 
@@ -49,7 +49,9 @@ def one_gang(
     if count > everybody:
         raise Refused(f"a gang of {count} can never form: there are only {everybody} pods; lower the minimum")
     name = fitting(owner["metadata"]["name"])
-    leaf = Leaf("all", gang(max(1, count)), wish.constraints, wish.mode, (), priority_class or classes[0])
+    policy = gang(max(1, count))
+    mode = disruption_of(policy, wish.mode)
+    leaf = Leaf("all", policy, wish.constraints, mode, (), priority_class or classes[0])
     link = Link(pod_group=name, template=leaf.name)
     found = Grouping(
         workload=workload(owner, name, [leaf]),

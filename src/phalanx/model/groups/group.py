@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
+from phalanx.model.groups.keys import COMPOSITE, DISRUPTION, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
 from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects.groups import (
     CompositePodGroup,
@@ -17,6 +17,7 @@ from phalanx.model.objects.groups import (
     SchedulingPolicy,
     Workload,
 )
+from phalanx.model.objects.meta import ObjectMeta
 from phalanx.model.objects.pod import Pod
 
 PREEMPT_LOWER = "PreemptLowerPriority"
@@ -252,9 +253,16 @@ def spec_of_object(group: PodGroup | CompositePodGroup) -> GroupSpec:
     )
 
 
+def _evicted_whole(meta: ObjectMeta) -> bool:
+    """Whether a gang that cannot say how it is disrupted is evicted as a whole: so it was asked, or it was made from a
+    workload whose author did not ask for single pods."""
+    asked = meta.annotations.get(DISRUPTION)
+    return asked == "all" if asked else any(owner.controller for owner in meta.owner_references or ())
+
+
 def spec_of_template(workload: Workload, template: PodGroupTemplate) -> GroupSpec:
     """KEP-4671 v1alpha1: the group is not an object, its Workload's template is all there is."""
-    meta = workload.metadata
+    meta, mode = workload.metadata, template.disruption_mode
     gang, minimum = _policy(template.scheduling_policy)
     return GroupSpec(
         parent=None,
@@ -262,7 +270,7 @@ def spec_of_template(workload: Workload, template: PodGroupTemplate) -> GroupSpe
         minimum=minimum,
         topology_key=_topology(template.scheduling_constraints),
         preferred_key=meta.annotations.get(PREFERRED_TOPOLOGY),
-        disrupt_all=template.disruption_mode is not None and template.disruption_mode.all is not None,
+        disrupt_all=mode.all is not None if mode is not None else gang and _evicted_whole(meta),
         priority=template.priority,
         preemption_policy=template.preemption_policy,
         workload=meta.name,

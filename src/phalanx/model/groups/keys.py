@@ -15,6 +15,8 @@ GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
 BOUND_IN_GROUP = "scheduling.phalanx.dev/bound-in-group"
 # Written by our controllers on groups and Workloads: the objects above their owner (a TrainJob over a JobSet).
 PART_OF = "scheduling.phalanx.dev/part-of"
+# On workloads, and on Workloads of KEP-4671, which have no field for it: all or single.
+DISRUPTION = "scheduling.phalanx.dev/disruption"
 PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
 # Written by the controller that makes the pods of a run: which run a pod is of (a uid), and, once it has succeeded and
 # nothing will take its place, the same uid again. Only then does a pod that ended still stand for one of its gang.

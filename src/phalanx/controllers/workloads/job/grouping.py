@@ -19,7 +19,7 @@ from phalanx.controllers.grouping.core import (
     reference_to,
 )
 from phalanx.controllers.grouping.names import by_uid, fitting, of_template
-from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import BASIC, Leaf, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import COPIED, with_hand_made
 from phalanx.controllers.workloads.job.indexes import parse_indexes
 
@@ -66,7 +66,11 @@ def template_name(job: str) -> str:
 
 
 def leaf_of(job: Json) -> Leaf:
-    """The one template. Basic unless the Job asks for a gang, in spec.scheduling or by annotation."""
+    """The one template. Basic unless the Job asks for a gang, in spec.scheduling or by annotation.
+
+    A gang of spec.scheduling that names no disruptionMode gets none, as from the Job controller of Kubernetes 1.37: the
+    API server then fills in `single`.
+    """
     spec = job["spec"]
     asked: Json = spec.get("scheduling") or {}
     wish = workload_annotations(job["metadata"].get("annotations"))
@@ -74,18 +78,19 @@ def leaf_of(job: Json) -> Leaf:
     everybody = max(1, size_of(spec))
     if policy.get("gang") is not None:
         count = policy["gang"].get("minCount")
-        chosen = gang(everybody if count is None else int(count))
+        chosen, mode = gang(everybody if count is None else int(count)), None
     elif policy.get("basic") is None and wish.gang:
         if (wish.min_count or 1) > everybody:
             raise Refused(f"annotation min-count {wish.min_count} is more than the {everybody} pods of the Job")
         chosen = gang(wish.min_count or everybody)
+        mode = disruption_of(chosen, wish.mode)
     else:
-        chosen = BASIC
+        chosen, mode = BASIC, None
     return Leaf(
         name=template_name(job["metadata"]["name"]),
         policy=chosen,
         constraints=asked.get("schedulingConstraints") or wish.constraints,
-        disruption=asked.get("disruptionMode") or wish.mode,
+        disruption=asked.get("disruptionMode") or wish.mode or mode,
         claims=asked.get("resourceClaims") or (),
         priority_class=(spec["template"].get("spec") or {}).get("priorityClassName") or "",
     )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Refused
+from phalanx.controllers.grouping.parts import disruption_of, gang
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.workloads.jobset.gang_config import by_gang_config, uses_gang_config
 from phalanx.controllers.workloads.jobset.scheduling import by_scheduling
@@ -51,10 +52,11 @@ def _group(jobset: Json, related: Sequence[Json]) -> Grouping:
         level: Json = {
             "schedulingPolicy": whole,
             "schedulingConstraints": asked.constraints,
-            "disruptionMode": asked.mode,
+            "disruptionMode": disruption_of(whole, asked.mode),
         }
         return by_scheduling(jobset, shape, {key: value for key, value in level.items() if value is not None})
     if asked.gang is None and any(part.exclusive for part in shape.parts):
-        entries = [{"targetReplicatedJobs": [part.name], "job": {}} for part in shape.parts]
+        job: Json = {"disruptionMode": disruption_of(gang(1), asked.mode)}
+        entries = [{"targetReplicatedJobs": [part.name], "job": job} for part in shape.parts]
         return by_scheduling(jobset, shape, {"replicatedJobs": entries})
     return Grouping()

@@ -14,7 +14,17 @@ from __future__ import annotations
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import fitting, hashed
-from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
+from phalanx.controllers.grouping.parts import (
+    BASIC,
+    Leaf,
+    Node,
+    composite,
+    disruption_of,
+    gang,
+    gang_of_groups,
+    pod_group,
+    workload,
+)
 from phalanx.controllers.workloads.jobset.shape import Part, Shape
 
 TREE = f"{DOMAIN}/group-tree"
@@ -33,20 +43,22 @@ def by_tree(jobset: Json, shape: Shape) -> Grouping:
     if not parts:
         return Grouping()
     top = workload_annotations(jobset["metadata"].get("annotations"))
+    policy = _group_policy(top, len(parts), "the JobSet", basic=shape.sequenced)
+    mode = top.disruption or ("" if any(map(_one_by_one, parts)) else _mode(policy))
     names = _template_names(shape, parts, leaves)
     children: list[Node | Leaf] = []
     for part in parts:
         if leaves == BY_JOB:
-            children.append(_part_node(part, names, top.disruption))
+            children.append(_part_node(part, names, mode))
         else:
             wish = workload_annotations(part.annotations, MIDDLE)
-            children.append(_leaf(names["ReplicatedJob", part.name], part, part.pods, wish, top.disruption))
+            children.append(_leaf(names["ReplicatedJob", part.name], part, part.pods, wish, mode))
     root = Node(
         names["JobSet", ""],
-        _group_policy(top, len(parts), "the JobSet", basic=shape.sequenced),
+        policy,
         children,
         top.constraints,
-        top.mode,
+        {mode: {}} if mode else None,
         parts[0].priority_class,
     )
     return _objects(jobset, shape, parts, root)
@@ -75,13 +87,14 @@ def _objects(jobset: Json, shape: Shape, parts: list[Part], root: Node) -> Group
 
 def _part_node(part: Part, names: Names, above: str) -> Node:
     wish = workload_annotations(part.annotations, MIDDLE)
-    disruption = _disruption(part, wish, above)
+    policy = _group_policy(wish, part.replicas, f"replicatedJob {part.name}")
+    disruption = _disruption(part, wish, policy, above)
     leaf = _leaf(
         names["Job", part.name], part, part.size, workload_annotations(part.annotations), disruption, part.exclusive
     )
     return Node(
         names["ReplicatedJob", part.name],
-        _group_policy(wish, part.replicas, f"replicatedJob {part.name}"),
+        policy,
         [leaf],
         wish.constraints,
         {disruption: {}} if disruption else None,
@@ -90,7 +103,8 @@ def _part_node(part: Part, names: Names, above: str) -> Node:
 
 
 def _leaf(name: str, part: Part, pods: int, wish: WorkloadAnnotations, above: str, exclusive: str = "") -> Leaf:
-    disruption = _disruption(part, wish, above)
+    policy = BASIC if wish.gang is False else gang(wish.min_count or pods)
+    disruption = _disruption(part, wish, policy, above)
     if wish.min_count is not None and wish.min_count > pods:
         raise Refused(f"replicatedJob {part.name}: min-count {wish.min_count} is more than its {pods} pods")
     constraints = wish.constraints
@@ -98,7 +112,7 @@ def _leaf(name: str, part: Part, pods: int, wish: WorkloadAnnotations, above: st
         constraints = {"topology": [{"key": exclusive}]}
     return Leaf(
         name,
-        BASIC if wish.gang is False else gang(wish.min_count or pods),
+        policy,
         constraints,
         {disruption: {}} if disruption else None,
         (),
@@ -106,11 +120,22 @@ def _leaf(name: str, part: Part, pods: int, wish: WorkloadAnnotations, above: st
     )
 
 
-def _disruption(part: Part, wish: WorkloadAnnotations, above: str) -> str:
+def _mode(policy: Json) -> str:
+    return next(iter(disruption_of(policy, None) or {}), "")
+
+
+def _one_by_one(part: Part) -> bool:
+    """Whether its author wants pods of it evicted one by one, so that nothing that contains them is evicted as one."""
+    return any(workload_annotations(part.annotations, prefix).disruption == "single" for prefix in ("", MIDDLE))
+
+
+def _disruption(part: Part, wish: WorkloadAnnotations, policy: Json, above: str) -> str:
     """KEP-6012: what is disrupted as one has parts that are disrupted as one."""
     if above == "all" and wish.disruption not in ("", "all"):
         raise Refused(f"replicatedJob {part.name}: what contains it is disrupted as one, so it must be as well")
-    return "all" if above == "all" else wish.disruption
+    if above == "all":
+        return "all"
+    return wish.disruption or ("" if _one_by_one(part) else _mode(policy))
 
 
 def _group_policy(wish: WorkloadAnnotations, groups: int, where: str, *, basic: bool = False) -> Json:

@@ -31,7 +31,17 @@ from phalanx.controllers.grouping.core import (
     Refused,
     namespace_of,
 )
-from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, gang_of_groups, pod_group, workload
+from phalanx.controllers.grouping.parts import (
+    BASIC,
+    Leaf,
+    Node,
+    composite,
+    disruption_of,
+    gang,
+    gang_of_groups,
+    pod_group,
+    workload,
+)
 from phalanx.controllers.grouping.user_workload import from_templates_of, with_hand_made, workload_above
 from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 from phalanx.controllers.runtime.hashing import hash_of
@@ -156,7 +166,7 @@ def _template(lws: Json) -> Leaf | Node:
     chosen = BASIC if policy.get("basic") is not None else gang(1 if leader_first(lws) else int(count))
     exclusive = n.annotation(lws, n.EXCLUSIVE) or wish.topology
     constraints = wanted.get("schedulingConstraints") or ({"topology": [{"key": exclusive}]} if exclusive else None)
-    disruption = wanted.get("disruptionMode") or wish.mode
+    disruption = disruption_of(chosen, wanted.get("disruptionMode") or wish.mode)
     priority = (n.leader_template(lws).get("spec") or {}).get("priorityClassName") or ""
     claims = wanted.get("resourceClaims") or ()
     inner = subgroup_topology(lws)

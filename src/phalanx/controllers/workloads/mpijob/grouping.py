@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from phalanx.controllers.group_apis.contract import Part, Replica
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
-from phalanx.controllers.grouping.parts import Leaf, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import Leaf, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 
 
@@ -21,11 +21,11 @@ def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
         return Grouping()
     name = job["metadata"]["name"]
     workers, minimum = _workers(job), _minimum(job)
-    priority = _priority(job)
+    priority, mode = _priority(job), disruption_of(gang(minimum), wish.mode)
     if waits_for_workers(job):
         leaves = [
-            Leaf("worker", gang(minimum), wish.constraints, wish.mode, (), priority),
-            Leaf("launcher", gang(1), None, wish.mode, (), priority),
+            Leaf("worker", gang(minimum), wish.constraints, mode, (), priority),
+            Leaf("launcher", gang(1), None, mode, (), priority),
         ]
         if not workers:
             leaves = leaves[1:]
@@ -36,7 +36,7 @@ def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
             links={part: Link(pod_group=groups[part], template=part) for part in groups},
         )
         return with_hand_made(job, apart, related)
-    leaf = Leaf("launcher-worker", gang(minimum), wish.constraints, wish.mode, (), priority)
+    leaf = Leaf("launcher-worker", gang(minimum), wish.constraints, mode, (), priority)
     link = Link(pod_group=name, template=leaf.name)
     together = Grouping(
         workload=workload(job, name, [leaf]),

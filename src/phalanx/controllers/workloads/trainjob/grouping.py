@@ -18,7 +18,7 @@ from phalanx.controllers.group_apis.contract import Part, Replica
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
 from phalanx.controllers.grouping.names import fitting, hashed
-from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.runtime.ownership import controlled_by
 from phalanx.controllers.workloads.trainjob.template import ancestor_of, pod_of, resolved
@@ -73,7 +73,8 @@ def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf,
             raise Refused(f"group {name}: minCount is computed from the TrainJob's nodes; leave it out of the runtime")
         chosen = BASIC if basic or policy.get("basic") is not None else gang(max(1, total))
         constraints = source.get("schedulingConstraints") or wish.constraints
-        return Leaf(name, chosen, constraints, source.get("disruptionMode") or wish.mode, (), priority)
+        disruption = disruption_of(chosen, source.get("disruptionMode") or wish.mode)
+        return Leaf(name, chosen, constraints, disruption, (), priority)
 
     entries = asked.get("replicatedJobs") or []
     if entries:
