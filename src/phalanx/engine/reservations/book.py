@@ -5,6 +5,7 @@ The book never sees how long a unit will really run: an end is reported when it 
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable
 
@@ -26,6 +27,8 @@ from phalanx.engine.reservations.units import (
 
 LEAST_EXTENSION_SECONDS = 60.0  # how much longer a unit over its expected duration is expected to run, at least
 EXTENSION = 0.25  # of what it has run so far
+CELLS_PER_SEARCH = 50_000  # of the profile (pieces times nodes) that a search counts as one unit of work
+LEAST_BESIDE = 10  # units that are tried beside the present plan at least
 FINISHED_KEPT = 400  # finished units from which the stretch of expected durations is learned
 FINISHED_NEEDED = 10  # before the stretch is anything but 1
 OVERRUNS_IGNORED = 0.01  # share of finished units that may overrun before expected durations are stretched
@@ -42,7 +45,7 @@ class PromiseBook:
         self.free = free.astype(np.int64)  # (resource, node) now
         self.capacity = self.free.copy()
         self.base = CapacityProfile(now, free, topology)  # without what runs, until it is expected to end
-        self.plan = self.base.copy()  # also without what is reserved
+        self.plan = self.base  # also without what is reserved; the same profile while no unit waits
         self.waiting: dict[str, Waiting] = {}
         self.running: dict[str, Running] = {}
         self.stretch = 1.0  # expected durations are multiplied by it
@@ -53,6 +56,7 @@ class PromiseBook:
         self._conflict: Reason | None = None
         self._ratios: deque[float] = deque(maxlen=FINISHED_KEPT)  # real over expected duration of finished units
         self._endings = 0
+        self._due: list[tuple[float, str]] = []  # heap of when running units are expected to end; may be out of date
 
     # ---- in
 
@@ -65,8 +69,8 @@ class PromiseBook:
     def withdraw(self, name: str) -> None:
         """Forget a waiting unit: its reservation ends with it."""
         entry = self.waiting.pop(name)
-        if entry in self._new:
-            self._new.remove(entry)
+        if any(new is entry for new in self._new):
+            self._new = [new for new in self._new if new is not entry]
         elif entry.where is not None:
             self.plan.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, +1)
             self._freed = True
@@ -77,7 +81,7 @@ class PromiseBook:
         run = self.running.pop(name)
         self._take(run.where, run.unit, -1)
         if run.until > now:
-            for profile in (self.base, self.plan):
+            for profile in self._profiles():
                 profile.change(now, run.until, run.unit.demand, run.where, +1)
         self._freed = True
         if completed and run.unit.expected != FOREVER:
@@ -96,7 +100,7 @@ class PromiseBook:
         delta = amounts.astype(np.int64) - self.capacity[:, row]
         self.capacity[:, row] += delta
         self.free[:, row] += delta
-        for profile in (self.base, self.plan):
+        for profile in self._profiles():
             profile.change_node(row, delta)
         if (delta < 0).any():
             self._conflict = Reason.NODE_LOST
@@ -106,8 +110,11 @@ class PromiseBook:
         """Move the clock; a clock that goes back is ignored."""
         if now > self.now:
             self.now = now
-            self.base.advance(now)
-            self.plan.advance(now)
+            for profile in self._profiles():
+                profile.advance(now)
+
+    def _profiles(self) -> tuple[CapacityProfile, ...]:
+        return (self.base,) if self.plan is self.base else (self.base, self.plan)
 
     # ---- out
 
@@ -123,18 +130,20 @@ class PromiseBook:
         if self.settings.backfill in (Backfill.NONE, Backfill.STRICT):
             self._start_in_order(out)
             return out
-        self._insert_new()
+        self._insert_new(out)
         self._credit = min(self._credit + self.settings.work_per_event, 50 * self.settings.work_per_event)
         self._start_due(out)
         if changed and self.waiting and self.free.any():
             self._improve(out)
         self._freed = False
+        if not self.waiting:
+            self.plan = self.base
         self._promise(out)
         return out
 
     def next_wake(self) -> float:
         """Return when `decide` has to be called again if nothing happens before."""
-        times = [run.until for run in self.running.values()]
+        times = [self._due[0][0]] if self._due else []
         times += [entry.start for entry in self.waiting.values() if entry.where is not None]
         times += [entry.promise for entry in self.waiting.values() if entry.promise is not None]
         return min((t for t in times if t > self.now), default=FOREVER)
@@ -169,18 +178,22 @@ class PromiseBook:
         assert entry.where is not None
         unit, where = entry.unit, entry.where
         self.base.change(now, now + entry.span, unit.demand, where, -1)
-        if not reserved:
+        if self.plan is self.base:
+            pass
+        elif not reserved:
             self.plan.change(now, now + entry.span, unit.demand, where, -1)
         elif entry.start < now:  # its reservation ends earlier than the unit is now expected to
             self.plan.change(entry.start + entry.span, now + entry.span, unit.demand, where, -1)
         self._take(where, unit, +1)
         self.running[unit.name] = Running(unit, where, now, now + entry.span)
+        if entry.span != FOREVER:
+            heapq.heappush(self._due, (now + entry.span, unit.name))
 
     def _start_due(self, out: Decisions) -> None:
-        for entry in sorted(self.waiting.values(), key=lambda e: e.unit.order):
-            if entry.where is None or entry.start > self.now or not self._fits_now(entry):
-                continue
-            self._start(entry, out)
+        due = [entry for entry in self.waiting.values() if entry.where is not None and entry.start <= self.now]
+        for entry in sorted(due, key=lambda e: e.unit.order):
+            if self._fits_now(entry):
+                self._start(entry, out)
 
     def _start_in_order(self, out: Decisions) -> None:
         """Start what fits in order, without reservations; with STRICT the first that does not fit stops the rest."""
@@ -211,7 +224,7 @@ class PromiseBook:
 
     # ---- planning
 
-    def _insert_new(self) -> None:
+    def _insert_new(self, out: Decisions) -> None:
         """Give every new unit the earliest room that delays no unit of equal or higher priority."""
         new, self._new = sorted(self._new, key=lambda e: e.unit.order), []
         if not new:
@@ -221,7 +234,12 @@ class PromiseBook:
             self._resolve(Reason.HIGHER_PRIORITY)
             return
         for entry in new:
-            self._reserve(entry)
+            where = self.plan.fits(entry.unit.demand, self.now, self.now + entry.span)
+            if where is not None:
+                entry.start, entry.where = self.now, where
+                self._start(entry, out, reserved=False)
+            else:
+                self._reserve(entry)
 
     def _reserve(self, entry: Waiting) -> None:
         self.searches += 1
@@ -230,6 +248,8 @@ class PromiseBook:
             entry.start, entry.where = FOREVER, None
             return
         entry.start, entry.where = place
+        if self.plan is self.base:
+            self.plan = self.base.copy()
         self.plan.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, -1)
 
     def _resolve(self, reason: Reason) -> None:
@@ -252,39 +272,45 @@ class PromiseBook:
     def _improve(self, out: Decisions) -> None:
         """Build a better plan if the work is paid for; otherwise start only what fits beside the present one."""
         settings = self.settings
+        cost = 1 + self.base.n * self.free.shape[1] // CELLS_PER_SEARCH
+        if self._credit < cost * min(len(self.waiting), settings.depth):
+            self._start_beside(out, cost)
+            return
         order = sorted(self.waiting.values(), key=lambda e: rank(e, self.now, settings))
-        if self._credit < min(len(order), settings.depth):
-            self._start_beside(order, out)
-            return
-        plan = build(self.base, self.now, order, settings)
+        plan, searches = build(self.base, self.now, order, settings)
+        self._credit -= searches * cost
+        self.searches += searches
         if plan is None:
-            self._credit -= 4 * min(len(order), settings.depth)
-            self._start_beside(order, out)
+            self._start_beside(out, cost)
             return
-        self._credit -= plan.searches
-        self.searches += plan.searches
         self.plan = plan.profile
         for entry in order:
             place = plan.places[entry.unit.name]
             entry.start, entry.where = place if place is not None else (FOREVER, None)
         self._start_due(out)
 
-    def _start_beside(self, order: list[Waiting], out: Decisions) -> None:
+    def _start_beside(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
-        for entry in order:
-            if not self._could_fit(entry):
-                continue
+        possible = [entry for entry in self.waiting.values() if self._could_fit(entry)]
+        possible.sort(key=lambda e: rank(e, self.now, self.settings))
+        failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # shapes that do not fit now
+        for entry in possible[: max(LEAST_BESIDE, self._credit // cost)]:
             demand = entry.unit.demand
+            known = failed.setdefault((demand.request, demand.level), [])
+            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not self._could_fit(entry):
+                continue
             if entry.where is not None:
                 self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, +1)
             where = self.plan.fits(demand, self.now, self.now + entry.span)
             self.searches += 1
-            self._credit -= 1
+            self._credit -= cost
             if where is not None:
                 entry.start, entry.where = self.now, where
-            if entry.where is not None:
-                self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, -1)
-        self._start_due(out)
+                self._start(entry, out, reserved=False)
+            else:
+                known.append((demand.pods, entry.span))
+                if entry.where is not None:
+                    self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, -1)
 
     def _could_fit(self, entry: Waiting) -> bool:
         demand = entry.unit.demand
@@ -318,14 +344,17 @@ class PromiseBook:
 
     def _extend_overruns(self) -> None:
         """Expect units over their expected duration to run on; what was planned on their nodes moves."""
-        for run in self.running.values():
-            if run.until > self.now:
+        while self._due and self._due[0][0] <= self.now:
+            at, name = heapq.heappop(self._due)
+            run = self.running.get(name)
+            if run is None or run.until != at:
                 continue
             more = max(LEAST_EXTENSION_SECONDS, EXTENSION * (self.now - run.started))
             run.overran = True
-            for profile in (self.base, self.plan):
+            for profile in self._profiles():
                 profile.change(self.now, self.now + more, run.unit.demand, run.where, -1)
             run.until = self.now + more
+            heapq.heappush(self._due, (run.until, name))
             self._conflict = self._conflict or Reason.OVERRAN
 
     def _learn(self, ratio: float) -> None:

@@ -7,6 +7,7 @@ earliest such time is. A search skips every start that an earlier failure alread
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,98 +45,98 @@ class CapacityProfile:
     def __init__(self, now: float, free: Ints, topology: Topology) -> None:
         """`free`: (resource, node) amounts, without what runs."""
         self.topology = topology
-        self.n = 1
-        self._times = np.full(FIRST_PIECES, FOREVER)
-        self._times[0] = now
-        self._rows = np.zeros((FIRST_PIECES, *free.shape), dtype=free.dtype)
-        self._rows[0] = free
-        self._sum = np.zeros((FIRST_PIECES, free.shape[0]), dtype=np.int64)  # (piece, resource) over all nodes
+        self._allocate(FIRST_PIECES, free.shape, free.dtype)
+        self._view(FIRST_PIECES // 2, FIRST_PIECES // 2 + 1)
+        self.times[0] = now
+        self.rows[0] = free
         self._sum[0] = free.sum(axis=1, dtype=np.int64)
+
+    def _allocate(self, pieces: int, shape: tuple[int, ...], dtype: Any) -> None:
+        self._all_times = np.empty(pieces)
+        self._all_rows: Ints = np.empty((pieces, *shape), dtype=dtype)
+        self._all_sums = np.empty((pieces, shape[0]), dtype=np.int64)
+
+    def _view(self, low: int, high: int) -> None:
+        """Use the pieces from `low` to `high` of what is allocated."""
+        self._low, self._high, self.n = low, high, high - low
+        self.times = self._all_times[low:high]  # (piece,) when each begins
+        self.rows: Ints = self._all_rows[low:high]  # (piece, resource, node) what is free
+        self._sum = self._all_sums[low:high]  # (piece, resource) over all nodes
 
     def copy(self) -> CapacityProfile:
         new = object.__new__(CapacityProfile)
-        new.topology, new.n = self.topology, self.n
-        spare = FIRST_PIECES
-        new._times = np.concatenate([self._times[: self.n], np.full(spare, FOREVER)])
-        new._rows = np.concatenate([self._rows[: self.n], np.zeros((spare, *self._rows.shape[1:]), self._rows.dtype)])
-        new._sum = np.concatenate([self._sum[: self.n], np.zeros((spare, self._sum.shape[1]), np.int64)])
+        new.topology = self.topology
+        new._move_from(self, self.n + FIRST_PIECES, FIRST_PIECES // 4)
         return new
 
-    @property
-    def times(self) -> npt.NDArray[np.float64]:
-        """Return the starts of the pieces."""
-        return self._times[: self.n]
-
-    @property
-    def rows(self) -> Ints:
-        """Return the free amounts, (piece, resource, node)."""
-        return self._rows[: self.n]
+    def _move_from(self, old: CapacityProfile, pieces: int, low: int) -> None:
+        times, rows, sums = old.times, old.rows, old._sum
+        self._allocate(pieces, rows.shape[1:], rows.dtype)
+        self._view(low, low + len(times))
+        self.times[:], self.rows[:], self._sum[:] = times, rows, sums
 
     @property
     def start(self) -> float:
-        return float(self._times[0])
+        return float(self.times[0])
 
     # ---- changes
 
     def advance(self, now: float) -> None:
         """Forget what is before `now`."""
-        if now <= self._times[0]:
+        if now <= self.times[0]:
             return
         k = int(self.times.searchsorted(now, side="right")) - 1
         if k:
-            self._times[: self.n - k] = self._times[k : self.n].copy()
-            self._rows[: self.n - k] = self._rows[k : self.n]
-            self._sum[: self.n - k] = self._sum[k : self.n]
-            self.n -= k
-        self._times[0] = now
+            self._view(self._low + k, self._high)
+        self.times[0] = now
 
     def _cut(self, t: float) -> int:
         """Make a piece begin at `t` and return its index."""
-        if t <= self._times[0]:
+        if t <= self.times[0]:
             return 0
         i = int(self.times.searchsorted(t))
-        if i < self.n and self._times[i] == t:
+        if i < self.n and self.times[i] == t:
             return i
-        if self.n == len(self._times):
-            self._grow()
-        n = self.n
-        self._times[i + 1 : n + 1] = self._times[i:n].copy()
-        self._rows[i + 1 : n + 1] = self._rows[i:n]
-        self._sum[i + 1 : n + 1] = self._sum[i:n].copy()
-        self._times[i] = t
-        self._rows[i] = self._rows[i - 1]
-        self._sum[i] = self._sum[i - 1]
-        self.n += 1
+        if self._low == 0 or self._high == len(self._all_times):
+            self._move_from(self, 2 * self.n + FIRST_PIECES, self.n // 2 + FIRST_PIECES // 2)
+        low, high = self._low, self._high
+        at = low + i  # the new piece copies the one before it; the shorter side makes room
+        for array in (self._all_times, self._all_rows, self._all_sums):
+            if i < self.n // 2:
+                array[low - 1 : at - 1] = array[low:at]
+            else:
+                array[at + 1 : high + 1] = array[at:high]
+                array[at] = array[at - 1]
+        if i < self.n // 2:
+            self._view(low - 1, high)
+        else:
+            self._view(low, high + 1)
+        self.times[i] = t
         return i
-
-    def _grow(self) -> None:
-        self._times = np.concatenate([self._times, np.full(len(self._times), FOREVER)])
-        self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._sum = np.concatenate([self._sum, np.zeros_like(self._sum)])
 
     def change(self, start: float, until: float, demand: Demand, where: Assignment, sign: int) -> None:
         """Take (`sign` -1) or return (+1) the room of an assignment from `start` until `until`."""
-        if until <= self._times[0] or until <= start:
+        if until <= self.times[0] or until <= start:
             return
         a = self._cut(start)
         z = self.n if until == FOREVER else self._cut(until)
         counts = where.counts * sign
         for r, amount in enumerate(demand.request):
             if amount:
-                self._rows[a:z, r, where.rows] += (counts * amount).astype(self._rows.dtype)
+                self.rows[a:z, r, where.rows] += (counts * amount).astype(self.rows.dtype)
                 self._sum[a:z, r] += int(counts.sum()) * amount
 
     def change_node(self, row: int, delta: Ints) -> None:
         """Add to what one node offers from now on; `delta`: (resource,)."""
-        self._rows[: self.n, :, row] += delta.astype(self._rows.dtype)
-        self._sum[: self.n] += delta.astype(np.int64)
+        self.rows[:, :, row] += delta.astype(self.rows.dtype)
+        self._sum[:] += delta.astype(np.int64)
 
     # ---- questions
 
     def least(self, start: float, until: float) -> Ints:
         """Return the least free amounts from `start` until `until`, (resource, node)."""
         i, k = self._window(start, until)
-        least: Ints = self._rows[i:k].min(axis=0)
+        least: Ints = self.rows[i:k].min(axis=0)
         return least
 
     def _window(self, start: float, until: float) -> tuple[int, int]:
@@ -148,13 +149,13 @@ class CapacityProfile:
         i, k = self._window(start, until)
         if not self._enough(demand, i, k):
             return None
-        return self.choose(demand, self._rows[i:k].min(axis=0) if k - i > 1 else self._rows[i])
+        return self.choose(demand, self.rows[i:k].min(axis=0) if k - i > 1 else self.rows[i])
 
     def holds(self, demand: Demand, where: Assignment, start: float, until: float) -> bool:
         """Whether exactly these nodes have room for the demand from `start` until `until`."""
         i, k = self._window(start, until)
         return all(
-            bool((self._rows[i:k, r, where.rows].min(axis=0) >= where.counts * amount).all())
+            bool((self.rows[i:k, r, where.rows].min(axis=0) >= where.counts * amount).all())
             for r, amount in enumerate(demand.request)
             if amount
         )
@@ -185,7 +186,7 @@ class CapacityProfile:
             if t > before:
                 return None
             k = max(i + 1, int(times.searchsorted(t + span))) if span != FOREVER else self.n
-            window = self._rows[i:k]
+            window = self.rows[i:k]
             where = self.choose(demand, window.min(axis=0) if k - i > 1 else window[0])
             if where is not None:
                 return t, where
@@ -199,7 +200,7 @@ class CapacityProfile:
         enough = np.ones(n, dtype=np.bool_)
         for r, amount in enumerate(demand.request):
             if amount:
-                enough &= self._sum[:n, r] >= demand.pods * amount
+                enough &= self._sum[:, r] >= demand.pods * amount
         bad = np.flatnonzero(~enough)
         if not len(bad):
             return np.arange(first, n)
@@ -262,5 +263,5 @@ class CapacityProfile:
     def check(self) -> None:
         """Raise AssertionError if a node is over-committed at any time or the sums are wrong."""
         assert (self.rows >= 0).all(), "a node is over-committed"
-        assert (self.rows.sum(axis=2, dtype=np.int64) == self._sum[: self.n]).all(), "the sums are wrong"
+        assert (self.rows.sum(axis=2, dtype=np.int64) == self._sum).all(), "the sums are wrong"
         assert (np.diff(self.times) > 0).all(), "times do not increase"

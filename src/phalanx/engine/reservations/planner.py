@@ -14,7 +14,7 @@ from phalanx.engine.reservations.reservation import FOREVER, Assignment
 from phalanx.engine.reservations.units import Backfill, PlanSettings, Waiting
 
 Place = tuple[float, Assignment]  # when, where
-TRIES = 8  # plans that are built before the present one is kept
+TRIES = 5  # plans that are built before the present one is kept
 
 
 def rank(entry: Waiting, now: float, settings: PlanSettings) -> tuple[float, float, float, int]:
@@ -70,11 +70,14 @@ def late(entry: Waiting, place: Place | None) -> bool:
     return place is None or place[0] > max(entry.promise, entry.start)
 
 
-def build(base: CapacityProfile, now: float, order: Sequence[Waiting], settings: PlanSettings) -> Plan | None:
-    """Return a plan that keeps every promise, or None if none was found within the tries.
+def build(
+    base: CapacityProfile, now: float, order: Sequence[Waiting], settings: PlanSettings
+) -> tuple[Plan | None, int]:
+    """Return a plan that keeps every promise (None: none was found within the tries) and the searches it took.
 
     `order`: the units in order; those behind `settings.depth` keep their reservation.
     """
+    searches = 0
     kept = {e.unit.name for e in order[settings.depth :]}
     for _ in range(TRIES):
         plan = Plan(base, now)
@@ -86,10 +89,11 @@ def build(base: CapacityProfile, now: float, order: Sequence[Waiting], settings:
             missed = _plan_heads(plan, rest, settings.easy_depth)
         else:
             missed = _plan_all(plan, rest)
+        searches += plan.searches
         if not missed:
-            return plan
+            return plan, searches
         kept.update(missed)
-    return None
+    return None, searches
 
 
 def _plan_all(plan: Plan, order: Sequence[Waiting]) -> list[str]:
