@@ -25,6 +25,7 @@ class Endpoint:
         now = datetime.datetime.now(datetime.UTC)
         identity = load_identity(None, ("hooks.tools.svc",), now)
         self.ca = base64.b64encode(identity.ca).decode()
+        self.leaf = base64.b64encode(identity.server.certificate).decode()  # its own certificate, without the issuer
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):

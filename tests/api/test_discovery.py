@@ -49,6 +49,11 @@ def test_the_stable_version_is_preferred(server: LocalCluster) -> None:
     assert [version["version"] for version in group["versions"]] == ["v1", "v1beta1", "v1alpha3", "v1alpha1"]
 
 
+def test_the_version_that_upstream_has_is_preferred(server: LocalCluster) -> None:
+    """KEP-1068 writes jobset.x-k8s.io/v1, which upstream does not serve."""
+    assert server.get("/apis/jobset.x-k8s.io")["preferredVersion"]["version"] == "v1alpha2"
+
+
 def test_a_gate_that_is_off_hides_its_kinds(start_cluster: Callable[..., LocalCluster]) -> None:
     without = start_cluster(
         gates="CompositePodGroup=false", run_nodes=False, run_controllers=False, run_scheduler=False

@@ -201,6 +201,17 @@ def test_a_webhook_that_cannot_be_reached(hooks: Hooks, policy: str, code: int) 
         )
 
 
+@pytest.mark.parametrize("slashes", ["/", "//"])
+def test_a_webhook_as_envtest_writes_it_is_called(hooks: Hooks, slashes: str) -> None:
+    """The bundle is the server's own certificate, and the path may begin with two slashes."""
+    endpoint = hooks.endpoint
+    name = f"leaf{len(slashes)}"
+    endpoint.answers[f"/{name}/x"] = label("called", name)
+    url = f"https://127.0.0.1:{endpoint.port}{slashes}{name}{slashes}x"
+    hooks.add(label("never", "x"), clientConfig={"url": url, "caBundle": endpoint.leaf})
+    assert hooks.create(name).json["metadata"]["labels"] == {"called": name}
+
+
 def test_a_certificate_of_another_authority_is_not_trusted(hooks: Hooks) -> None:
     other = load_identity(None, (), datetime.datetime.now(datetime.UTC))
     bundle = base64.b64encode(other.ca).decode()

@@ -194,6 +194,7 @@ def test_a_single_job_may_restart_alone() -> None:
         assert len(kept) == 1
         found = cluster.look("JobSet", "js")
         assert found is not None and found["status"]["replicatedJobsStatus"][0]["jobRestarts"] == [0, 1]
+        assert not condition(found, "RestartingJobSet"), "the set itself is not restarted"
 
     play(scenario)
 

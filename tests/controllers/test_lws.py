@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from lws_objects import P, done, env, group_of, lws, new_image
-from world import Json, condition, image_of, world
+from world import Json, condition, image_of, template, world
 
 
 def test_names_labels_and_environment() -> None:
@@ -262,6 +262,39 @@ def test_one_lost_worker_recreates_the_whole_group(how: str) -> None:
             await done(cluster, "vllm")
             kept = [p["metadata"]["uid"] for p in cluster.all("Pod") if p["metadata"]["name"].startswith("vllm-0")]
             assert set(kept) <= set(before.values())
+
+    asyncio.run(scenario())
+
+
+def test_claims_of_a_template_are_mounted_and_a_deleted_service_comes_back() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+            worker = template("vllm")
+            worker["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+            claims = [{"metadata": {"name": "data"}, "spec": claim}]
+            await cluster.apply(lws("vllm", 1, 2, template={"workerTemplate": worker, "volumeClaimTemplates": claims}))
+            await cluster.eventually("Pod", lambda pods: len(pods) == 2)
+            assert cluster.names("PersistentVolumeClaim") == ["data-vllm-0", "data-vllm-0-1"]
+            before = cluster.look("Service", "vllm")
+            assert before is not None
+            await cluster.delete("Service", "vllm")
+            await cluster.until(
+                "Service", "vllm", when=lambda found: found["metadata"]["uid"] != before["metadata"]["uid"]
+            )
+
+    asyncio.run(scenario())
+
+
+def test_events_say_how_it_goes() -> None:
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(lws("vllm", 2, 2))
+            await done(cluster, "vllm")
+            await cluster.patch("LeaderWorkerSet", "vllm", new_image("v2"))
+            await done(cluster, "vllm")
+            wanted = {"CreatingRevision", "GroupsProgressing", "GroupsUpdating", "AllGroupsReady"}
+            await cluster.eventually("Event", lambda found: wanted <= {event["reason"] for event in found})
 
     asyncio.run(scenario())
 

@@ -41,6 +41,13 @@ def test_the_users_partition_is_a_floor() -> None:
     assert next_step(allowed, Leaders(4, 3, "b", 4), "b", [OLD, OLD, OLD, NEW]) == (3, 4)
 
 
+def test_a_surge_group_stays_while_a_partition_holds_groups_back() -> None:
+    """Upstream counts groups below the partition as not updated."""
+    allowed = Allowed(replicas=4, unavailable=0, surge=1, partition=2)
+    leaders = Leaders(replicas=5, partition=2, revision="b", told=4)
+    assert next_step(allowed, leaders, "b", [OLD, OLD, NEW, NEW, NEW]) == (2, 5)
+
+
 def test_scaling_in_the_middle_of_a_roll() -> None:
     assert next_step(Allowed(5, 1, 0, 0), Leaders(3, 2, "b", 3), "b", [OLD, OLD, NEW]) == (2, 5)
     assert next_step(Allowed(2, 1, 0, 0), Leaders(3, 1, "b", 3), "b", [OLD, NEW, NEW]) == (1, 2)
@@ -75,10 +82,11 @@ def test_every_roll_ends_and_never_takes_more_than_allowed(seed: int) -> None:
         assert size <= replicas + allowed.surge
         states = [NEW if state == DOWN and rng.random() < 0.6 else state for state in states]
         step = next_step(allowed, Leaders(size, partition, "b", replicas), "b", states)
-        if step == (partition, size) == (allowed.partition, replicas) and all(s.ready for s in states):
+        if step == (partition, size) and partition == allowed.partition and all(s.ready for s in states):
             break
         partition, size = step
-    assert [state.updated for state in states] == [index >= allowed.partition for index in range(replicas)]
+    assert [state.updated for state in states] == [index >= allowed.partition for index in range(size)]
+    assert size == replicas or (allowed.partition and size <= replicas + allowed.surge), "surge groups go in the end"
 
 
 # -- restarts ---------------------------------------------------------------------------------------------------------

@@ -124,3 +124,24 @@ def test_the_index_leads_to_documents_by_hash() -> None:
     assert paths["apis/apps/v1"]["serverRelativeURL"] == f"/openapi/v3/apis/apps/v1?hash={found[1]}"
     again = OpenApi(builtin.registry(Gates())).document("apps", "v1")
     assert again == found  # a restart does not make clients download everything again
+
+
+@pytest.mark.parametrize(
+    ("component", "field", "said"),
+    [
+        ("io.x-k8s.jobset.v1alpha2.ReplicatedJob", "replicas", {"default": 1, "minimum": 0}),
+        ("io.x-k8s.jobset.v1alpha2.ReplicatedJob", "groupName", {"default": "default"}),
+        ("io.x-k8s.jobset.v1alpha2.SuccessPolicy", "operator", {"enum": ["All", "Any"]}),
+        ("io.x-k8s.jobset.v1alpha2.JobSetSpec", "volumeClaimPolicies", {"maxItems": 50}),
+        (
+            "io.x-k8s.leaderworkerset.v1.LeaderWorkerSetSpec",
+            "replicas",
+            {"default": 1, "minimum": 0, "maximum": 1000000},
+        ),
+        ("io.x-k8s.leaderworkerset.v1.NetworkConfig", "subdomainPolicy", {"enum": ["Shared", "UniquePerReplica"]}),
+    ],
+)
+def test_defaults_values_and_bounds_are_published(component: str, field: str, said: dict[str, object]) -> None:
+    group = "jobset.x-k8s.io" if "jobset" in component else "leaderworkerset.x-k8s.io"
+    found = build(REGISTRY, group, component.split(".")[3])["components"]["schemas"][component]["properties"][field]
+    assert said.items() <= found.items()

@@ -99,7 +99,7 @@ def _workloads() -> Iterator[Kind]:
     # KEP-1068 writes v1, upstream serves v1alpha2: one shape under two names.
     job_set = tables.record("jobset/v1alpha2.JobSet")
     yield _kind("JobSet", "jobset.x-k8s.io", version="v1alpha2", subresources=_STATUS, strategic=False,
-                versions=(Version("v1alpha2", job_set), Version("v1", job_set)))  # fmt: skip
+                versions=(Version("v1alpha2", job_set), Version("v1", job_set, alias=True)))  # fmt: skip
     yield _kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", short_names=("lws",), subresources=_SCALED,
                 scale=Scale(selector="status.hpaPodSelector"), strategic=False)  # fmt: skip
 

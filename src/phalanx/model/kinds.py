@@ -39,6 +39,7 @@ class Version(msgspec.Struct, frozen=True):
     to_storage: Callable[[Json], Json] | None = None
     openapi: Json | None = None  # custom resources: the schema as their CustomResourceDefinition wrote it
     columns: tuple[Column, ...] = ()  # custom resources: of this version; others have the same in all
+    alias: bool = False  # served for documents that write it; never the preferred version
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -192,11 +193,12 @@ class Registry:
 
     def group_versions(self) -> list[tuple[str, str]]:
         """Every (group, version) that serves something: core first, then by group, preferred versions first."""
-        found: dict[tuple[str, str], None] = {}
-        for kind in sorted(self._kinds.values(), key=lambda kind: kind.group):
+        found: dict[tuple[str, str], bool] = {}  # whether only aliases are served in it
+        for kind in self._kinds.values():
             for version in kind.versions:
-                found[kind.group, version.name] = None
-        return sorted(found, key=lambda pair: (pair[0], _rank(pair[1])))
+                pair = (kind.group, version.name)
+                found[pair] = version.alias and found.get(pair, True)
+        return sorted(found, key=lambda pair: (pair[0], found[pair], _rank(pair[1])))
 
     def all(self) -> list[Kind]:
         return list(self._kinds.values())

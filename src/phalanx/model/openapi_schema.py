@@ -135,6 +135,7 @@ class Schemas:
             found["description"] = field.doc
         if field.default is not None:
             found["default"] = field.default
+        found |= dict(field.limits)
         kind = field.type
         if isinstance(kind, ListOf):
             found["x-kubernetes-list-type"] = kind.kind

@@ -70,3 +70,4 @@ class Field(msgspec.Struct, frozen=True):
     default: object = None  # simple literal default for OpenAPI and CRDs; rules live in model.rules
     wire: Wire = ""
     atomic: bool = False  # server-side apply: an Object that is atomic at this place only
+    limits: tuple[tuple[str, object], ...] = ()  # OpenAPI: enum, minimum, maximum, maxItems; rules live in model.rules

@@ -35,6 +35,15 @@ def bound(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
+def places_exclusively(affinity: Json, topology: str) -> bool:
+    """Return whether a pod says itself, for this topology, which pods it stays with and which it avoids."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return all(
+        any(term.get("topologyKey") == topology for term in (affinity.get(field) or {}).get(required) or ())
+        for field in ("podAffinity", "podAntiAffinity")
+    )
+
+
 def group_of(pod: Json) -> str:
     return str(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName") or "")
 

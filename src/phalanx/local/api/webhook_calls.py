@@ -11,6 +11,7 @@ import base64
 import binascii
 import http.client
 import ipaddress
+import posixpath
 import queue
 import socket
 import ssl
@@ -74,11 +75,15 @@ def target_of(client: Json, store: StoreProtocol) -> Target:
     if service is None:
         parts = urlsplit(str(client.get("url") or ""))
         name = parts.hostname or ""
-        return Target(name, parts.port or 443, name, parts.path or "/", authority)
+        return Target(name, parts.port or 443, name, _clean(parts.path), authority)
     name, namespace = str(service.get("name")), str(service.get("namespace"))
     host, port = _endpoint(store, namespace, name, int(service.get("port") or 443))
-    path = str(service.get("path") or "/")
-    return Target(host, port, f"{name}.{namespace}.svc", path if path.startswith("/") else f"/{path}", authority)
+    return Target(host, port, f"{name}.{namespace}.svc", _clean(str(service.get("path") or "")), authority)
+
+
+def _clean(path: str) -> str:
+    """Return a path as kube-apiserver asks for it: one slash where several stand, none at the end."""
+    return posixpath.normpath("/" + path.strip("/"))
 
 
 def _endpoint(store: StoreProtocol, namespace: str, name: str, port: int) -> tuple[str, int]:
@@ -163,7 +168,10 @@ class Caller:
     def _connect(self, timeout: float) -> _Connection:
         if self._context is None:
             authority = self.target.authority
-            self._context = ssl.create_default_context(cadata=authority) if authority else ssl.create_default_context()
+            context = ssl.create_default_context(cadata=authority) if authority else ssl.create_default_context()
+            # As in Go, whatever the bundle holds is trusted: also a server's own certificate without its issuer.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            self._context = context
         return _Connection(self.target, self._context, timeout)
 
     def _ask(self, connection: _Connection, body: bytes, timeout: int) -> bytes:

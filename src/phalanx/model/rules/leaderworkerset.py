@@ -13,6 +13,7 @@ from phalanx.model.rules.groupparts import Parts, union
 
 MAX_REPLICAS = 1_000_000
 _RESTART = ("Default", "None", "RecreateGroupAfterStart", "RecreateGroupOnPodRestart")
+_SUBGROUP_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 _TEMPLATE = "spec.leaderWorkerTemplate"
 
 
@@ -121,6 +122,10 @@ def rules(gates: Gates) -> Rules:
             errors.append(not_supported("spec.networkConfig.subdomainPolicy", shared or "", kinds))
         errors += _rollout(spec.get("rolloutStrategy") or {}, replicas)
         errors += _sub_groups(template, size)
+        notes = (obj.get("metadata") or {}).get("annotations") or {}
+        if _SUBGROUP_EXCLUSIVE in notes and template.get("subGroupPolicy") is None:
+            text = "needs subGroupPolicy"
+            errors.append(invalid(f"metadata.annotations[{_SUBGROUP_EXCLUSIVE}]", notes[_SUBGROUP_EXCLUSIVE], text))
         errors += _templates(template)
         return errors + _scheduling(spec.get("scheduling"), size, gates)
 
@@ -161,6 +166,17 @@ def _how_many(replicas: int, size: int) -> list[FieldError]:
     return errors
 
 
+def _claimed(template: Json, pod: Json) -> list[Json]:
+    """Return the volumes that the StatefulSets add for volumeClaimTemplates."""
+    known = {volume.get("name") for volume in pod.get("volumes") or ()}
+    found = [
+        str((claim.get("metadata") or {}).get("name") or "") for claim in template.get("volumeClaimTemplates") or ()
+    ]
+    return [
+        {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in found if name and name not in known
+    ]
+
+
 def _templates(template: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     for field in ("workerTemplate", "leaderTemplate"):
@@ -171,5 +187,6 @@ def _templates(template: Json) -> list[FieldError]:
             continue
         # Templates of custom resources are not defaulted, so the defaulted fields may be missing.
         spec = {"restartPolicy": "Always", **(found.get("spec") or {})}
+        spec["volumes"] = [*_claimed(template, spec), *(spec.get("volumes") or ())]
         errors += podspec.template_errors({**found, "spec": spec}, f"{_TEMPLATE}.{field}")
     return errors

@@ -8,7 +8,8 @@ Grammar, one record after the other:
 `kind` adds apiVersion and kind. `*` as field name embeds a record: its fields appear here in JSON, nested on the
 protobuf wire. Types: a scalar, a record of the same file, `group/version.Record`, `[]T`, `{}T` (map by string).
 Number 0: not on the protobuf wire. Flags: req, ptr (explicit zero kept), set, map=k1,k2, atomic (server-side apply),
-merge or merge=key, retain (strategic merge).
+merge or merge=key, retain (strategic merge); default=value, enum=A,B, min=n, max=n, maxItems=n (OpenAPI only, the rules
+are in `model.rules`).
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ def _flatten(target: Object, done: set[str]) -> None:
                 True,
                 inner_field.doc,
                 inner_field.default,
+                limits=inner_field.limits,
             )
     target.fields = flat
 
@@ -152,7 +154,44 @@ def _field(name: str, type_text: str, number: int, flags: list[str], doc: str, p
         return Field(name, field_type, number, doc=doc, wire=wire)
     retain = "retain" in flags and not isinstance(field_type, ListOf)
     atomic = "atomic" in flags and isinstance(field_type, Object)
-    return Field(name, field_type, number, "req" in flags, "ptr" in flags, retain, doc=doc, wire=wire, atomic=atomic)
+    return Field(
+        name,
+        field_type,
+        number,
+        "req" in flags,
+        "ptr" in flags,
+        retain,
+        doc=doc,
+        default=_default(flags, field_type),
+        wire=wire,
+        atomic=atomic,
+        limits=_limits(flags),
+    )
+
+
+_BOUNDS = {"min": "minimum", "max": "maximum", "maxItems": "maxItems"}
+
+
+def _default(flags: list[str], field_type: Type) -> object:
+    text = next((flag[8:] for flag in flags if flag.startswith("default=")), None)
+    if text is None:
+        return None
+    if isinstance(field_type, Scalar) and field_type.name in ("int32", "int64", "intorstring"):
+        return int(text)
+    return text == "true" if text in ("true", "false") else text
+
+
+def _limits(flags: list[str]) -> tuple[tuple[str, object], ...]:
+    found: list[tuple[str, object]] = []
+    for flag in flags:
+        word, equals, text = flag.partition("=")
+        if not equals:
+            continue
+        if word == "enum":
+            found.append((word, text.split(",")))
+        elif word in _BOUNDS:
+            found.append((_BOUNDS[word], int(text)))
+    return tuple(found)
 
 
 def _type(text: str, prefix: str) -> Type:

@@ -289,6 +289,7 @@ class JobSetController(Controller):
             running = [job for job in look.children.active if not job["spec"].get("suspend")]
             await together(self._patch_job(job, {"spec": {"suspend": True}}) for job in running)
             look.condition("Suspended", "True", "SuspendedJobs", "jobset is suspended", news=True)
+            look.not_restarting("JobSetSuspended", "jobset is suspended")
             return
         for item in look.turns():
             for job in look.children.of(item["name"]):
@@ -354,10 +355,13 @@ class JobSetController(Controller):
             return
         if found.action in (policy.RESTART_JOB, policy.RESTART_JOB_FREE):
             look.restart_job(found.job, counts=not free)
+            look.news.append(("Warning", found.event, f"restarting job {name}"))
         else:
             look.restart(counts=not free)
-        reason = f"FailurePolicy_{found.rule}" if found.rule else "DefaultFailurePolicy"
-        look.condition("RestartingJobSet", "True", reason, f"restarting jobset (first failed job: {name})", news=True)
+            text = f"restarting jobset (first failed job: {name})"
+            reason = f"FailurePolicy_{found.rule}" if found.rule else "DefaultFailurePolicy"
+            look.condition("RestartingJobSet", "True", reason, text)
+            look.news.append(("Warning", found.event, f"{text}, attempt {look.attempt + 1}"))
         self.queue.add_after(look.key, GATHERING)
 
     async def _expire(self, look: Look) -> None:

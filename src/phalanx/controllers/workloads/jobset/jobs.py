@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Link
 from phalanx.controllers.runtime.ownership import controller_reference
+from phalanx.controllers.runtime.pods import places_exclusively
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, job_name
 
 Json = dict[str, Any]
@@ -156,6 +157,8 @@ def _keep_alone(
         pod_spec["tolerations"] = [*(pod_spec.get("tolerations") or []), toleration]
         return
     affinity = pod_spec.setdefault("affinity", {})
+    if places_exclusively(affinity, asked[EXCLUSIVE]):
+        return
     mine: list[Json] = [{"key": JOB_KEY, "operator": "In", "values": [key]}]
     others: list[Json] = [
         {"key": JOB_KEY, "operator": "Exists"},

@@ -85,6 +85,7 @@ class Look:
 
     def finish(self, type_: str, reason: str, message: str) -> None:
         self.condition(type_, "True", reason, message)
+        self.not_restarting(f"JobSet{type_}", message)
         self.status["terminalState"] = type_
         self.news.append(("Normal" if type_ == "Completed" else "Warning", reason, message))
 
@@ -98,12 +99,18 @@ class Look:
         part, index = labels[PART], int(labels[JOB_INDEX])
         replicas = next(replicas_of(i) for i in items_of(self.jobset) if i["name"] == part)
         entry = copy.deepcopy(self.entries()[part])
-        for field, wanted in (("jobRestarts", True), ("jobRestartsCountTowardsMax", counts)):
+        for field in ("jobRestarts", "jobRestartsCountTowardsMax") if counts else ("jobRestarts",):
             numbers = list(entry.get(field) or [0] * replicas)
-            numbers[index] += wanted
+            if index < len(numbers):
+                numbers[index] += 1
             entry[field] = numbers
         every = self.status["replicatedJobsStatus"]
         self.status["replicatedJobsStatus"] = [entry if old["name"] == part else old for old in every]
+
+    def not_restarting(self, reason: str, message: str) -> None:
+        """End the condition RestartingJobSet, where it is true, for a reason."""
+        if self.known("RestartingJobSet") == "True":
+            self.condition("RestartingJobSet", "False", reason, message)
 
     def note_ready(self) -> None:
         if self.known("RestartingJobSet") != "True" or self.jobset["spec"].get("suspend") or self.children.previous:
@@ -123,8 +130,10 @@ class Look:
                 text = "in order startup policy has completed"
                 self.condition("StartupPolicyInProgress", "False", "InOrderStartupPolicyCompleted", text)
                 self.condition("StartupPolicyCompleted", "True", "InOrderStartupPolicyCompleted", text, news=True)
-        elif self.known("StartupPolicyCompleted") != "True":
+        else:  # also after a restart: the order begins again
             text = "in order startup policy is in progress"
+            if self.known("StartupPolicyCompleted") == "True":
+                self.condition("StartupPolicyCompleted", "False", "InOrderStartupPolicyInProgress", text)
             self.condition("StartupPolicyInProgress", "True", "InOrderStartupPolicyInProgress", text, news=True)
 
     def refuse(self, refused: Refused) -> None:

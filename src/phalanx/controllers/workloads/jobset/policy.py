@@ -22,6 +22,11 @@ class Reaction(msgspec.Struct, frozen=True):
     job: Json  # the failed Job it is about
     rule: str = ""  # name of the rule; "" for the default
 
+    @property
+    def event(self) -> str:
+        """Return the reason of the event that says so."""
+        return f"{self.action}FailurePolicyAction"
+
 
 def success(jobset: Json, successful: list[Json]) -> bool:
     policy = jobset["spec"].get("successPolicy") or {}

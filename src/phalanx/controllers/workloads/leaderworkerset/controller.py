@@ -30,6 +30,7 @@ from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.admission import NATIVE, PodAdmission, grouped_now
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
+from phalanx.controllers.workloads.leaderworkerset.progress import ProgressEvents
 from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState, Leaders, allowed_of, next_step
 from phalanx.controllers.workloads.leaderworkerset.rules import Replica, names_of, outdated, replica_of, without
@@ -75,11 +76,13 @@ class LeaderWorkerSetController(Controller):
             caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
         )
         self.admit = PodAdmission(self._owners, self._pods, self._revisions, groups).admit
+        self._progress = ProgressEvents(events)
         self._lost: dict[str, dict[str, Json]] = {}  # uid of a worker StatefulSet -> deleted workers by name
         self._pods.index("lws", _index_by_owner, of_marks=True)
         self._owners.on_change(lambda key, new, old: self.queue.add(key))
         self._pods.on_change(self._pod_gone, of=MARKED)
         self._sets.on_change(self._set_gone, of=MARKED)
+        self._services.on_change(self._service_gone)
         for cache in (self._sets, self._pods):
             cache.on_change(self._part_changed, of=MARKED)
         if groups is not None:
@@ -94,6 +97,11 @@ class LeaderWorkerSetController(Controller):
         owner = controller_of(old)
         if owner is not None and self._sets.get(key.namespace, owner["name"]) is not None:
             self._lost.setdefault(owner["uid"], {})[key.name] = old
+
+    def _service_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
+        name = ((old or {}).get("spec") or {}).get("selector") or {}
+        if new is None and name.get(n.NAME):
+            self.queue.add(Key(key.namespace, name[n.NAME]))
 
     def _set_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None and old is not None:
@@ -155,8 +163,11 @@ class LeaderWorkerSetController(Controller):
 
     async def _look(self, lws: Json) -> Look:
         meta = lws["metadata"]
+        earlier = {n.label(rev, n.REVISION) for rev in self._revisions.of(lws)}
         present = await self._revisions.present(lws, revision_data(lws), {n.NAME: meta["name"]})
         revision = n.label(present, n.REVISION)
+        if revision not in earlier:
+            self._progress.revision(lws, revision)
         then = {n.label(rev, n.REVISION): at_revision(lws, rev) for rev in self._revisions.of(lws)}
         then[revision] = lws
         found = self._sets.get(meta["namespace"], meta["name"])
@@ -249,9 +260,12 @@ class LeaderWorkerSetController(Controller):
         lws, meta = look.lws, look.lws["metadata"]
         if not unique_subdomains(lws):
             owner = controller_reference(lws, r.LEADER_WORKER_SETS)
-            await self._service(service(meta["name"], meta["namespace"], {n.NAME: meta["name"]}, owner))
-        wanted = leader_set(lws, look.revision, partition, replicas, look.allowed.surge)
-        look.leader_set = await self._apply_leaders(look.leader_set, wanted)
+            async with self._progress.creating(lws, f"Service {meta['name']}"):
+                await self._service(service(meta["name"], meta["namespace"], {n.NAME: meta["name"]}, owner))
+        wanted, before = leader_set(lws, look.revision, partition, replicas, look.allowed.surge), self._present(look)
+        async with self._progress.creating(lws, f"StatefulSet {meta['name']}"):
+            look.leader_set = await self._apply_leaders(look.leader_set, wanted)
+        self._progress.leaders(lws, before, look.revision, partition, replicas)
         for index in sorted(look.leaders):
             await self._arrange_group(look, index, look.leaders[index])
 
@@ -337,7 +351,9 @@ class LeaderWorkerSetController(Controller):
     async def _make_workers(self, look: Look, leader: Json, wanted: Json) -> None:
         meta = wanted["metadata"]
         try:
-            self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
+            async with self._progress.creating(look.lws, f"StatefulSet {meta['name']}"):
+                self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
+            self._progress.workers(look.lws, leader)
         except AlreadyExists:
             found = self._sets.get(meta["namespace"], meta["name"])
             if found is not None and (controller_of(found) or {}).get("kind") != "Pod":
@@ -373,6 +389,7 @@ class LeaderWorkerSetController(Controller):
         lws = self._owners.get(look.lws["metadata"]["namespace"], look.lws["metadata"]["name"]) or look.lws
         existing = sum(not deleting(leader) for leader in look.leaders.values())
         status = status_of(look.lws, look.allowed, look.states, existing, scheduling, self._clock)
+        self._progress.status(look.lws, status)
         await write_status(self._owners, lws, status)
         if rolled_out(look.allowed, look.states):
             used = {n.label(leader, n.REVISION) for leader in look.leaders.values()} | {look.revision}

@@ -24,6 +24,7 @@ SUBGROUP_SIZE = f"{PREFIX}subgroup-size"
 SUBGROUP_TYPE = f"{PREFIX}subgroup-policy-type"
 SUBDOMAIN_POLICY = f"{PREFIX}subdomainPolicy"
 GROUPED = f"{PREFIX}workload-aware-scheduling"
+LEADER_REQUESTS_TPUS = f"{PREFIX}leader-requests-tpus"
 OPT_OUT = f"{PREFIX}enable-gang-scheduling"
 RECREATE_AFTER_START = f"{PREFIX}experimental-recreate-group-after-start"
 

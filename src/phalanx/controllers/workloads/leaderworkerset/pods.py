@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.controllers.runtime.pods import places_exclusively
 from phalanx.controllers.workloads.leaderworkerset.names import (
     EXCLUSIVE,
     GROUP_INDEX,
@@ -28,6 +29,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     subgroup_index,
     subgroup_key,
 )
+from phalanx.controllers.workloads.leaderworkerset.tpu import add_tpu_environment
 from phalanx.model.annotation_values import MAX_INT32, whole_number
 
 Json = dict[str, Any]
@@ -56,6 +58,7 @@ def complete_pod(pod: Json, namespace: str, *, grouped: bool) -> None:
         _complete_leader(pod, namespace)
     else:
         _complete_worker(pod)
+    add_tpu_environment(pod)
     _environment(pod, namespace)
 
 
@@ -66,11 +69,11 @@ def _complete_leader(pod: Json, namespace: str) -> None:
     labels.setdefault(GROUP_KEY, group_key(namespace, name))
     if annotation(pod, SUBDOMAIN_POLICY) == "UniquePerReplica":
         pod["spec"]["subdomain"] = name
+    _exclusive(pod, annotation(pod, EXCLUSIVE), GROUP_KEY)
     if annotation(pod, SUBGROUP_SIZE) and annotation(pod, SUBGROUP_TYPE) != "LeaderExcluded":
         labels.setdefault(SUBGROUP_INDEX, "0")
         labels.setdefault(SUBGROUP_KEY, subgroup_key(name, 0))
         _exclusive(pod, annotation(pod, SUBGROUP_EXCLUSIVE), SUBGROUP_KEY)
-    _exclusive(pod, annotation(pod, EXCLUSIVE), GROUP_KEY)
 
 
 def _complete_worker(pod: Json) -> None:
@@ -97,6 +100,8 @@ def _exclusive(pod: Json, topology: str, key: str) -> None:
         return
     mine = label(pod, key)
     affinity: Json = pod["spec"].setdefault("affinity", {})
+    if places_exclusively(affinity, topology):
+        return
     if not is_grouped(pod):
         together = [{"key": key, "operator": "In", "values": [mine]}]
         _term(affinity.setdefault("podAffinity", {}), together, topology)

@@ -66,10 +66,8 @@ def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequ
         return min(replicas, leaders.replicas), _wanted(allowed, replicas)
     if leaders.partition == 0 and leaders.replicas == replicas:
         return 0, replicas
-    unready = sum(
-        not (_state(states, index).ready and _state(states, index).updated)
-        for index in range(min(allowed.partition, replicas), replicas)
-    )
+    # Groups below the partition are not updated and count: surge groups stay until they may be, as upstream.
+    unready = sum(not (_state(states, index).ready and _state(states, index).updated) for index in range(replicas))
     if leaders.replicas < replicas:
         return leaders.partition, replicas
     if leaders.told != replicas:  # scaled in the middle of a rollout

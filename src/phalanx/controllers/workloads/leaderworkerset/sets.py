@@ -16,6 +16,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     GROUP_INDEX,
     GROUP_KEY,
     LEADER_NAME,
+    LEADER_REQUESTS_TPUS,
     NAME,
     REPLICAS,
     REVISION,
@@ -31,6 +32,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     size_of,
     worker_template,
 )
+from phalanx.controllers.workloads.leaderworkerset.tpu import requests_tpus
 
 Json = dict[str, Any]
 
@@ -97,6 +99,8 @@ def worker_set(lws: Json, leader: Json, *, node_selector: Json | None = None) ->
     pod = _template(worker_template(lws))
     pod["metadata"]["labels"] |= {**mine, REVISION: label(leader, REVISION)}
     pod["metadata"]["annotations"] |= {**_shared_annotations(lws), LEADER_NAME: name}
+    if requests_tpus(leader.get("spec") or {}):
+        pod["metadata"]["annotations"][LEADER_REQUESTS_TPUS] = "true"
     if node_selector:
         pod["spec"]["nodeSelector"] = {**(pod["spec"].get("nodeSelector") or {}), **node_selector}
     return {
