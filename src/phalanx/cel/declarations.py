@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from .types import Type
-from .values import size_of
+from .values import Visits, size_of
 
 Implementation = Callable[..., Any]
 Cost = Callable[[tuple[Any, ...], Any], int]
@@ -82,17 +82,18 @@ def both(args: tuple[Any, ...], _: Any) -> int:
     return ceil((size_of(args[0]) + size_of(args[1])) * STRING_FACTOR)
 
 
-def traversal(value: Any) -> int:
+def traversal(value: Any, visits: Visits) -> int:
     """Return the cost of visiting every part of a value."""
+    visits.one()
     if isinstance(value, (str, bytes)):
         return int(len(value) * STRING_FACTOR)
     if isinstance(value, list):
-        return sum(map(traversal, value))
+        return sum(traversal(v, visits) for v in value)
     if isinstance(value, dict):
-        return sum(traversal(k) + traversal(v) for k, v in value.items())
+        return sum(traversal(k, visits) + traversal(v, visits) for k, v in value.items())
     return 1
 
 
 def traverses(args: tuple[Any, ...], _: Any) -> int:
     """Return the cost of visiting the first argument."""
-    return traversal(args[0])
+    return traversal(args[0], Visits())

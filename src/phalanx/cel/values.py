@@ -172,31 +172,59 @@ def type_name(value: Any) -> str:
     return _TYPE_NAMES.get(kind, kind)
 
 
-def equal(a: Any, b: Any) -> bool:
+MOST_PARTS = (
+    250_000  # lists and maps in a value that one operation visits: expressions can build values that share parts
+)
+MOST_ELEMENTS = 10_000_000  # of a list, and characters of a string
+
+
+class Visits:
+    """Counts the parts of a value that an operation visits, and ends it at MOST_PARTS."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MOST_PARTS
+
+    def one(self) -> None:
+        """Count one part, or raise CostLimitExceeded."""
+        self.left -= 1
+        if self.left < 0:
+            raise CostLimitExceeded
+
+
+def check_length(count: int) -> None:
+    """Raise CostLimitExceeded for a list or string that no evaluation could afford to read."""
+    if count > MOST_ELEMENTS:
+        raise CostLimitExceeded
+
+
+def equal(a: Any, b: Any, visits: Visits | None = None) -> bool:
     """Return whether two values are equal by CEL's rules: numbers across types, everything else within a type."""
     kind_a, kind_b = kind_of(a), kind_of(b)
     if kind_a != kind_b:
         if kind_a in _NUMBERS and kind_b in _NUMBERS:
             return bool(a == b)
-        return {kind_a, kind_b} == {"map", "object"} and _equal_maps(a, b)
+        return {kind_a, kind_b} == {"map", "object"} and _equal_maps(a, b, visits or Visits())
     if kind_a == "list":
-        return _equal_lists(a, b)
+        return _equal_lists(a, b, visits or Visits())
     if kind_a in ("map", "object"):
-        return _equal_maps(a, b)
+        return _equal_maps(a, b, visits or Visits())
     if kind_a == "optional_type":
-        return a.present == b.present and (not a.present or equal(a.value, b.value))
+        return a.present == b.present and (not a.present or equal(a.value, b.value, visits))
     return bool(a == b)
 
 
-def _equal_lists(a: list[Any], b: list[Any]) -> bool:
+def _equal_lists(a: list[Any], b: list[Any], visits: Visits) -> bool:
+    visits.one()
     if len(a) != len(b):
         return False
     if isinstance(a, SetList):
-        return all(contains(b, x) for x in a)
+        return all(contains(b, x, visits) for x in a)
     if isinstance(a, MapList):
         by_key = {a.key_of(x): x for x in b}
-        return all((key := a.key_of(x)) in by_key and equal(x, by_key[key]) for x in a)
-    return all(map(equal, a, b))
+        return all((key := a.key_of(x)) in by_key and equal(x, by_key[key], visits) for x in a)
+    return all(equal(x, y, visits) for x, y in zip(a, b, strict=True))
 
 
 def entries(value: Any) -> dict[Any, Any]:
@@ -206,16 +234,18 @@ def entries(value: Any) -> dict[Any, Any]:
     return dict(value)
 
 
-def _equal_maps(a: Any, b: Any) -> bool:
+def _equal_maps(a: Any, b: Any, visits: Visits) -> bool:
+    visits.one()
     left, right = entries(a), entries(b)
     if len(left) != len(right):
         return False
-    return all(k in right and equal(v, right[k]) for k, v in left.items())
+    return all(k in right and equal(v, right[k], visits) for k, v in left.items())
 
 
-def contains(elements: list[Any], value: Any) -> bool:
+def contains(elements: list[Any], value: Any, visits: Visits | None = None) -> bool:
     """Return whether a list has an element that equals the value."""
-    return any(equal(x, value) for x in elements)
+    counted = visits or Visits()
+    return any(equal(x, value, counted) for x in elements)
 
 
 def size_of(value: Any) -> int:
@@ -230,16 +260,16 @@ def size_of(value: Any) -> int:
     return 1
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, visits: Visits | None = None) -> Any:
     """Return a value as JSON holds it; optionals without a value become None."""
+    counted = visits or Visits()
+    counted.one()
     if isinstance(value, list):
-        return [plain(x) for x in value]
-    if isinstance(value, dict):
-        return {k if isinstance(k, str) else str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, FieldMap):
-        return {k: plain(v) for k, v in entries(value).items()}
+        return [plain(x, counted) for x in value]
+    if isinstance(value, (dict, FieldMap)):
+        return {k if isinstance(k, str) else str(k): plain(v, counted) for k, v in entries(value).items()}
     if isinstance(value, Optional):
-        return plain(value.value) if value.present else None
+        return plain(value.value, counted) if value.present else None
     if isinstance(value, Uint):
         return int(value)
     if isinstance(value, (Duration, Timestamp)):

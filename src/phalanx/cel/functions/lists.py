@@ -8,7 +8,7 @@ from typing import Any
 from ..declarations import Overload, function, member, overload, traverses
 from ..types import BOOL, BYTES, DOUBLE, DURATION, DYN, INT, STRING, TIMESTAMP, UINT, Type, list_of, map_of
 from ..types import param as type_param
-from ..values import EvaluationError, contains, equal, kind_of
+from ..values import EvaluationError, check_length, contains, equal, kind_of
 from .standard import checked_int, checked_uint
 from .times import checked_duration
 
@@ -113,11 +113,13 @@ def _flatten(values: list[Any], depth: int = 1) -> list[Any]:
         flat: list[Any] = []
         for v in values:
             flat.extend(v) if isinstance(v, list) else flat.append(v)
+            check_length(len(flat))
         values = flat
     return values
 
 
 def _distinct(values: list[Any]) -> list[Any]:
+    check_length(len(values) ** 2)  # comparisons: they are charged when they are done
     kept: list[Any] = []
     for v in values:
         if not contains(kept, v):
@@ -185,7 +187,13 @@ def _product(args: tuple[Any, ...], _: Any) -> int:
 
 
 def _all_in(wanted: list[Any], values: list[Any]) -> bool:
+    check_length(len(wanted) * len(values))
     return all(contains(values, v) for v in wanted)
+
+
+def _intersects(first: list[Any], second: list[Any]) -> bool:
+    check_length(len(first) * len(second))
+    return any(contains(second, v) for v in first)
 
 
 def _sets() -> Iterator[tuple[str, tuple[Overload, ...]]]:
@@ -199,7 +207,7 @@ def _sets() -> Iterator[tuple[str, tuple[Overload, ...]]]:
     )
     yield function(
         "sets.intersects",
-        overload("list_sets_intersects_list", pair, BOOL, lambda a, b: any(contains(b, v) for v in a), _product),
+        overload("list_sets_intersects_list", pair, BOOL, _intersects, _product),
     )
 
 

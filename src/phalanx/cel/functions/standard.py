@@ -24,6 +24,7 @@ from ..values import (
     Timestamp,
     TypeValue,
     Uint,
+    check_length,
     contains,
     equal,
     size_of,
@@ -69,6 +70,7 @@ def _divide_double(a: float, b: float) -> float:
 
 
 def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
+    check_length(len(a) + len(b))
     if isinstance(a, SetList):
         return SetList([*a, *(x for x in b if not contains(a, x))])
     if isinstance(a, MapList):
@@ -76,6 +78,11 @@ def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
         kept = [added.pop(a.key_of(x), x) for x in a]
         return MapList([*kept, *added.values()], a.keys)
     return [*a, *b]
+
+
+def _add_texts(a: Any, b: Any) -> Any:
+    check_length(len(a) + len(b))
+    return a + b
 
 
 def _arithmetic() -> Iterator[tuple[str, tuple[Overload, ...]]]:
@@ -95,8 +102,8 @@ def _arithmetic() -> Iterator[tuple[str, tuple[Overload, ...]]]:
         "_+_",
         *ints("add", operator.add),
         overload("add_double", (DOUBLE, DOUBLE), DOUBLE, operator.add),
-        overload("add_string", (STRING, STRING), STRING, operator.add, both),
-        overload("add_bytes", (BYTES, BYTES), BYTES, operator.add, both),
+        overload("add_string", (STRING, STRING), STRING, _add_texts, both),
+        overload("add_bytes", (BYTES, BYTES), BYTES, _add_texts, both),
         overload("add_list", (_LIST, _LIST), _LIST, _add_lists),
         overload("add_duration_duration", (DURATION, DURATION), DURATION, spans),
         overload("add_duration_timestamp", (DURATION, TIMESTAMP), TIMESTAMP, moment),

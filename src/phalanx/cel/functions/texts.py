@@ -15,7 +15,7 @@ from phalanx.model import names
 
 from ..declarations import REGEX_FACTOR, STRING_FACTOR, function, matches_cost, member, overload, reads, reads_result
 from ..types import DYN, INT, STRING, list_of, opaque, optional_of
-from ..values import NONE, EvaluationError, entries, kind_of, register, size_of, some
+from ..values import NONE, EvaluationError, Visits, check_length, entries, kind_of, register, size_of, some
 from .networks import url
 from .standard import compiled, double_text
 from .times import format_value, parse_timestamp
@@ -67,8 +67,7 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 
 
 def _replace(text: str, old: str, new: str, times: int = -1) -> str:
-    if (len(text) + 1) * max(1, len(new)) > 50_000_000:
-        raise EvaluationError("result of replace() is too large")
+    check_length((len(text) + 1) * len(new))
     return text.replace(old, new, times if times >= 0 else -1)
 
 
@@ -85,6 +84,7 @@ def _join(values: list[Any], separator: str = "") -> str:
     for value in values:
         if not isinstance(value, str):
             raise EvaluationError(f"join: invalid input: {value}")
+    check_length(sum(map(len, values)) + len(separator) * len(values))
     return separator.join(values)
 
 
@@ -100,13 +100,14 @@ def quote(text: str) -> str:
 _CLAUSE = re.compile(r"%(?:%|(?:\.(\d{1,4}))?([sdfebxXo]))")
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: Any, visits: Visits) -> str:
     """Return a value as `%s` prints it."""
+    visits.one()
     kind = kind_of(value)
     if kind == "list":
-        return "[" + ", ".join(map(_text_of, value)) + "]"
+        return "[" + ", ".join(_text_of(v, visits) for v in value) + "]"
     if kind in ("map", "object"):
-        parts = sorted((_text_of(k), _text_of(v)) for k, v in entries(value).items())
+        parts = sorted((_text_of(k, visits), _text_of(v, visits)) for k, v in entries(value).items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in parts) + "}"
     if kind == "string":
         return str(value)
@@ -169,7 +170,7 @@ def _hexadecimal(value: Any, upper: bool) -> str:
 
 def _formatted(clause: str, digits: int, value: Any) -> str:
     if clause == "s":
-        return _text_of(value)
+        return _text_of(value, Visits())
     if clause == "d":
         return _decimal(value)
     if clause in "fe":
