@@ -25,7 +25,7 @@ ELSEWHERE = {
 
 
 def blocks() -> list[tuple[str, str]]:
-    pages = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+    pages = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
     return [(page.name, text) for page in pages for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)]
 
 

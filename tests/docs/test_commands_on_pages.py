@@ -20,7 +20,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "examples" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SEPARATORS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>", "(", ")", "<<"}
 

@@ -9,7 +9,7 @@ import pytest
 from walkthrough import matches, parse, play
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(page.name for page in DOCS.glob("*.md") if "\n```sh\nphalanx up" in page.read_text())
+PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if "\n```sh\nphalanx up" in page.read_text())
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_every_command_prints_what_the_document_says(name: str) -> None:
 
 
 def test_every_page_that_shows_a_dialogue_is_played() -> None:
-    shown = {page.name for page in DOCS.glob("*.md") if "\n```console\n" in page.read_text()}
+    shown = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if "\n```console\n" in page.read_text()}
     assert shown - set(PAGES) == {"index.md"}  # `make up`, which the README's test types
     assert len(PAGES) >= 4
 
