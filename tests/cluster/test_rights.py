@@ -8,6 +8,7 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from beside import DEFINITIONS, GANG, OFF, Beside, beside, group_of, job, jobset, pods, running
 from rights import Recording, Use, documents, grants
@@ -24,6 +25,13 @@ from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.local.api.rights import Rights
 from phalanx.model.gates import Gates
+from phalanx.model.objects.devices import (
+    AllocatedDevice,
+    AllocationResult,
+    ConsumerReference,
+    DeviceAllocation,
+    ResourceClaimSpec,
+)
 from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
@@ -67,8 +75,32 @@ async def use_scheduler(cluster: Beside, client: Recording) -> None:
         d.Evict(4, "default", bound["name"], bound["uid"], message="m"),
     )
     assert [outcomes[id_].problem for id_ in (2, 3, 4)] == ["", "", ""]
+    await use_claims(cluster, client)
     await ask(service, client)
     await service.stop()
+
+
+async def use_claims(cluster: Beside, client: Recording) -> None:
+    """Allocate, reserve and release a claim; the same for the claim of a pod's extended resources."""
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    await cluster.create("ResourceClaim", "c", "default", spec={"devices": {"requests": [request]}})
+    await cluster.create("Pod", "extended", "default", spec=pods()["spec"])
+    claim, pod = cluster.look("ResourceClaim", "c"), cluster.look("Pod", "extended")
+    assert claim is not None and pod is not None
+    result = AllocatedDevice(request="r", driver="gpu.example.com", pool="p", device="d")
+    allocation = AllocationResult(devices=DeviceAllocation(results=[result]))
+    consumer = ConsumerReference("", "pods", "extended", pod["metadata"]["uid"])
+    spec = msgspec.convert({"devices": {"requests": [request]}}, ResourceClaimSpec)
+    uid, pod_uid = claim["metadata"]["uid"], pod["metadata"]["uid"]
+    for decision in (
+        d.ReserveClaim(1, "default", "c", uid, allocation=allocation, consumer=consumer),
+        d.ReleaseClaim(1, "default", "c", uid, pod=pod_uid, deallocate=True),
+        d.CreateExtendedClaim(1, "default", "extended", pod_uid, spec=spec, allocation=allocation),
+        d.ReleaseClaim(1, "default", "", "", pod=pod_uid, deallocate=True, extended=True),
+    ):
+        outcomes: dict[int, Outcome] = {}
+        await perform(GroupApi(client), outcomes, decision)  # type: ignore[arg-type]
+        assert outcomes[1].problem == "", outcomes
 
 
 async def ask(service: SchedulerService, client: Recording) -> None:

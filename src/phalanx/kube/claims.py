@@ -154,7 +154,7 @@ class ClaimWriter:
                     "finalizers": [CLAIM_FINALIZER],
                     "ownerReferences": [
                         {"apiVersion": "v1", "kind": "Pod", "name": decision.name, "uid": decision.uid,
-                         "controller": True, "blockOwnerDeletion": True}
+                         "controller": True}
                     ],
                 },
                 "spec": msgspec.to_builtins(decision.spec),

@@ -7,6 +7,9 @@ import asyncio
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.tasks import run_all
+from phalanx.controllers.devices.claims import ResourceClaimsController
+from phalanx.controllers.devices.taints import DeviceTaintEviction
+from phalanx.controllers.devices.templates import TemplateClaimsController
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.endpoints.controller import EndpointsController
 from phalanx.controllers.endpoints.mirroring import MirroringController
@@ -42,6 +45,9 @@ class ControllersService:
             EphemeralVolumesController(self._caches, self.events),
             NodeLifecycleController(self._caches, clock),
             TaintEviction(self._caches, clock, self.events),
+            ResourceClaimsController(self._caches),
+            TemplateClaimsController(self._caches, self.events),
+            DeviceTaintEviction(self._caches, clock, self.events),
         ]
         tell_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
 

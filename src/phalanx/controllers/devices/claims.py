@@ -1,0 +1,126 @@
+"""ResourceClaims after the scheduler: consumers that are gone leave reservedFor, unused claims are deallocated, and a
+claim that is being deleted goes once nothing is allocated."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.base.errors import Conflict, NotFound
+from phalanx.controllers import resources as r
+from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pods import finished
+from phalanx.model.objects.devices import CLAIM_FINALIZER
+
+
+class ResourceClaimsController(Controller):
+    name = "resource claims"
+    workers = 8
+
+    def __init__(self, caches: Caches) -> None:
+        super().__init__()
+        self._client = caches.client
+        self._claims = caches.of(r.RESOURCE_CLAIMS)
+        self._pods = caches.of(r.PODS)
+        self._groups = caches.of(r.POD_GROUPS, optional=True)
+        self._claims.index("consumer", _consumers)
+        self._claims.on_change(self._claim_changed)
+        self._pods.on_change(self._pod_changed)
+        self._groups.on_change(self._group_changed)
+
+    # ---- who must be looked at
+
+    def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None:
+            self.queue.add(key)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        pod = new if new is not None else old
+        if pod is not None and (new is None or finished(new)):
+            self._look(pod["metadata"]["uid"])
+
+    def _group_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None and old is not None:
+            self._look(old["metadata"]["uid"])
+
+    def _look(self, consumer: str) -> None:
+        for claim in self._claims.by_index("consumer", consumer):
+            self.queue.add(Key(claim["metadata"]["namespace"], claim["metadata"]["name"]))
+
+    # ---- one claim
+
+    async def reconcile(self, key: Key) -> None:
+        claim = self._claims.get(*key)
+        if claim is None:
+            return
+        try:
+            await self._settle(claim)
+        except (NotFound, Conflict):
+            self.queue.add(key)  # it changed meanwhile, or is gone: the news of it is on its way
+
+    async def _settle(self, claim: Json) -> None:
+        status: Json = claim.get("status") or {}
+        reserved: list[Json] = status.get("reservedFor") or []
+        left = [each for each in reserved if await self._lives(claim, each)]
+        unused = not left and bool(status.get("allocation")) and (bool(reserved) or deleting(claim))
+        if len(left) != len(reserved) or unused:
+            change: Json = {**status, "reservedFor": left or None}
+            if unused:
+                change["allocation"] = change["devices"] = None
+            claim = await self._update({**claim, "status": change}, "status")
+            status = claim.get("status") or {}
+        finalizers = claim["metadata"].get("finalizers") or []
+        # Before an allocation is written the scheduler puts its finalizer: that one is not ours to take away.
+        done = unused or deleting(claim)
+        if done and not status.get("allocation") and CLAIM_FINALIZER in finalizers:
+            meta = {**claim["metadata"], "finalizers": [each for each in finalizers if each != CLAIM_FINALIZER] or None}
+            claim = await self._update({**claim, "metadata": meta})
+        await self._delete_with_owner(claim)
+
+    async def _delete_with_owner(self, claim: Json) -> None:
+        """A claim that was made for a pod is not needed when the pod is done; deletion is the garbage collector's."""
+        owner = controller_of(claim)
+        if owner is None or owner.get("kind") != "Pod" or deleting(claim):
+            return
+        pod = self._pods.get(claim["metadata"]["namespace"], owner["name"])
+        if pod is not None and pod["metadata"]["uid"] == owner["uid"] and finished(pod):
+            meta = claim["metadata"]
+            await self._client.delete(r.RESOURCE_CLAIMS, meta["name"], meta["namespace"], uid=meta["uid"])
+
+    async def _lives(self, claim: Json, consumer: Json) -> bool:
+        """Whether an entry of reservedFor still counts. Kinds that are not known here are left to others."""
+        resource = consumer.get("resource")
+        if resource not in ("pods", "podgroups"):
+            return True
+        cache = self._pods if resource == "pods" else self._groups
+        namespace, name = claim["metadata"]["namespace"], consumer.get("name") or ""
+        found = cache.get(namespace, name)
+        if found is None:  # our copy may be older than the reservation
+            try:
+                found = msgspec.json.decode(await self._client.get(cache.resource, name, namespace))
+            except NotFound:
+                return False
+        same = found["metadata"]["uid"] == consumer.get("uid")
+        return same and not (resource == "pods" and (finished(found) or _never_started(found)))
+
+    async def _update(self, claim: Json, subresource: str = "") -> Json:
+        meta = claim["metadata"]
+        answer: Json = msgspec.json.decode(
+            await self._client.update(
+                r.RESOURCE_CLAIMS, meta["name"], claim, meta["namespace"], subresource=subresource
+            )
+        )
+        if not deleting(answer):
+            self._claims.remember(answer)
+        return answer
+
+
+def _never_started(pod: Json) -> bool:
+    """A pod that is deleted before it got a node will never use its claims."""
+    return deleting(pod) and not (pod.get("spec") or {}).get("nodeName")
+
+
+def _consumers(claim: Json) -> list[str]:
+    """Cache index: uids of the entries of reservedFor, and of the owner."""
+    found = [each.get("uid") or "" for each in (claim.get("status") or {}).get("reservedFor") or ()]
+    return found + [ref["uid"] for ref in claim["metadata"].get("ownerReferences") or ()]
