@@ -132,17 +132,21 @@ def test_groups_as_the_reference_says() -> None:
     scheduled = {"type": "PodGroupInitiallyScheduled", "status": "True"}
     spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "workloadRef": {"workloadName": "w"}}
     assert row("podgroups.scheduling.k8s.io", spec=spec) == {
-        "Name": "a", "Policy": "Gang", "Workload": "w", "Status": "Pending", "Age": "5m",
+        "Name": "a", "Policy": "Gang", "Workload": "w", "Pods": "", "Status": "Waiting", "Age": "5m",
     }  # fmt: skip
     for conditions, word in (
-        ([scheduled], "Scheduled"),
-        ([{**scheduled, "status": "False"}], "Unschedulable"),
-        ([{**scheduled, "status": "False", "reason": "WaitingForMembers"}], "WaitingForMembers"),
-        ([scheduled, {"type": "DisruptionTarget", "reason": "PreemptionByScheduler"}], "PreemptionByScheduler"),
+        ([scheduled], "Running"),
+        ([{**scheduled, "status": "False"}], "Scheduling"),
+        ([{**scheduled, "status": "False", "reason": "WaitingForMembers"}], "Waiting"),
+        ([scheduled, {"type": "scheduling.phalanx.dev/Healthy", "reason": "Degraded"}], "Degraded"),
     ):
         assert row("podgroups.scheduling.k8s.io", spec=spec, status={"conditions": conditions})["Status"] == word
-    assert row("compositepodgroups.scheduling.k8s.io", spec={"schedulingPolicy": {"basic": {}}}) == {
-        "Name": "a", "Policy": "Basic", "Workload": "<none>", "Age": "5m",
+    assert row(
+        "compositepodgroups.scheduling.k8s.io",
+        spec={"schedulingPolicy": {"basic": {}}},
+        status={"pods": 24, "scheduledPods": 20},
+    ) == {
+        "Name": "a", "Policy": "Basic", "Workload": "<none>", "Pods": "20/24", "Status": "Waiting", "Age": "5m",
     }  # fmt: skip
     # Kubernetes 1.37 shows Name and Age only; ours has a status, kept by the scheduler (docs/groups.md)
     assert list(row("workloads.scheduling.k8s.io")) == ["Name", "Status", "Groups", "Pods", "Age"]

@@ -14,7 +14,7 @@ from phalanx.serve.demo_table import Board, Row
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 
 
-def row(name: str, status: str = "Scheduled", message: str = "", namespace: str = "default") -> Row:
+def row(name: str, status: str = "Running", message: str = "", namespace: str = "default") -> Row:
     return Row(namespace, name, "PodGroup", "Gang 24", 0, 0, 24, "rack-3", status, message)
 
 
@@ -76,4 +76,4 @@ def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condit
             board._groups.remember({"metadata": named(name), "status": {"conditions": told}, "spec": policy})
         return board.rows()
 
-    assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Scheduled"), ("h", "WaitingForMembers")]
+    assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Running"), ("h", "Waiting")]

@@ -27,8 +27,8 @@ class Asked(Cluster):
 
     def condition(self, name: str) -> str:
         """The message last written about an object."""
-        found = [c for c in self.log if isinstance(c, d.SetPodCondition | d.SetGroupCondition) and c.name == name]
-        return found[-1].message
+        written = [c for c in self.log if isinstance(c, d.SetPodCondition | d.SetGroupCondition)]
+        return [c for c in written if c.name == name and "/" not in c.type][-1].message
 
 
 def fingerprint(engine: Engine) -> tuple[Any, ...]:

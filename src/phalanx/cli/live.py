@@ -10,9 +10,10 @@ from rich.live import Live
 from rich.text import Text
 
 from phalanx.cli.messages import short_names
-from phalanx.serve.demo_table import Row
+from phalanx.serve.demo_table import GOOD, Row
 
-STYLE = {"Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}
+STYLE = {"Running": "green", "Completed": "green", "Scheduling": "yellow", "Waiting": "cyan", "Preempting": "magenta",
+         "Preempted": "magenta", "Degraded": "red", "TimedOut": "red", "Invalid": "red"}  # fmt: skip
 TITLES = ("GROUP", "PLACED", "POLICY", "STATUS", "WHERE")
 WHERE = 12  # columns kept for it where names are long
 REASON_LINES = 3
@@ -56,7 +57,7 @@ class LiveTable:
             if self._seen.get(key) != state:
                 self._seen[key] = state
                 where = f" on {row.where}" if row.where else ""
-                text = f": {row.message}" if row.message and row.status != "Scheduled" else ""
+                text = f": {row.message}" if row.message and row.status not in GOOD else ""
                 self._console.print(
                     f"{row.kind.lower()}/{row.name} {row.status} {row.placed}/{row.pods} placed{where}{text}",
                     soft_wrap=True,
@@ -67,7 +68,7 @@ class LiveTable:
 
 def picture(rows: list[Row], width: int, height: int) -> Text:
     """What waits first, each with its reason on a line of its own; cut to the screen, and the cut is told."""
-    rows = sorted(rows, key=lambda row: (row.status == "Scheduled", row.namespace, row.name, row.kind))
+    rows = sorted(rows, key=lambda row: (row.status in GOOD, row.namespace, row.name, row.kind))
     namespaces = {row.namespace for row in rows}
     shown = short_names({row.name for row in rows})
     names = [_name(row, shown[row.name], len(namespaces) > 1) for row in rows]
@@ -107,7 +108,7 @@ def _line(cells: tuple[str, ...], widths: list[int], width: int) -> str:
 
 
 def _reason(row: Row, width: int) -> list[str]:
-    if row.status == "Scheduled" or not row.message:
+    if row.status in GOOD or not row.message:
         return []
     lines = textwrap.wrap(row.message, max(20, width - 5))
     return (

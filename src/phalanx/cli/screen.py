@@ -18,7 +18,8 @@ VIEWS = ("Queue", "Groups", "Racks")
 RACKS = 2
 PLACES = {"active": "next", "attempt": "tried", "backoff": "retry", "waiting": "asleep", "gated": "held"}
 COLOURS = {"asleep": "yellow", "retry": "yellow", "held": "cyan", "next": "green", "tried": "green",
-           "Scheduled": "green", "Unschedulable": "yellow", "WaitingForMembers": "cyan", "Invalid": "red"}  # fmt: skip
+           "Running": "green", "Completed": "green", "Scheduling": "yellow", "Waiting": "cyan", "Preempting": "magenta",
+           "Preempted": "magenta", "Degraded": "red", "TimedOut": "red", "Invalid": "red"}  # fmt: skip
 STATES = ((NOT_READY, "not ready"), (CORDONED, "cordoned"), (LEAVING, "pods leaving"), (TAINTED, "tainted"),
           (PROMISED, "promised"), (BINDING, "binding"))  # fmt: skip
 HELP = "tab view · ↑↓ move · / search · enter why · p plan · q quit"
@@ -160,7 +161,7 @@ class Screen:
             what = "groups" if kind == "compositepodgroup" else "pods"
             policy = f"gang {group['min']}" if group["gang"] else "basic"
             placed = f"{group['placed']} of {max(group['known'], group['min'] if group['gang'] else 0)} {what}"
-            reason = group["reason"] or ("Scheduled" if group["placed"] and not group["pending"] else "")
+            reason = group["reason"]
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
             more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "nobody waits"
             cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)

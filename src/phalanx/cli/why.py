@@ -172,7 +172,9 @@ def _level(level: Level) -> str:
         parts.append(f"one {level.topology}{where}")
     if level.disruption == "all":
         parts.append("disrupted as a whole")
-    if level.reason:
+    if level.state:
+        parts.insert(0, level.state)
+    if level.reason and level.status != "True":
         parts.append(level.reason)
     return f"{'  ' * level.depth}{level.kind} {level.name} ({level.policy}): {', '.join(parts)}"
 

@@ -267,8 +267,7 @@ class Engine(Scheduler):
             self._attempt(root)
         if turn is not None:
             self._go_on(turn)
-        self.groups.members.workloads.tell()
-        self.groups.members.policies.tell()
+        self.groups.members.statuses.tell()
         out, self._out = self._out, []
         return out
 
@@ -354,7 +353,8 @@ class Engine(Scheduler):
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.pod_lifecycle.holding.values()]
-        ahead = (self.queue.next_time(), self.reminders.next_time(), self.groups.room.next_time())
+        tables = (self.queue, self.reminders, self.groups.room, self.groups.members.health)
+        ahead = [table.next_time() for table in tables]
         times += [due for due in ahead if due is not None]
         return min(times) if times else None
 

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from phalanx.model import tables
+from phalanx.model.printing.groups import HEALTHY
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
 Json = dict[str, Any]
@@ -54,14 +55,21 @@ def definitions() -> list[Json]:
         "type": "string",
         "description": "Whether the group was placed.",
     }
+    state = [
+        {"name": "Placed", "type": "integer", "jsonPath": ".status.scheduledPods"},
+        {"name": "Pods", "type": "integer", "jsonPath": ".status.pods"},
+        {"name": "Status", "type": "string", "jsonPath": f'.status.conditions[?(@.type=="{HEALTHY}")].reason'},
+    ]
     group = [
         {"name": "Min", "type": "integer", "jsonPath": ".spec.schedulingPolicy.gang.minCount"},
         {**scheduled, "jsonPath": '.status.conditions[?(@.type=="PodGroupInitiallyScheduled")].status'},
+        *state,
         {"name": "Workload", "type": "string", "jsonPath": ".spec.workloadRef.workloadName"},
     ]
     composite = [
         {"name": "Min", "type": "integer", "jsonPath": ".spec.schedulingPolicy.gang.minGroupCount"},
         {**scheduled, "jsonPath": '.status.conditions[?(@.type=="CompositePodGroupInitiallyScheduled")].status'},
+        *state,
         {"name": "Workload", "type": "string", "jsonPath": ".spec.workloadRef.workloadName"},
     ]
     # The columns of the native kind (model/printing); a path cannot join two fields.

@@ -11,6 +11,9 @@ import msgspec
 from phalanx.base.client import Client
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Caches
+from phalanx.model.printing.groups import HEALTHY, status_word
+
+GOOD = ("Running", "Completed")  # states that need no reason
 
 Json = dict[str, Any]
 
@@ -65,10 +68,10 @@ class Board:
         pods = self._members(meta["namespace"], meta["name"], kind)
         placed = [pod for pod in pods if pod["spec"].get("nodeName")]
         running = sum((pod.get("status") or {}).get("phase") == "Running" for pod in pods)
-        status, message = _condition(group)
+        status, message = _state(group)
         gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
-        if kind == "PodGroup" and 0 < (gang.get("minCount") or 0) <= len(placed):
-            status, message = "Scheduled", ""  # its condition is written after its pods have their nodes
+        if status == "Waiting" and kind == "PodGroup" and 0 < (gang.get("minCount") or 0) <= len(placed):
+            status, message = "Running", ""  # its condition is written after its pods have their nodes
         return Row(
             meta["namespace"],
             meta["name"],
@@ -124,8 +127,10 @@ def _policy(spec: Json) -> str:
     return f"Gang {gang.get('minCount') or gang.get('minGroupCount')}"
 
 
-def _condition(group: Json) -> tuple[str, str]:
+def _state(group: Json) -> tuple[str, str]:
+    """The state in a word, and why: what keeps it from its first start, or what it has lost since."""
+    word, messages = status_word(group), dict[str, str]()
     for condition in (group.get("status") or {}).get("conditions") or ():
-        if condition["type"].endswith("InitiallyScheduled"):
-            return str(condition["reason"]), str(condition.get("message") or "")
-    return "Pending", ""
+        kind = "start" if condition["type"].endswith("InitiallyScheduled") else condition["type"]
+        messages[kind] = str(condition.get("message") or "")
+    return word, messages.get("start") or ("" if word in GOOD else messages.get(HEALTHY, ""))

@@ -185,13 +185,12 @@ class Reader:
 
     def groups(self) -> dict[str, Json]:
         """Every group whose root is known, by key text."""
-        said = getattr(getattr(self._engine.groups, "conditions", None), "said", None)
         found: dict[str, Json] = {}
         for group in self._groups():
             spec = group.spec
             if spec is None:
                 continue
-            told = (said(group.key) if said is not None else None) or ("", "", "")
+            state = self._engine.groups.members.health.state(group)
             found[text_of(group.key)] = {
                 "parent": text_of(spec.parent) if spec.parent is not None else "",
                 "workload": spec.workload or "",
@@ -203,7 +202,8 @@ class Reader:
                 "done": group.counts[MemberState.SUCCEEDED],
                 "topology": spec.topology_key or "",
                 "priority": spec.priority,
-                "reason": told[1],
+                "reason": "Invalid" if group.problem is not None else str(state.phase),
+                "pods": [state.placed_pods, state.pods],
             }
         return found
 

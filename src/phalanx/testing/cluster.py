@@ -261,8 +261,8 @@ class Cluster:
         return f"{found[-1].reason}: {found[-1].message}" if found else ""
 
     def said(self, name: str, kind: str = "PodGroup") -> tuple[str, str, str]:
-        """(status, reason, message) of a group's first condition."""
-        conditions = self.objects[kind][name].status.conditions or ()
+        """(status, reason, message) of a group's first condition of those that Kubernetes has."""
+        conditions = [c for c in self.objects[kind][name].status.conditions or () if "/" not in c.type]
         return next(((c.status, c.reason, c.message) for c in conditions), ("", "", ""))
 
     def nominated(self) -> dict[str, str]:

@@ -337,7 +337,8 @@ class _Asked:
         assert self._groups is not None
         if satisfied and group is not None and group.spec is not None:
             what = "child groups" if key.kind == COMPOSITE else "pods"
-            text = f"{key} is scheduled: at least {group.spec.minimum} of its {what} have a node"
+            state = self._groups.members.health.state(group)
+            text = f"{key} is scheduled: at least {group.spec.minimum} of its {what} have a node ({state})"
             more = "1 more pod waits" if waiting == 1 else f"{waiting} more pods wait"
             return f"{text}; {more}" if waiting else text
         if queue.place == "gated":
@@ -350,6 +351,10 @@ class _Asked:
             return f"the search for a place goes on: {slices} slices so far, and others are served in between"
         if now is not None and now.result == "placed":
             return "fits now; it is tried when its turn comes"
+        if group is not None and group.spec is not None and self._groups.conditions.is_true(key):
+            health = self._groups.members.health
+            state = health.state(group)
+            return f"{state}: {health.message(group, state)}"
         said = self._groups.conditions.said(key)
         if said is not None and said[0] == "False" and said[2]:
             return said[2]  # word for word what the object says

@@ -51,6 +51,7 @@ def _level(groups: Groups, group: Group, depth: int) -> Level:
         topology=spec.topology_key or "",
         domains=_domains(groups, leaves, spec.topology_key),
         disruption="all" if spec.disrupt_all else "single",
+        state=str(groups.members.health.state(group)),
         status=said[0],
         reason=said[1],
         message=said[2],

@@ -41,6 +41,7 @@ class Level(_Value, frozen=True):
     topology: str = ""  # required key
     domains: list[str] = []  # where its members are
     disruption: str = "single"
+    state: str = ""  # "Running 24 of 24"
     status: str = ""  # of its condition
     reason: str = ""
     message: str = ""

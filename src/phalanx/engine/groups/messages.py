@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from phalanx.engine.groups.build import Built
 from phalanx.engine.placement import Certificate, sentence
 from phalanx.engine.placement.messages import domain_word
-from phalanx.model.groups import Group, Shortage
+from phalanx.model.groups import Group, GroupForest, Shortage
 
 UNSCHEDULABLE = "pod group is unschedulable"
 WAITING = "WaitingForMembers"  # reason of conditions
@@ -21,6 +21,25 @@ def refused(group: Group, certificate: Certificate) -> str:
     scheduled = min(running + certificate.fits, max(0, minimum - 1))
     head = f"{_minimum(group)} ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
     return f"{UNSCHEDULABLE}, {head}; {sentence(certificate)}"
+
+
+def group_in_words(forest: GroupForest, group: Group, priority: int) -> str:
+    """A group with the workload that owns it: "PodGroup hotfix-5d (Job hotfix, priority 1000)"."""
+    owner = owner_of(forest, group)
+    facts = f"{owner}, priority {priority}" if owner else f"priority {priority}"
+    return f"{group.key} ({facts})"
+
+
+def owner_of(forest: GroupForest, group: Group) -> str:
+    """Kind and name of the workload that a group belongs to; "": it was made on its own."""
+    source = group.source
+    for reference in source.metadata.owner_references if source is not None else ():
+        if reference.controller and reference.kind != "Workload":
+            return f"{reference.kind} {reference.name}"
+    name = group.spec.workload if group.spec is not None else None
+    workload = forest.workload(group.key.namespace, name) if name else None
+    about = workload.spec.controller_ref if workload is not None else None
+    return f"{about.kind} {about.name}" if about is not None else ""
 
 
 def _minimum(group: Group) -> str:

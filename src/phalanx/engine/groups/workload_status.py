@@ -6,6 +6,7 @@ Kubernetes has no such status; without it nobody could wait for a Workload whose
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
@@ -49,9 +50,9 @@ class WorkloadStatuses:
         """There is reason to."""
         self._touched[place] = None
 
-    def tell(self) -> None:
-        """Once per step: whatever happened in it is one change."""
-        for leaf in self._forest.take_changed():
+    def tell(self, leaves: Iterable[GroupKey]) -> None:
+        """Once per step: whatever happened in it is one change. `leaves`: those whose members changed."""
+        for leaf in leaves:
             self._count(leaf)
         touched, self._touched = self._touched, {}
         for place in touched:

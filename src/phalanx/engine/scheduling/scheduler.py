@@ -14,8 +14,8 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile, third_party
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.conditions import GroupConditions
-from phalanx.engine.groups.policy_status import PolicyStatuses
-from phalanx.engine.groups.workload_status import WorkloadStatuses
+from phalanx.engine.groups.losses import Losses
+from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.attempt import Attempts
@@ -88,11 +88,11 @@ class Scheduler:
         self.searches = SlicedAttempts(state, self.attempts, self.group_preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, victim_index)
-        statuses = WorkloadStatuses(state.forest, emit)
-        policies = PolicyStatuses(state.forest, conditions, emit)
-        members = Members(state, queue, unit_lifecycle, conditions, statuses, policies, commits, reminders)
+        losses = Losses()
+        statuses = Statuses(state, conditions, losses, emit)
+        members = Members(state, queue, unit_lifecycle, conditions, statuses, commits, reminders)
         self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, unit_lifecycle, emit)
-        evictions = Evictions(state, victim_index, unit_lifecycle, self.pod_lifecycle, emit)
+        evictions = Evictions(state, victim_index, unit_lifecycle, self.pod_lifecycle, losses, emit)
         self.pods = Pods(state, queue, self.pod_lifecycle, unit_lifecycle, members, status, victim_index)
         self.binding = Binding(state, self.pod_lifecycle, unit_lifecycle, members, self.pods, status, emit)
         self.pod_cycle = PodCycle(

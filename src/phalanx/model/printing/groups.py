@@ -7,6 +7,9 @@ from collections.abc import Callable
 from phalanx.model.kinds import Column, Json
 from phalanx.model.printing.cells import AGE, NAME, column, condition, spec, text
 
+HEALTHY = "scheduling.phalanx.dev/Healthy"
+_WORDS = {"WaitingForMembers": "Waiting", "WaitingForParent": "Waiting", "Unschedulable": "Scheduling"}
+
 
 def _policy(obj: Json, now: float) -> str:
     policy: Json = spec(obj).get("schedulingPolicy") or {}
@@ -15,16 +18,18 @@ def _policy(obj: Json, now: float) -> str:
     return "Basic" if policy.get("basic") is not None else ""
 
 
-def _status(obj: Json, now: float) -> str:
-    word = "Pending"
-    scheduled = condition(obj, "PodGroupInitiallyScheduled")
-    if scheduled is not None:
-        # The condition's own reason: a group that waits for its members is not told to be unschedulable.
-        word = "Scheduled" if scheduled.get("status") == "True" else scheduled.get("reason") or "Unschedulable"
-    target = condition(obj, "DisruptionTarget")
-    if target is not None and target.get("status") != "False":
-        word = target.get("reason") or word
-    return word
+def status_word(obj: Json, now: float = 0.0) -> str:
+    """The state of a PodGroup or CompositePodGroup in one word, as the scheduler has written it."""
+    healthy = condition(obj, HEALTHY)
+    if healthy is not None:
+        return healthy.get("reason") or ""
+    conditions = (condition(obj, f"{kind}InitiallyScheduled") for kind in ("PodGroup", "CompositePodGroup"))
+    scheduled = next((found for found in conditions if found is not None), None)
+    if scheduled is None:
+        return "Waiting"
+    # Another scheduler places it, or this one is about to write its state.
+    word = "Running" if scheduled.get("status") == "True" else scheduled.get("reason") or "Scheduling"
+    return _WORDS.get(word, word)
 
 
 _POLICY = column("Policy", _policy, description="Basic or Gang.")
@@ -46,21 +51,30 @@ def _of(part: str, whole: str) -> Callable[[Json, float], str]:
     return cell
 
 
+_PODS = column("Pods", _of("scheduledPods", "pods"), description="Pods with a node, of all.")
 WORKLOAD: tuple[Column, ...] = (
     NAME,
     column("Status", _workload, description="Whether every group of it has its minimum on nodes."),
     column("Groups", _of("scheduledGroups", "groups"), description="Groups with their minimum, of all."),
-    column("Pods", _of("scheduledPods", "pods"), description="Pods with a node, of all."),
+    _PODS,
     AGE,
 )
 POD_GROUP: tuple[Column, ...] = (
     NAME,
     _POLICY,
     _WORKLOAD,
-    column("Status", _status, description="Whether the group has been scheduled."),
+    _PODS,
+    column("Status", status_word, description="The state of the group now."),
     AGE,
 )
-COMPOSITE_POD_GROUP: tuple[Column, ...] = (NAME, _POLICY, _WORKLOAD, AGE)
+COMPOSITE_POD_GROUP: tuple[Column, ...] = (
+    NAME,
+    _POLICY,
+    _WORKLOAD,
+    _PODS,
+    column("Status", status_word, description="The state of the group now."),
+    AGE,
+)
 
 
 def _target(obj: Json, now: float) -> str:

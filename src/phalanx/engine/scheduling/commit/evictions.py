@@ -13,6 +13,8 @@ import msgspec
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.losses import Losses
+from phalanx.engine.groups.messages import group_in_words
 from phalanx.engine.preemption.result import Plan
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, group_placement_text, placement_text
@@ -26,33 +28,40 @@ class Preemptor(msgspec.Struct, frozen=True):
     """What events and conditions say of the unit for which pods are evicted."""
 
     kind: str  # "pod", "podgroup" or "compositepodgroup"
-    uid: str
-    where: str  # node, or "cluster"
+    words: str  # kind, name, owner and priority
     priority: int
 
 
 class Evictions:
     def __init__(
-        self, state: ClusterState, victims: VictimIndex, units: UnitLifecycle, pods: PodLifecycle, emit: Emit
+        self,
+        state: ClusterState,
+        victims: VictimIndex,
+        units: UnitLifecycle,
+        pods: PodLifecycle,
+        losses: Losses,
+        emit: Emit,
     ) -> None:
         self._cluster = state
         self._victims = victims
         self._units = units
         self._pods = pods
+        self._losses = losses
         self._emit = emit
 
     def carry_out_for_pod(self, unit: SchedulingUnit, answer: NominatedAfterPreemption) -> None:
         """Evict for a single pod; its own nomination follows from the answer."""
         (record, row), *_ = answer.assignment
         node = self._cluster.columns.names[row]
-        preemptor = Preemptor("pod", record.uid, node, record.priority)
+        words = f"Pod {record.name} (priority {record.priority}) on node {node}"
+        preemptor = Preemptor("pod", words, record.priority)
         text = placement_text(node, answer.units)
         self._carry_out(unit, preemptor, answer, text)
 
     def carry_out_for_group(self, unit: SchedulingUnit, tree: GroupTree, answer: NominatedAfterPreemption) -> None:
         """Evict for a group, and nominate the nodes for its pods."""
-        spec = tree.group.spec
-        preemptor = Preemptor(tree.kind, spec.uid if spec is not None else "", "cluster", tree.priority)
+        words = group_in_words(self._cluster.forest, tree.group, tree.priority)
+        preemptor = Preemptor(tree.kind, words, tree.priority)
         text = str(answer.plan) if isinstance(answer.plan, Plan) else group_placement_text(tree.kind, answer.victims)
         if not answer.victims and not self._leaving(answer):
             return
@@ -66,7 +75,7 @@ class Evictions:
 
     def await_leaving(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
         """Evict nothing: wait for pods that are terminating already."""
-        preemptor = Preemptor("pod", "", "", unit.priority)
+        preemptor = Preemptor("pod", "", unit.priority)
         self._begin(unit, preemptor, [unit.record.nominated], (), leaving, "waiting for pods to leave")
 
     def _leaving(self, answer: NominatedAfterPreemption) -> list[PodRecord]:
@@ -105,32 +114,32 @@ class Evictions:
         self._units.evict(unit, PreemptionInProgress(frozenset(nodes), all_victims, now, len(victims), text))
         evicted = [record for record in victims if not self._units.is_evicted(record)]
         for record in evicted:
+            self._losses.preempted_by(record.uid, preemptor.words)
             number = self._emit(
                 d.Evict,
                 namespace=record.namespace,
                 name=record.name,
                 uid=record.uid,
                 message=f"{record.scheduler_name}: preempting to accommodate a higher priority {preemptor.kind}",
-                event_message=f"Preempted by {preemptor.kind} {preemptor.uid} on node {preemptor.where}",
+                event_message=f"Preempted by {preemptor.words}"[: d.MAX_EVENT_MESSAGE],
                 preemptor=unit.key,
             )
             self._units.evicted(record, number)
         return {record.key for record in evicted}
 
     def _announce(self, units: Iterable[EvictionUnit], preemptor: Preemptor, evicted: Collection[str]) -> None:
-        """Set DisruptionTarget on groups that are evicted as a whole. `evicted`: pods evicted just now."""
-        for unit in units:
-            if isinstance(unit.key, str) or not any(pod in evicted for pod in unit.pods):
-                continue
-            group = self._cluster.forest.group(unit.key)
-            if group is None or group.spec is None or unit.key.kind not in ("PodGroup", "CompositePodGroup"):
+        """Set DisruptionTarget on groups that are evicted as a whole, and on those below them. `evicted`: pods evicted
+        just now."""
+        whole = [u.key for u in units if not isinstance(u.key, str) and any(pod in evicted for pod in u.pods)]
+        for group in dict.fromkeys(group for key in whole for group in self._cluster.forest.tree(key)):
+            if group.spec is None or group.key.kind not in ("PodGroup", "CompositePodGroup"):
                 continue
             self._emit(
                 d.SetGroupCondition,
-                namespace=unit.key.namespace,
-                name=unit.key.name,
+                namespace=group.key.namespace,
+                name=group.key.name,
                 uid=group.spec.uid,
-                kind=unit.key.kind,
+                kind=group.key.kind,
                 type="DisruptionTarget",
                 status="True",
                 reason="PreemptionByScheduler",

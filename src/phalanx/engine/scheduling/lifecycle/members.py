@@ -17,8 +17,7 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.policy_status import KIND as POLICY
-from phalanx.engine.groups.policy_status import PolicyStatuses
-from phalanx.engine.groups.workload_status import WorkloadStatuses
+from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
@@ -63,8 +62,7 @@ class Members:
         queue: Queue,
         unit_lifecycle: UnitLifecycle,
         conditions: GroupConditions,
-        workloads: WorkloadStatuses,
-        policies: PolicyStatuses,
+        statuses: Statuses,
         commits: Commits,
         reminders: PendingWrites,
     ) -> None:
@@ -73,8 +71,8 @@ class Members:
         self._unit_lifecycle = unit_lifecycle
         self.forest = state.forest
         self.conditions = conditions
-        self.workloads = workloads
-        self.policies = policies
+        self.statuses = statuses
+        self.health = statuses.health
         self.commits = commits
         self._reminders = reminders
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
@@ -90,12 +88,9 @@ class Members:
 
     def again(self, decision: d.SetGroupCondition) -> None:
         """A condition could not be written: its tree is judged again, nothing else may ever happen there."""
-        if decision.kind in (WORKLOAD, POLICY):
-            statuses = self.workloads if decision.kind == WORKLOAD else self.policies
-            statuses.again((decision.namespace, decision.name))
-            return
-        head = self.forest.root_of(GroupKey(decision.kind, decision.namespace, decision.name))
-        if head is not None:
+        self.statuses.again(decision)
+        key = GroupKey(decision.kind, decision.namespace, decision.name)
+        if (head := self.forest.root_of(key)) is not None:
             self.notes.judged[head] = None
 
     # ---- what happened
@@ -131,11 +126,16 @@ class Members:
         elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
             self._answered(forest.group(leaf))
         new = self._member(leaf, key)
+        self._note_loss(before, old, new if leaf == before else None)
         if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):
             return
         for head in heads:
             self.notes.judged[head] = None
         self._mark((leaf, before), helps=True)
+
+    def _note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
+        if leaf is not None and self.conditions.is_true(leaf):
+            self.health.losses.note(leaf, old, new, self._cluster.now, self._cluster.columns.row_of)
 
     def _as_before(self, old: Member | None, new: Member | None, leaf: GroupKey | None) -> bool:
         """Whether a new version of a member concerns nobody: a status update, or a bind that turns out as expected."""
@@ -212,6 +212,7 @@ class Members:
         if leaf is None:
             return
         member = self._member(leaf, key)
+        self._note_loss(leaf, member, None)
         heads = self.forest.drop_pod(namespace, name)
         placed = member is not None and member.state is not PENDING
         if member is not None:
@@ -235,7 +236,7 @@ class Members:
 
     def _workload_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
         """Answers the heads of the trees that this concerns."""
-        self.workloads.seen((namespace, name), new)
+        self.statuses.workloads.seen((namespace, name), new)
         if _same(old, new):
             return ()  # its status was written, probably by us
         forest = self.forest
@@ -259,7 +260,7 @@ class Members:
             _ = forest.put_policy(new) if new is not None else forest.drop_policy(namespace, name)
             changed = [key for key, policy in before.items() if (now := forest.group(key)) and now.policy != policy]
             self._mark([key for key in changed if key.kind != COMPOSITE], helps=True)
-        self.policies.seen((namespace, name), new)
+        self.statuses.policies.seen((namespace, name), new)
         return dict.fromkeys(root for key in changed if (root := forest.root_of(key)) is not None)
 
     def _group_changed(self, key: GroupKey, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
@@ -269,10 +270,12 @@ class Members:
         if new is None:
             heads = forest.drop(key)
             self.conditions.forget(key)
+            self.health.forget(key)
             self.commits.forget(key)
         else:
             heads = forest.put(key, new)
             self.conditions.seen(key, new)
+            self.health.seen(key, new)
             parent = new.spec.parent_composite_pod_group_name
             if parent and not forest.parents_count and _another(old, new):
                 self.conditions.parent_ignored(key, new.metadata.uid, parent)
@@ -302,15 +305,14 @@ class Members:
         """A write about a group, or an eviction, was not done."""
         if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
-        elif isinstance(decision, d.SetGroupCondition) and decision.kind in (WORKLOAD, POLICY):
-            if event.problem not in (e.NOT_FOUND, e.PERMANENT):  # Workloads of other API servers have no status
-                (self.workloads if decision.kind == WORKLOAD else self.policies).unsaid(decision)
-                self._reminders.add(decision)
         elif isinstance(decision, d.SetGroupCondition):
+            self.statuses.unsaid(decision)
             key = GroupKey(decision.kind, decision.namespace, decision.name)
             group = self.forest.group(key)
             self.conditions.unsaid(key, decision, group.source if group is not None else None)
-            if event.problem != e.PERMANENT:  # also a 404: it may be astray, and a group that is gone is in no tree
+            # A 404 may be astray, and a group that is gone is in no tree. Elsewhere Workloads have no status.
+            final = (e.NOT_FOUND, e.PERMANENT) if decision.kind in (WORKLOAD, POLICY) else (e.PERMANENT,)
+            if event.problem not in final:
                 self._reminders.add(decision)
 
     def _mark(self, leaves: Iterable[GroupKey | None], *, helps: bool) -> None:
@@ -445,6 +447,8 @@ class Members:
         """A member's bind is acknowledged, by the answer or by what the informer shows."""
         if leaf is None:
             return
+        if not leaf.binding:
+            self.health.touch(leaf.key)
         head = self.forest.root_of(leaf.key)
         if head is None:
             return

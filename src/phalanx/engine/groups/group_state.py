@@ -1,0 +1,96 @@
+"""The state of a group: the one function that kubectl, top, the dashboard, why and the conditions have it from."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from phalanx.model.groups import Group, GroupForest, MemberState
+from phalanx.model.groups.expected_pods import MOST, expected
+
+
+class Phase(enum.StrEnum):
+    WAITING = "Waiting"  # fewer members than it needs exist
+    SCHEDULING = "Scheduling"  # complete, and not placed
+    RUNNING = "Running"  # its minimum has nodes
+    DEGRADED = "Degraded"  # it had its minimum, and some members are left
+    PREEMPTING = "Preempting"  # it is asked to go, and members are still on nodes
+    PREEMPTED = "Preempted"  # it was asked to go, and is gone
+    COMPLETED = "Completed"  # nothing is left to run
+    TIMED_OUT = "TimedOut"  # a time limit of its policy has passed
+
+
+HEALTHY = (Phase.RUNNING, Phase.COMPLETED)
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    phase: Phase
+    placed: int  # members on nodes: pods, or child groups that have their minimum
+    wanted: int  # of so many
+    minimum: int
+    pods: int  # the same in pods, of a leaf equal to `wanted`
+    placed_pods: int
+
+    def __str__(self) -> str:
+        text = f"{self.phase} {self.placed} of {self.wanted}"
+        return f"{text} (below minimum)" if self.phase is Phase.DEGRADED else text
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the members of a group do not show."""
+
+    started: bool = False  # it had its minimum before
+    disrupted: bool = False  # it is to go as a whole
+    timed_out: bool = False
+
+
+NO_FACTS = Facts()
+
+
+def group_state(forest: GroupForest, group: Group, facts: Facts = NO_FACTS) -> GroupState:
+    leaves = list(forest.leaves(group.key))
+    pods, placed_pods = sum(map(wanted_pods, leaves)), sum(leaf.placed for leaf in leaves)
+    minimum = group.spec.minimum if group.spec is not None else 1
+    if group.composite:
+        cyclic = bool(forest.resolve(group.key).cycle)
+        placed = 0 if cyclic else sum(child.satisfied for child in group.children.values())
+        wanted = max(len(group.children), minimum)
+    else:
+        placed, wanted = placed_pods, pods
+    phase = _phase(forest, group, leaves, facts, placed, minimum)
+    return GroupState(phase, placed, wanted, minimum, pods, placed_pods)
+
+
+def wanted_pods(leaf: Group) -> int:
+    """How many pods a leaf has, or will have as far as is known."""
+    size = expected(leaf.source)
+    least = leaf.spec.minimum if leaf.spec is not None and leaf.spec.gang else 0
+    desired = leaf.policy.desired_count or 0
+    return max(leaf.known, least, size if size < MOST else 0, min(desired, leaf.known))
+
+
+def _phase(forest: GroupForest, group: Group, leaves: list[Group], facts: Facts, placed: int, minimum: int) -> Phase:
+    on_nodes = sum(leaf.seated for leaf in leaves)
+    if facts.disrupted:
+        return Phase.PREEMPTING if on_nodes else Phase.PREEMPTED
+    if _completed(leaves):
+        return Phase.COMPLETED
+    if placed >= minimum and on_nodes:
+        return Phase.RUNNING
+    if facts.timed_out:
+        return Phase.TIMED_OUT
+    if facts.started and on_nodes:
+        return Phase.DEGRADED
+    root = forest.root_of(group.key)
+    return Phase.SCHEDULING if root is not None and forest.ready(root) and group.ready else Phase.WAITING
+
+
+def _completed(leaves: list[Group]) -> bool:
+    """Members have succeeded and none waits, runs or failed without a successor."""
+    succeeded = 0
+    for leaf in leaves:
+        if leaf.present or leaf.counts[MemberState.ENDING] or leaf.counts[MemberState.FAILED]:
+            return False
+        succeeded += leaf.counts[MemberState.SUCCEEDED]
+    return succeeded > 0

@@ -1,0 +1,155 @@
+"""The condition scheduling.phalanx.dev/Healthy of groups, with their numbers: written when the state changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.group_state import HEALTHY as GOOD
+from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
+from phalanx.engine.groups.losses import Losses
+from phalanx.model.groups import COMPOSITE, POD_GROUP, Group, GroupKey, MemberState
+from phalanx.model.objects import CompositePodGroup, PodGroup
+from phalanx.model.printing.groups import HEALTHY
+
+MOST_LOST = 5  # members named in one message
+QUIET_SECONDS = 1.0  # between two writes that only change numbers
+
+
+class _Said(msgspec.Struct):
+    uid: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    at: float = 0.0  # seconds
+
+    def same(self, status: str, reason: str, message: str) -> bool:
+        return (self.status, self.reason, self.message) == (status, reason, message)
+
+
+class GroupHealth:
+    def __init__(self, state: ClusterState, conditions: GroupConditions, losses: Losses, emit: Emit) -> None:
+        self._cluster, self._forest = state, state.forest
+        self._conditions, self._emit = conditions, emit
+        self.losses = losses
+        self.timed_out: dict[GroupKey, str] = {}  # group -> which limit has passed
+        self._said: dict[GroupKey, _Said] = {}
+        self._touched: dict[GroupKey, None] = {}
+        self._later: dict[GroupKey, float] = {}  # numbers changed: written at this time, the next one first
+
+    # ---- questions
+
+    def state(self, group: Group) -> GroupState:
+        return group_state(self._forest, group, self._facts(group))
+
+    def _facts(self, group: Group) -> Facts:
+        key = group.key
+        return Facts(
+            started=self._conditions.is_true(key),
+            disrupted=key in self._conditions.targets,
+            timed_out=key in self.timed_out,
+        )
+
+    def message(self, group: Group, state: GroupState) -> str:
+        """One sentence: how many, how many are needed, and which members were lost why."""
+        what = "child groups have their minimum" if group.composite else "pods have a node"
+        text = f"{state.placed} of {state.wanted} {what}"
+        if state.placed < state.minimum and group.spec is not None and group.spec.gang:
+            text += f", {state.minimum} are needed"
+        if group.key in self.timed_out and state.phase is Phase.TIMED_OUT:
+            text += f"; {self.timed_out[group.key]}"
+        if state.phase in GOOD:
+            return text
+        lost = [loss for leaf in self._forest.leaves(group.key) for loss in self.losses.of(leaf.key)]
+        if lost:
+            more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
+            text += f"; lost: {', '.join(map(str, lost[:MOST_LOST]))}{more}"
+        return text
+
+    # ---- what happens
+
+    def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
+        known = self._said.get(key)
+        self.touch(key)
+        if known is not None and known.uid == obj.metadata.uid:
+            return
+        said = self._said[key] = _Said(obj.metadata.uid)
+        for condition in obj.status.conditions or ():
+            if condition.type == HEALTHY:
+                said.status, said.reason, said.message = condition.status, condition.reason, condition.message
+
+    def forget(self, key: GroupKey) -> None:
+        self._said.pop(key, None)
+        self.timed_out.pop(key, None)
+        self.losses.forget(key)
+
+    def touch(self, key: GroupKey) -> None:
+        self._touched[key] = None
+
+    def unsaid(self, key: GroupKey) -> None:
+        """A write failed: it is written again when there is reason to."""
+        if key in self._said:
+            self._said[key].status = ""
+
+    def next_time(self) -> float | None:
+        return next(iter(self._later.values()), None)
+
+    def tell(self, leaves: Iterable[GroupKey]) -> None:
+        """Once per step: whatever happened in it is one change. `leaves`: those whose members changed."""
+        touched, self._touched = self._touched, {}
+        for leaf in leaves:
+            touched[leaf] = None
+        for key in [key for key, due in self._later.items() if due <= self._cluster.now]:
+            del self._later[key]
+            touched[key] = None
+        for key in list(touched):
+            for above in self._forest.above(key):
+                touched[above.key] = None
+        for key in touched:
+            group = self._forest.group(key)
+            if group is not None and key.kind in (POD_GROUP, COMPOSITE):
+                self._say(group)
+
+    def _say(self, group: Group) -> None:
+        key, said = group.key, self._said.get(group.key)
+        leaves = self._forest.leaves(key)
+        if said is None or group.spec is None or any(leaf.binding for leaf in leaves):
+            return  # binds under way are one change, when the last one is answered
+        if not said.status and not any(_ours(leaf) for leaf in leaves):
+            return
+        state = self.state(group)
+        if state.phase in GOOD:
+            for leaf in leaves:
+                self.losses.forget(leaf.key)
+        status = "True" if state.phase in GOOD else "False"
+        message = self.message(group, state)
+        if said.same(status, state.phase, message):
+            return
+        now = self._cluster.now
+        if (said.status, said.reason) == (status, state.phase) and now < said.at + QUIET_SECONDS:
+            self._later.setdefault(key, said.at + QUIET_SECONDS)
+            return
+        said.status, said.reason, said.message, said.at = status, str(state.phase), message, now
+        self._emit(
+            d.SetGroupCondition,
+            namespace=key.namespace,
+            name=key.name,
+            uid=group.spec.uid,
+            kind=key.kind,
+            type=HEALTHY,
+            status=status,
+            reason=str(state.phase),
+            message=message,
+            observed_generation=group.spec.generation,
+            counts={"pods": state.pods, "scheduledPods": state.placed_pods},
+        )
+
+
+def _ours(leaf: Group) -> bool:
+    """Whether it has members that this scheduler places or has placed."""
+    return bool(leaf.counts[MemberState.PENDING] or leaf.on_nodes)

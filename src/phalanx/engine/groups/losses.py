@@ -1,0 +1,110 @@
+"""Members that a group which has started has lost, and why."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+import msgspec
+
+from phalanx.model.groups import GroupKey, Member, MemberState
+from phalanx.model.groups.group import PLACED
+from phalanx.model.objects import Pod
+
+REMEMBERED = 64  # losses of one group
+KUBELET_REFUSALS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "Topology", "PodLevel", "InvalidNodeInfo")
+
+
+class Cause(enum.StrEnum):
+    PREEMPTED = "preempted"
+    NODE_LOST = "node lost"
+    DRAINED = "drained"
+    PRESSURE = "evicted by pressure"
+    REJECTED = "rejected by the kubelet"
+    NEVER_PULLED = "image never pulled"
+    NEVER_READY = "never ready"
+    FAILED = "failed"
+    DELETED = "deleted"
+    RELEASED = "released"  # by this scheduler, with the rest of its gang
+
+
+# Reasons of the pod condition DisruptionTarget.
+_TARGETS = {
+    "PreemptionByScheduler": Cause.PREEMPTED,
+    "EvictionByEvictionAPI": Cause.DRAINED,
+    "DeletionByTaintManager": Cause.NODE_LOST,
+    "DeletionByPodGC": Cause.NODE_LOST,
+    "TerminationByKubelet": Cause.PRESSURE,
+    "GangIncomplete": Cause.RELEASED,
+    "GangTerminated": Cause.RELEASED,
+}
+
+
+class Loss(msgspec.Struct, frozen=True):
+    pod: str
+    uid: str
+    node: str
+    cause: Cause
+    detail: str  # by which preemptor, with which reason
+    at: float  # seconds
+
+    def __str__(self) -> str:
+        why = f"{self.cause} {self.detail}".rstrip()
+        return f"{self.pod} ({why})"
+
+
+def cause_of(pod: Pod, node_known: bool) -> tuple[Cause, str]:
+    """Why a pod that had a node is gone, or about to go."""
+    for condition in pod.status.conditions or ():
+        if condition.type == "DisruptionTarget" and condition.status == "True" and condition.reason in _TARGETS:
+            return _TARGETS[condition.reason], ""
+    reason = pod.status.reason
+    if reason == "Evicted":
+        return Cause.PRESSURE, ""
+    if reason.startswith(KUBELET_REFUSALS):
+        return Cause.REJECTED, reason
+    if reason in ("NodeLost", "NodeShutdown", "Terminated") or not node_known:
+        return Cause.NODE_LOST, f"({pod.spec.node_name})" if pod.spec.node_name else ""
+    if pod.status.phase == "Failed":
+        return Cause.FAILED, f"({reason})" if reason else ""
+    return Cause.DELETED, ""
+
+
+class Losses:
+    """By group, the latest last. A group that has its minimum again starts from nothing."""
+
+    def __init__(self) -> None:
+        self._lost: dict[GroupKey, dict[str, Loss]] = {}  # by uid of the pod
+        self._preemptors: dict[str, str] = {}  # uid of an evicted pod -> for which object, in words
+
+    def preempted_by(self, uid: str, preemptor: str) -> None:
+        self._preemptors[uid] = preemptor
+
+    def note(self, leaf: GroupKey, old: Member | None, new: Member | None, now: float, nodes: Iterable[str]) -> bool:
+        """A member changed (`new` None: it is gone); True if that is a loss which was not known."""
+        if old is None or old.state not in (*PLACED, MemberState.ENDING):
+            return False
+        if new is not None and new.state not in (MemberState.ENDING, MemberState.FAILED):
+            return False
+        pod = (new or old).pod
+        uid = pod.metadata.uid
+        if uid in self._lost.get(leaf, {}):
+            return False
+        cause, detail = cause_of(pod, pod.spec.node_name in nodes if pod.spec.node_name else True)
+        if uid in self._preemptors:
+            cause, detail = Cause.PREEMPTED, f"by {self._preemptors[uid]}"
+        self.add(leaf, Loss(pod.metadata.name, uid, old.node, cause, detail, now))
+        return True
+
+    def add(self, leaf: GroupKey, loss: Loss) -> None:
+        known = self._lost.setdefault(leaf, {})
+        known[loss.uid] = loss
+        while len(known) > REMEMBERED:
+            del known[next(iter(known))]
+
+    def of(self, leaf: GroupKey) -> list[Loss]:
+        return list(self._lost.get(leaf, {}).values())
+
+    def forget(self, leaf: GroupKey) -> None:
+        for uid in self._lost.pop(leaf, ()):
+            self._preemptors.pop(uid, None)

@@ -1,0 +1,48 @@
+"""What the scheduler writes into the status of Workloads, WorkloadPolicies and groups, once per step."""
+
+from __future__ import annotations
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.health import GroupHealth
+from phalanx.engine.groups.losses import Losses
+from phalanx.engine.groups.policy_status import KIND as POLICY
+from phalanx.engine.groups.policy_status import PolicyStatuses
+from phalanx.engine.groups.workload_status import WorkloadStatuses
+from phalanx.model.groups import WORKLOAD, GroupKey
+from phalanx.model.printing.groups import HEALTHY
+
+
+class Statuses:
+    def __init__(self, state: ClusterState, conditions: GroupConditions, losses: Losses, emit: Emit) -> None:
+        self._forest = state.forest
+        self.workloads = WorkloadStatuses(state.forest, emit)
+        self.policies = PolicyStatuses(state.forest, conditions, emit)
+        self.health = GroupHealth(state, conditions, losses, emit)
+
+    def tell(self) -> None:
+        """At the end of a step: whatever changed in it is one change."""
+        changed = self._forest.take_changed()
+        self.workloads.tell(changed)
+        self.policies.tell()
+        self.health.tell(changed)
+
+    def unsaid(self, write: d.SetGroupCondition) -> None:
+        """A write failed: it is written again when there is reason to."""
+        if write.kind == WORKLOAD:
+            self.workloads.unsaid(write)
+        elif write.kind == POLICY:
+            self.policies.unsaid(write)
+        elif write.type == HEALTHY:
+            self.health.unsaid(GroupKey(write.kind, write.namespace, write.name))
+
+    def again(self, write: d.SetGroupCondition) -> None:
+        """There is reason to."""
+        if write.kind == WORKLOAD:
+            self.workloads.again((write.namespace, write.name))
+        elif write.kind == POLICY:
+            self.policies.again((write.namespace, write.name))
+        else:
+            self.health.touch(GroupKey(write.kind, write.namespace, write.name))

@@ -1,0 +1,153 @@
+"""The state of a group, and the condition scheduling.phalanx.dev/Healthy that says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.engine import decisions as d
+from phalanx.model.groups import GroupKey
+from phalanx.model.objects.pod import PodCondition
+from phalanx.testing.builders import composite, node, pod, pod_group
+from phalanx.testing.cluster import Cluster
+
+HEALTHY = "scheduling.phalanx.dev/Healthy"
+
+
+def healthy(cluster: Cluster, name: str = "g", kind: str = "PodGroup") -> tuple[str, str, str]:
+    conditions = cluster.objects[kind][name].status.conditions or ()
+    return next(((c.status, c.reason, c.message) for c in conditions if c.type == HEALTHY), ("", "", ""))
+
+
+def gang(name: str, size: int) -> list[Any]:
+    return [pod_group(name).gang(size), *(pod(f"{name}-{n}").group(name).cpu("1") for n in range(size))]
+
+
+def running(size: int = 3) -> Cluster:
+    cluster = Cluster().see(node("n").cpu("8"), *gang("g", size))
+    cluster.step()
+    assert healthy(cluster)[:2] == ("True", "Running")
+    return cluster
+
+
+def test_a_gang_waits_for_members_then_for_room_then_runs() -> None:
+    cluster = Cluster().see(pod_group("g").gang(2), pod("a").group("g").cpu("1"))
+    cluster.step()
+    assert healthy(cluster) == ("False", "Waiting", "0 of 2 pods have a node, 2 are needed")
+    cluster.see(pod("b").group("g").cpu("1"))
+    cluster.step()
+    assert healthy(cluster)[:2] == ("False", "Scheduling")
+    cluster.see(node("n").cpu("8"))
+    cluster.step(30)
+    assert healthy(cluster) == ("True", "Running", "2 of 2 pods have a node")
+
+
+def test_a_gang_below_its_minimum_is_degraded_and_says_which_member_was_lost_and_why() -> None:
+    cluster = running()
+    lost = cluster.pods["g-1"]
+    conditions = [PodCondition(type="DisruptionTarget", status="True", reason="EvictionByEvictionAPI")]
+    cluster.see(msgspec.structs.replace(lost, status=msgspec.structs.replace(lost.status, conditions=conditions)))
+    cluster.update("g-1", ending=True)
+    cluster.step()
+    assert healthy(cluster) == ("False", "Degraded", "2 of 3 pods have a node, 3 are needed; lost: g-1 (drained)")
+    cluster.gone("Pod", "g-1")
+    cluster.step(5)
+    assert healthy(cluster)[1] == "Degraded"
+    assert cluster.said("g")[:2] == ("True", "Scheduled")  # KEP-4671: initially scheduled, for good
+    cluster.see(pod("again").group("g").cpu("1"))
+    cluster.step(5)
+    assert healthy(cluster) == ("True", "Running", "3 of 3 pods have a node")
+
+
+def test_a_member_that_is_rejected_by_the_kubelet_is_told_from_one_that_failed() -> None:
+    cluster = running()
+    for name, reason in (("g-0", "OutOfcpu"), ("g-1", "")):
+        found = cluster.pods[name]
+        status = msgspec.structs.replace(found.status, phase="Failed", reason=reason)
+        cluster.see(msgspec.structs.replace(found, status=status))
+    cluster.step(5)
+    assert healthy(cluster)[2].endswith("lost: g-0 (rejected by the kubelet OutOfcpu), g-1 (failed)")
+
+
+def test_a_lost_node_is_a_cause() -> None:
+    cluster = running()
+    cluster.gone("Node", "n")
+    cluster.gone("Pod", "g-2")
+    cluster.step(5)
+    assert "g-2 (node lost (n))" in healthy(cluster)[2]
+
+
+def test_a_preempted_gang_is_preempting_then_preempted_and_names_the_preemptor() -> None:
+    cluster = Cluster(grace=True).see(node("n").cpu("3"), *gang("g", 3), pod_group("g").gang(3).disrupt_all())
+    cluster.step()
+    high = [pod(f"h-{n}").group("h").cpu("1").priority(1000) for n in range(2)]
+    cluster.see(pod_group("h").gang(2).priority(1000).owner("Job", "hotfix", api_version="batch/v1"), *high)
+    cluster.step(5)
+    assert healthy(cluster)[:2] == ("False", "Preempting")
+    event = cluster.of(d.Evict)[0]
+    assert event.event_message == "Preempted by PodGroup h (Job hotfix, priority 1000)"
+    cluster.finish()
+    cluster.step(5)
+    status, reason, message = healthy(cluster)
+    assert (status, reason) == ("False", "Preempted")
+    assert "g-0 (preempted by PodGroup h (Job hotfix, priority 1000))" in message
+
+
+def test_children_of_a_preempted_root_are_targets_too() -> None:
+    cluster = Cluster(grace=True).see(
+        node("n").cpu("2"),
+        composite("tree").gang(2).disrupt_all(),
+        *(pod_group(name).gang(1).parent("tree").disrupt_all() for name in ("a", "b")),
+        *(pod(f"{name}-0").group(name).cpu("1") for name in ("a", "b")),
+    )
+    cluster.step()
+    assert healthy(cluster, "tree", "CompositePodGroup") == (
+        "True",
+        "Running",
+        "2 of 2 child groups have their minimum",
+    )
+    cluster.see(pod("high").cpu("2").priority(10))
+    cluster.step(5)
+    targets = {each.name for each in cluster.of(d.SetGroupCondition) if each.type == "DisruptionTarget"}
+    assert targets == {"tree", "a", "b"}
+    assert healthy(cluster, "tree", "CompositePodGroup")[1] == "Preempting"
+    assert healthy(cluster, "a")[1] == "Preempting"
+
+
+def test_a_gang_whose_pods_have_succeeded_is_completed() -> None:
+    cluster = running(2)
+    cluster.update("g-0", phase="Succeeded").update("g-1", phase="Succeeded")
+    cluster.step(5)
+    assert healthy(cluster)[:2] == ("True", "Completed")
+
+
+def test_a_gang_with_no_pod_on_a_node_is_never_called_running() -> None:
+    cluster = running(2)
+    cluster.gone("Pod", "g-0").gone("Pod", "g-1")
+    cluster.step(5)
+    assert healthy(cluster)[:2] == ("False", "Waiting")
+    cluster.see(*(pod(f"new-{n}").group("g").cpu("100") for n in range(2)))
+    cluster.step(5)
+    assert healthy(cluster)[:2] == ("False", "Scheduling")
+
+
+def test_pods_that_come_one_by_one_do_not_cost_a_write_each() -> None:
+    cluster = Cluster().see(node("n").cpu("64"), pod_group("g"))
+    for number in range(20):
+        cluster.see(pod(f"p{number}").group("g").cpu("1"))
+        cluster.step(0.01)
+    assert len([each for each in cluster.of(d.SetGroupCondition, "g") if each.type == HEALTHY]) <= 2
+    cluster.step(5)
+    assert healthy(cluster)[2] == "20 of 20 pods have a node"
+
+
+def test_a_new_scheduler_process_writes_nothing_that_is_written_already() -> None:
+    cluster = running()
+    cluster.log.clear()
+    cluster.restart()
+    cluster.step(5)
+    assert cluster.of(d.SetGroupCondition) == []
+    group = cluster.engine.cluster.forest.group(GroupKey("PodGroup", "default", "g"))
+    assert group is not None
+    assert str(cluster.engine.groups.members.health.state(group)) == "Running 3 of 3"
