@@ -251,6 +251,8 @@ class Engine(Scheduler):
         if self.cluster.outgrown():
             self.cluster.tidy(queue.requested())
         queue.flush(self.cluster.now)
+        for record in self.preemption.victim_index.unprotected():
+            queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
         self._say_again()
         self.groups.settle()
         turns = self.binding.poll() if self.pod_lifecycle.holding else 0
@@ -353,7 +355,8 @@ class Engine(Scheduler):
         if self._out or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.pod_lifecycle.holding.values()]
-        tables = (self.queue, self.reminders, self.groups.room, self.groups.members.health)
+        protection = self.preemption.victim_index.minimum_runtime
+        tables = (self.queue, self.reminders, self.groups.room, self.groups.members.health, protection)
         ahead = [table.next_time() for table in tables]
         times += [due for due in ahead if due is not None]
         return min(times) if times else None

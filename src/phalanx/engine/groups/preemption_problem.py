@@ -82,7 +82,7 @@ class PreemptionProblemBuilder:
         self.rids = [self.columns.resources[name] for name in built.problem.resources]
         self._seen = self._circumstances()
         self.units: list[EvictionUnit] = []
-        self._list([unit for unit in victim_index.units.values() if unit.priority < priority])
+        self._list([unit for unit in victim_index.units.values() if victim_index.evictable(unit, priority)])
         self.arrays = self._units()
         self._pause()
         self.free = self._free()

@@ -201,7 +201,7 @@ class Chooser:
         return [
             (unit, pods)
             for key, pods in self.victim_index.on_row.get(row, {}).items()
-            if (unit := units[key]).priority < priority
+            if self.victim_index.evictable(unit := units[key], priority)
         ]
 
     def cheapest(

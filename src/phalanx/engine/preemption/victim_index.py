@@ -14,6 +14,7 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
 from phalanx.engine.preemption.cost import COMPOSITE, GROUP, NOBODY, POD, Cost, beyond, left_behind, unit_cost
+from phalanx.engine.preemption.minimum_runtime import MinimumRuntime
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change, ChangeLog
 from phalanx.engine.state.records import PodRecord
@@ -58,20 +59,27 @@ class VictimIndex:
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
         self._unit_of: dict[str, tuple[UnitKey, GroupKey | None, float]] = {}  # pod key -> unit, leaf group, start
         self._running: dict[GroupKey, int] = {}  # leaf -> members on a node that are not on their way out
-        self._singles: dict[GroupKey, dict[str, None]] = {}  # leaf -> its pods that are units by themselves
+        self._members: dict[GroupKey, dict[str, None]] = {}  # leaf -> these members
         self._position = -1
         self._stale = True
         self._next = 0  # while it is being built anew: the first row that is not in it yet
         self.changed_rows = ChangeLog[int]()
         self.epoch = 0  # +1 when everything was built anew
         self._starts: dict[str, float] = {}
+        self.minimum_runtime = MinimumRuntime(state.forest)
+        self._protections = 0  # +1 when the protection of a group began or ended
 
     @property
     def circumstances(self) -> tuple[int, ...]:
         """Everything but the preemptor itself that the search for victims depends on, as one value: as long as it is
         the same, a search that failed fails again."""
         state = self.cluster
-        return (state.columns.log.position, state.nominations.version, state.objects.version)
+        return (
+            state.columns.log.position,
+            state.nominations.version,
+            state.objects.version,
+            self._protections,
+        )
 
     def regroup(self) -> None:
         """A group changed: who goes with whom may be different now."""
@@ -97,7 +105,35 @@ class VictimIndex:
             self.changed_rows.append(row)
             for record in self.columns.pods[row].values():
                 self._add(row, record)
+        self._protect()
         return self._next - first
+
+    def _protect(self) -> list[PodRecord]:
+        """Judge the rows again where the protection of a group began or ended; answers the pods there."""
+        found: list[PodRecord] = []
+        for leaf in self.minimum_runtime.refresh(self.cluster.now):
+            self._protections += 1
+            for pod in self._members.get(leaf, ()):
+                found.append(self.units[self._unit_of[pod][0]].pods[pod])
+        for row in dict.fromkeys(record.row for record in found):
+            self.changed_rows.append(row)
+        return found
+
+    def unprotected(self) -> list[PodRecord]:
+        """Pods whose group is no longer protected since this was last asked: they can be evicted now."""
+        due = self.minimum_runtime.next_time()
+        if due is None or due > self.cluster.now or self._position != self.columns.log.position or self._stale:
+            return []
+        return self._protect()
+
+    def evictable(self, unit: EvictionUnit, priority: int) -> bool:
+        """Whether a preemptor of this priority may evict the unit."""
+        if unit.priority >= priority:
+            return False
+        if self.minimum_runtime.next_time() is None:
+            return True
+        leaves = {leaf for pod in unit.pods if (leaf := self._unit_of[pod][1]) is not None}
+        return not self.minimum_runtime.protects(leaves)
 
     def _follow(self, changes: Sequence[Change]) -> None:
         touched: dict[int, None] = {}
@@ -117,9 +153,10 @@ class VictimIndex:
             if key in self.units:
                 touched.update(dict.fromkeys(pod.row for pod in self.units[key].pods.values()))
         for leaf in regrouped:  # how many members stay behind when one is evicted changed for all of them
-            for pod in self._singles.get(leaf, ()):
-                self.units[pod].rank = None
-                touched[self.units[pod].pods[pod].row] = None
+            for pod in self._members.get(leaf, ()):
+                unit = self.units[self._unit_of[pod][0]]
+                unit.rank = None
+                touched[unit.pods[pod].row] = None
         for row in touched:
             self.changed_rows.append(row)
 
@@ -161,7 +198,8 @@ class VictimIndex:
         """Anew, from the first row on."""
         self._stale = False
         self._next = 0
-        self.units, self.on_row, self.leaving, self._unit_of, self._running, self._singles = {}, {}, {}, {}, {}, {}
+        self.units, self.on_row, self.leaving, self._unit_of, self._running, self._members = {}, {}, {}, {}, {}, {}
+        self.minimum_runtime.clear()
         self.epoch += 1
 
     def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
@@ -191,8 +229,8 @@ class VictimIndex:
         self.on_row.setdefault(row, {}).setdefault(key, {})[record.key] = record
         if leaf is not None:
             self._running[leaf] = self._running.get(leaf, 0) + 1
-            if isinstance(key, str):
-                self._singles.setdefault(leaf, {})[key] = None
+            self._members.setdefault(leaf, {})[record.key] = None
+            self.minimum_runtime.put(leaf, record.key, start if start < NOT_YET else self.cluster.now)
         self._unit_of[record.key] = (key, leaf, start)
         return key
 
@@ -208,7 +246,8 @@ class VictimIndex:
         key, leaf, start = known
         if leaf is not None:
             self._running[leaf] -= 1
-            self._singles.get(leaf, {}).pop(record.key, None)
+            self._members[leaf].pop(record.key, None)
+            self.minimum_runtime.drop(leaf, record.key)
         unit = self.units[key]
         unit.rank = None
         unit.pods.pop(record.key, None)
@@ -233,6 +272,8 @@ class VictimIndex:
         unit.started += start - before
         unit.rank = None
         self._unit_of[record.key] = (key, leaf, start)
+        if leaf is not None:
+            self.minimum_runtime.put(leaf, record.key, start if start < NOT_YET else self.cluster.now)
         for row in dict.fromkeys(pod.row for pod in unit.pods.values()):
             self.changed_rows.append(row)
 

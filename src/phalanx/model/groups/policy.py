@@ -54,6 +54,11 @@ class Policy(msgspec.Struct, frozen=True):
     max_unavailable_replicas: int | None = None
     expected_duration_seconds: int = 0
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether it says how many members a group runs with; above the minimum it is then extended into free room."""
+        return (self.min_count, self.desired_count, self.max_count) != (None, None, None)
+
     def with_fields(self, fields: Fields) -> Policy:
         return msgspec.structs.replace(self, **fields) if fields else self
 

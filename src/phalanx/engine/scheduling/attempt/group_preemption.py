@@ -38,6 +38,7 @@ HURRY = 64  # part of the search budget where others wait
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted without a plan"
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
+NO_EXTRAS = "its minimum runs, and pods beyond it evict no other pods"  # counts of a policy: they extend into free room
 MOST_FUTILE = 1024  # roots whose last search for victims is remembered
 
 
@@ -142,12 +143,17 @@ class GroupPreemption:
         return self.budget * stager.built.problem.budget // self.cluster.settings.search_budget
 
     def _extras(self, stager: PreemptionProblemBuilder) -> GroupPlan:
-        """All that waits beyond the minimum, else the first group below it that can be served, else pods of one."""
+        """All that waits beyond the minimum, else the first group below it that can be served, else pods of one.
+
+        A group whose policy has counts is extended without preempting.
+        """
         whole = stager.built.problem.root
-        waiting, late = leftovers(whole), latecomers(whole)
+        groups = stager.built.group_of
+        waiting = [leaf for leaf in leftovers(whole) if not groups[id(leaf)].policy.has_counts]
+        late = latecomers(whole)
         more = {id(leaf): leaf.total for leaf in waiting} | {id(group): 0 for group in late}
         if not more:
-            return GroupPlan(Hopeless("nothing waits beyond the minimum"))
+            return GroupPlan(Hopeless(NO_EXTRAS))
         found = self._with(stager, more)
         if found.units or found.assignment:
             return found

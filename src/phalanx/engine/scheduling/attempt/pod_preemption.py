@@ -59,6 +59,8 @@ class PodPreemption:
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind == "PodDisruptionBudget":
             self.victim_index.budgets.changed(old, new)
+        elif kind == "WorkloadPolicy":
+            self.victim_index.regroup()  # how long a group is protected may be different now
         elif kind in _GROUPS and (old is None or new is None or old.spec != new.spec):
             forest = self._cluster.forest
             meta = (new if new is not None else old).metadata  # type: ignore[union-attr]

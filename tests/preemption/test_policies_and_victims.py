@@ -1,0 +1,79 @@
+"""What a WorkloadPolicy says about preemption: a group that has just started stays, extras with counts evict no pod."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group, workload_policy
+
+
+def gang(name, count, priority, minimum=None):
+    return [
+        pod_group(name).gang(minimum or count).priority(priority),
+        *(pod(f"{name}{i}").cpu("1").group(name).priority(priority) for i in range(count)),
+    ]
+
+
+def protected(mode="single"):
+    """A node full of a gang that started at 1000 and is protected for 60 s."""
+    group = pod_group("low").gang(2).priority(1)
+    return Cluster(now=1000.0).see(
+        node("n").cpu("2"),
+        workload_policy("keep").target("PodGroup", "low").set(preemption={"minRuntimeSeconds": 60}),
+        group.disrupt_all() if mode == "all" else group,
+        *(pod(f"low{i}").cpu("1").group("low").priority(1).node("n").started(1000.0) for i in range(2)),
+    )
+
+
+PREEMPTORS = {"pod": [pod("high").cpu("1").priority(100)], "gang": gang("high", 2, 100)}
+
+
+@pytest.mark.parametrize("mode", ["single", "all"])
+@pytest.mark.parametrize("high", PREEMPTORS)
+def test_a_group_that_has_just_started_is_not_evicted_before_its_minimum_runtime(high, mode):
+    world = protected(mode).see(*PREEMPTORS[high])
+    world.step(10)
+    assert world.evicted == []
+    assert world.engine.next_wake() == 1060.0
+    world.step(40)  # 1050
+    assert world.evicted == []
+    world.step(11)  # 1061: nothing but time has passed
+    assert world.evicted and len(world.bound) == (1 if high == "pod" else 2)
+
+
+def test_another_group_without_a_policy_is_evicted_instead():
+    world = protected().see(node("m").cpu("1"), pod("lone").cpu("1").priority(50).node("m"))
+    world.see(pod("high").cpu("1").priority(100))
+    world.step()
+    assert world.evicted == ["lone"]
+
+
+def test_a_policy_that_comes_later_protects_and_one_that_goes_no_longer_does():
+    world = Cluster(now=1000.0).see(
+        node("n").cpu("2"),
+        pod_group("low").gang(2).priority(1),
+        *(pod(f"low{i}").cpu("1").group("low").priority(1).node("n").started(1000.0) for i in range(2)),
+    )
+    world.step()
+    world.see(workload_policy("keep").target("PodGroup", "low").set(preemption={"minRuntimeSeconds": 3600}))
+    world.see(pod("high").cpu("1").priority(100)).step(5)
+    assert world.evicted == []
+    world.gone("WorkloadPolicy", "keep").step(600)
+    assert world.evicted == ["low0"] or world.evicted == ["low1"]
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_extras_of_a_group_with_counts_extend_into_free_room_and_evict_none(counts):
+    """One eviction is enough for the gang to run; five more pods would each evict another."""
+    world = Cluster().see(node("n").cpu("6"), *(pod(f"low{i}").cpu("1").priority(1).node("n") for i in range(6)))
+    if counts:
+        world.see(workload_policy("counts").target("PodGroup", "g").set(counts={"min": 1, "desired": 6}))
+    world.see(*gang("g", 6, 100, minimum=1))
+    for _ in range(6):
+        world.step(5)
+    assert len(world.evicted) == (1 if counts else 6)
+    world.gone("Pod", next(name for name in world.pods if name.startswith("low"))) if counts else None
+    for _ in range(2):
+        world.step(5)
+    assert len(world.bound) == (2 if counts else 6)
