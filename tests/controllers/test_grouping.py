@@ -434,3 +434,17 @@ def test_only_counts_may_be_changed_in_place() -> None:
     other["spec"]["schedulingConstraints"] = {"topology": [{"key": "rack"}]}
     assert difference(stored, other) is Difference.SHAPE
     assert difference(other, small) is Difference.SHAPE
+
+
+def test_parts_that_start_together_are_one_gang_also_after_others() -> None:
+    """B and C after A: whichever way the gang is asked for, B does not run without C."""
+    after = {"dependsOn": [{"name": "a", "status": "Complete"}]}
+    for asked in ({"gangConfig": {"gangMode": "Gang"}}, {"scheduling": {"schedulingPolicy": {"gang": {}}}}):
+        made = jobset("js", part("a", 1, 1), part("b", 1, 2, **after), part("c", 2, 1, **after), uid="u", **asked)
+        found = of(made)
+        links = {name: link.pod_group or link.group for name, link in found.links.items()}
+        assert links["js-b-0"] == links["js-c-0"] == links["js-c-1"] != links["js-a-0"]
+        spec = found.workload["spec"]
+        entries = spec.get("podGroupTemplates") or spec["podGroups"]
+        policies = [entry.get("schedulingPolicy") or entry["policy"] for entry in entries]
+        assert sorted(each["gang"]["minCount"] for each in policies) == [1, 4]

@@ -19,7 +19,7 @@ from phalanx.controllers.grouping.core import (
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import gang
 from phalanx.controllers.grouping.v1alpha1 import first_workload
-from phalanx.controllers.workloads.jobset.shape import Shape
+from phalanx.controllers.workloads.jobset.shape import Shape, turns
 
 OFF, GANG, REPLICATED = "Off", "Gang", "ReplicatedGang"
 
@@ -93,13 +93,15 @@ def _groups(jobset: Json, shape: Shape) -> tuple[dict[str, Link], dict[str, int]
     links: dict[str, Link] = {}
     counts: dict[str, int] = {}
     workload = workload_name(shape.name)
-    for part in shape.parts:
+    free = [part for part in shape.parts if not part.linked and part.pods]
+    # Parts that start one after another cannot wait for each other: those of one turn are a gang.
+    labels = {part.name: "-".join(each.name for each in turn) for turn in turns(free) for part in turn}
+    for part in free:
         mode = whole if whole != OFF else modes[part.name]
-        if mode == OFF or part.linked or not part.pods:
+        if mode == OFF:
             continue
-        # Parts that start one after another cannot wait for each other: each is a gang of its own.
-        together = whole != OFF and not shape.sequenced
-        group = fitting(f"pg-{shape.name if together else part.name}")
+        own = part.name if whole == OFF else labels[part.name] if shape.sequenced else shape.name
+        group = fitting(f"pg-{own}")
         counts[group] = counts.get(group, 0) + (part.size if mode == REPLICATED else part.pods)
         for index, job in enumerate(shape.jobs(part)):
             key = str(index) if mode == REPLICATED else ""

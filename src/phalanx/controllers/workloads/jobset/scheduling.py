@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from phalanx.controllers.grouping.core import MAX_TEMPLATES, Grouping, Json, Link, Refused
 from phalanx.controllers.grouping.names import hashed, joined
 from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
-from phalanx.controllers.workloads.jobset.shape import Part, Shape
+from phalanx.controllers.workloads.jobset.shape import Part, Shape, turns
 
 # A template with the PodGroups made from it: (PodGroup name, Jobs whose pods are in it).
 Plan = list[tuple[Leaf, list[tuple[str, list[str]]]]]
@@ -114,15 +114,17 @@ def _plan(shape: Shape, scheduling: Json, whole: str) -> Plan:
         name = hashed(label, "ReplicatedJobGroup", shape.namespace, f"{shape.name}/{label}")
         leaf = _leaf(name, entry, targets, sum(part.pods for part in targets), f"replicatedJobs {label}")
         plan.append((leaf, [(joined(shape.name, name), [job for part in targets for job in shape.jobs(part)])]))
-    for part in free:
-        if part.name in done:
-            continue
-        name = hashed(part.name, "ReplicatedJob", shape.namespace, f"{shape.name}/{part.name}")
+    left = [part for part in free if part.name not in done]
+    staged = shape.sequenced and not _is_basic(scheduling)
+    for members in turns(left) if staged else [[part] for part in left]:
+        label = "-".join(part.name for part in members)
+        kind = "ReplicatedJob" if len(members) == 1 else "ReplicatedJobGroup"
+        name = hashed(label, kind, shape.namespace, f"{shape.name}/{label}")
         level = dict(scheduling)
-        if shape.sequenced and not _is_basic(scheduling):
-            level["schedulingPolicy"] = {"gang": {}}  # a count for the whole set says nothing about one part
-        leaf = _leaf(name, level, [part], part.pods, f"replicatedJob {part.name}")
-        plan.append((leaf, [(joined(shape.name, name), shape.jobs(part))]))
+        if staged:
+            level["schedulingPolicy"] = {"gang": {}}  # a count for the whole set says nothing about one turn
+        leaf = _leaf(name, level, members, sum(part.pods for part in members), f"replicatedJobs {label}")
+        plan.append((leaf, [(joined(shape.name, name), [job for part in members for job in shape.jobs(part)])]))
     return plan
 
 

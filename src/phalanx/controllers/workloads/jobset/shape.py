@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from phalanx.controllers.grouping.bounds import check_parts, check_pods
@@ -22,7 +24,7 @@ class Part(msgspec.Struct, frozen=True):
     exclusive: str  # topology key each Job has a domain of, for itself alone
     annotations: Json  # of the Job template
     pod_spec: Json
-    depends_on: tuple[str, ...]
+    turn: tuple[str, ...]  # what it waits for; parts of the same turn start together
 
     @property
     def pods(self) -> int:
@@ -64,9 +66,22 @@ def sequenced(spec: Json) -> bool:
     return in_order or any(item.get("dependsOn") for item in spec.get("replicatedJobs") or ())
 
 
+def _turn(item: Json) -> tuple[str, ...]:
+    return tuple(sorted(f"{entry['name']}/{entry.get('status')}" for entry in item.get("dependsOn") or ()))
+
+
+def turns(parts: Sequence[Part]) -> list[list[Part]]:
+    """Return the parts that start together, in the order of the JobSet: only these can be one gang."""
+    found: dict[tuple[str, ...], list[Part]] = {}
+    for part in parts:
+        found.setdefault(part.turn, []).append(part)
+    return list(found.values())
+
+
 def shape_of(jobset: Json) -> Shape:
     meta, spec = jobset["metadata"], jobset["spec"]
     whole = (meta.get("annotations") or {}).get(EXCLUSIVE) or ""
+    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     parts = []
     for item in spec.get("replicatedJobs") or ():
         template = item.get("template") or {}
@@ -83,7 +98,7 @@ def shape_of(jobset: Json) -> Shape:
                 exclusive=str(annotations.get(EXCLUSIVE) or whole),
                 annotations=annotations,
                 pod_spec=pod_spec,
-                depends_on=tuple(entry["name"] for entry in item.get("dependsOn") or ()),
+                turn=(item["name"],) if in_order else _turn(item),
             )
         )
         if parts[-1].replicas < 0 or parts[-1].size < 0:
