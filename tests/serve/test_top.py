@@ -119,7 +119,7 @@ def terminal(up: LocalCluster) -> Iterator[Callable[..., Terminal]]:
 
 def test_a_person_walks_through_the_views_and_asks_why(terminal: Callable[..., Terminal]) -> None:
     top = terminal()
-    frame = top.see("Queue 1", "train", "asleep", "needs 3 pods")
+    frame = top.see("Queue 1", "train", "waiting", "needs 3 pods")
     assert len(frame) == 24 and all(len(line) <= 80 for line in frame)
     assert frame[0].startswith("phalanx top  4 nodes") and "q quit" in frame[-1]
     assert re.search(r"\x1b\[[0-9;]*33m", top.said)  # what waits has a colour
@@ -154,7 +154,7 @@ def test_a_signal_gives_the_terminal_back(terminal: Callable[..., Terminal], num
 
 def test_without_colours_where_they_are_not_wanted(terminal: Callable[..., Terminal]) -> None:
     top = terminal(NO_COLOR="1")
-    top.see("train", "asleep")
+    top.see("train", "waiting")
     assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", top.said)
     top.press("q")
     assert top.end() == 0

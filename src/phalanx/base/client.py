@@ -2,7 +2,7 @@
 
 Each verb becomes a `Call`, and here is the only place that knows how (names of query parameters, DeleteOptions);
 calls are carried over HTTPS in `kube` and in process in `local`. Answers are encoded JSON (bytes), so that the caller
-chooses between plain dicts and typed structs and nobody decodes twice. Every failure is an `ApiProblem`.
+chooses between plain dicts and typed structs, and nothing is decoded twice. Every failure is an `ApiProblem`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """One call on an API server, before anybody has decided how it gets there."""
+    """One call to an API server, independent of the transport."""
 
     verb: Verb
     resource: Resource

@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: tests, simulations, replays."""
+    """A clock that moves only when it is set: tests, simulations, replays."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start

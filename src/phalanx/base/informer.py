@@ -4,8 +4,8 @@ Contract: after `synced`, the sink has seen exactly the state of the server at s
 A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the list is read again
 and only the differences are passed on. No answer ends it: a garbled one, or a 404 that came astray, is asked for again,
 and nothing counts as gone before an answer that can be believed says so. A server that came back with an older state (a
-store put back from a backup) is silent to whoever waits for what it has yet to reach: after a break it is asked how far
-it is, and read anew. The sink runs in the reading task: a slow sink
+store put back from a backup) sends nothing until it reaches the old revision: after a break it is asked how far
+it is, and listed again. The sink runs in the reading task: a slow sink
 slows the reading, not memory.
 """
 
@@ -147,7 +147,7 @@ class Informer(Generic[T]):
 
     @property
     def known(self) -> dict[tuple[str, str], str]:
-        """(namespace, name) -> "uid resourceVersion" of what the sink has been told of."""
+        """(namespace, name) -> "uid resourceVersion" of what the sink has received."""
         return {(space, name): state for space, names in self._known.items() for name, state in names.items()}
 
     async def run(self) -> None:
@@ -282,13 +282,13 @@ class Informer(Generic[T]):
             self._move()
 
     async def _must_have_reached(self, revision: str) -> None:
-        """Raises Expired where the server is behind what it told us: its state was put back to an earlier one."""
+        """Raises Expired if the server is behind what it sent before: its state was restored from a backup."""
         if self._snapshots is not None:
             return
         page = _LIST.decode(await self._client.list(self.resource, self._namespace, limit=1))
         if _behind(page.metadata.resource_version, revision):
             log.warning(
-                "%s: the server is at revision %s and was at %s; its state was put back, and is read anew",
+                "%s: the server is at revision %s and was at %s; it was restored from a backup, listing again",
                 *(self.resource.plural, page.metadata.resource_version, revision),
             )
             # Revisions are given out a second time: one that we know may stand for something else now.
@@ -320,7 +320,7 @@ class Informer(Generic[T]):
             if known == state:
                 return
             if not known.startswith(meta.uid) or known.endswith(PUT_BACK):
-                # Deleted and made anew while we were not looking: two objects, not one that changed. So is one that
+                # Deleted and created again between two lists: two objects, not one that changed. So is one that
                 # was put back: no change leads from what it was to what it was before (a pod is never unbound).
                 self._gone(namespace, name)
         try:

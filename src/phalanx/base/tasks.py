@@ -1,6 +1,6 @@
-"""Tasks that run until they are told to end: none of them ends unnoticed, and none of them outlives the telling.
+"""Tasks that run until they are cancelled: none ends unnoticed, and none outlives its cancellation.
 
-asyncio's TaskGroup overlooks a child that returns or is cancelled by somebody else, and waits for ever for one whose
+asyncio's TaskGroup overlooks a child that returns or is cancelled elsewhere, and waits for ever for one whose
 cancellation got lost on the way (a library that turns it into a timeout). Here both are noticed.
 """
 
@@ -19,7 +19,7 @@ PATIENCE = 12.0  # seconds after which it is left alone, with a line in the log
 
 
 class EndedEarly(Exception):
-    """A task that runs until it is told to end did so without being told."""
+    """A task that should run until it is cancelled ended by itself."""
 
 
 async def run_all(works: Iterable[tuple[str, Coroutine[Any, Any, object]]]) -> NoReturn:
@@ -33,7 +33,7 @@ async def run_all(works: Iterable[tuple[str, Coroutine[Any, Any, object]]]) -> N
 
 
 def begin(name: str, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-    """A task for the work. One that is told to end before its first step leaves no work that nobody waited for."""
+    """A task for the work. If it is cancelled before its first step, no work is left behind."""
     task = asyncio.create_task(contained(name, work), name=name)
     task.add_done_callback(lambda _: work.close())
     return task
@@ -85,7 +85,7 @@ def cause_of_end(tasks: Iterable[asyncio.Task[Any]]) -> Exception:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE) -> bool:
-    """Cancel and wait. True when all have ended; whoever does not hear it is asked again, then named in the log."""
+    """Cancel and wait. True when all have ended; tasks that ignore it are cancelled again, then named in the log."""
     tasks = list(tasks)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
@@ -97,7 +97,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE)
         try:
             await asyncio.wait(waiting, timeout=min(ASK_AGAIN, max(0.01, deadline - loop.time())))
         except asyncio.CancelledError:
-            interrupted = True  # whoever waits for us asks again: so do we, and leave nobody behind
+            interrupted = True  # cancelled while waiting: cancel again and wait for all tasks
         waiting = [task for task in waiting if not task.done()]
     for task in tasks:
         if task.done() and not task.cancelled():
@@ -115,7 +115,7 @@ def is_our_end(raised: BaseException) -> bool:
     """Whether the task that caught this is itself being ended.
 
     Everything else is a failure of what was called, SystemExit and a cancellation of something awaited included: it is
-    told and tried again, and never ends the process.
+    logged and tried again, and never ends the process.
     """
     if isinstance(raised, GeneratorExit):
         return True

@@ -76,7 +76,7 @@ class WorkQueue(Generic[K]):
             self._hire()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The earlier of two times wins: whoever works on a key looks at everything that is due."""
+        """The earlier of two times wins: a worker handles everything that is due for its key."""
         if seconds <= 0:
             self.add(key)
             return

@@ -71,7 +71,7 @@ def bench(suite: str, arguments: tuple[str, ...], output: str) -> int:
 
 
 def watched(command: list[str], title: str) -> int:
-    """The script prints as it goes; a terminal also sees that it runs, and how far, where it tells (bench/told.py)."""
+    """The script prints as it goes; a terminal also shows progress where the script reports it (bench/told.py)."""
     if not sys.stderr.isatty():
         return subprocess.run(command, check=False).returncode
     shown = Progress(title, "parts")

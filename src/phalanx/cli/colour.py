@@ -11,7 +11,7 @@ CHOICES = ("auto", "always", "never")
 
 
 def choose(_context: click.Context, _option: click.Parameter, chosen: str) -> str:
-    """Told to everything that paints, programs that are started included, the way that all of them hear."""
+    """Set the environment variables that this process and its children respect."""
     if chosen != "auto":
         wanted, other = ("FORCE_COLOR", "NO_COLOR") if chosen == "always" else ("NO_COLOR", "FORCE_COLOR")
         os.environ[wanted] = "1"

@@ -39,7 +39,7 @@ def detached(start: Callable[[Tell], int], log: Path, patience: float, hint: str
         code = 1
 
         def tell(done: int, total: int) -> None:
-            with suppress(BlockingIOError, BrokenPipeError):  # nobody reads any more: it was only for the eyes
+            with suppress(BlockingIOError, BrokenPipeError):  # the reader is gone; the output was for a terminal only
                 os.write(counted, _COUNT.pack(done, total))
 
         try:
@@ -94,7 +94,7 @@ def _wait(child: int, log: Path, patience: float, hint: str, look: Callable[[], 
 
 
 def _to_log(log: Path) -> None:
-    """Standard output and error become the log, which starts anew; there is no input."""
+    """Redirect standard output and error to a new log file; close the input."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

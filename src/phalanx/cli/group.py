@@ -12,7 +12,7 @@ from phalanx.cli.output import CommandError, output_option, table
 from phalanx.model.annotations import unknown
 
 Json = dict[str, Any]
-_BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # whoever writes these needs nothing generated
+_BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # these are the groups themselves; nothing is generated
 
 
 @click.command(short_help="Print the scheduling groups that workloads would get.")

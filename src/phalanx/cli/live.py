@@ -67,7 +67,7 @@ class LiveTable:
 
 
 def picture(rows: list[Row], width: int, height: int) -> Text:
-    """What waits first, each with its reason on a line of its own; cut to the screen, and the cut is told."""
+    """Draw waiting groups first, each with its reason on its own line; say how many rows do not fit the screen."""
     rows = sorted(rows, key=lambda row: (row.status in GOOD, row.namespace, row.name, row.kind))
     namespaces = {row.namespace for row in rows}
     shown = short_names({row.name for row in rows})

@@ -81,7 +81,7 @@ def start_cluster(
             await board.ready.wait()
             client = cluster.server.client("phalanx-demo")
             if await begin_anew(client):
-                say("Its story was told before: it begins anew.\n")
+                say("The demo ran here before; it starts again from the beginning.\n")
             table.start()
             await apply_demo(client)
             await following
@@ -98,7 +98,7 @@ def start_cluster(
 
 
 def _guide(kubeconfig: Path) -> str:
-    """What to type in another terminal, for somebody who sees this for the first time."""
+    """Return what to type in another terminal, for first-time users."""
     from phalanx.serve.demo import GUIDE
 
     bin_ = Path(sys.executable).parent

@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A command that is misspelt is told with the one that was probably meant."""
+        """Answer a misspelt command with the one that was probably meant."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 

@@ -98,7 +98,7 @@ async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str)
     default="local",
     show_default=True,
     type=click.Choice(["local", "cluster"]),
-    help="local: all controllers; cluster: only groups and links, beside the cluster's own controllers.",
+    help="local: all controllers; cluster: only groups and links; the cluster's own controllers do the rest.",
 )
 @click.option("--scheduler-name", default="", metavar="NAME", help="cluster: grouped pods are sent to this scheduler.")
 @click.option("--webhook-listen", default="", metavar="HOST:PORT", help="cluster: serve the webhook that links pods.")
@@ -110,7 +110,7 @@ async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str)
     default="phalanx",
     show_default=True,
     metavar="NAME",
-    help="cluster: MutatingWebhookConfiguration that is told whom to trust.",
+    help="cluster: MutatingWebhookConfiguration that gets the CA bundle.",
 )
 @click.option("--tls-dir", default=None, metavar="DIR", help="cluster: tls.crt and tls.key.  [default: generated]")
 @click.option(
@@ -146,7 +146,7 @@ def controllers(
     secure: str,
     log_level: str,
 ) -> int:
-    """Run the workload and disruption controllers of a local cluster, or make groups beside those of a real one.
+    """Run the workload and disruption controllers of a local cluster, or make groups for the workloads of a real one.
 
     \b
     Examples:

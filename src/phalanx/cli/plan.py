@@ -29,7 +29,7 @@ def plan(
 ) -> int:
     """Print the preemption plan that the scheduler would make now: victims, why each is needed, cost and bound.
 
-    Nothing is evicted. Exit code 0: it fits or there is a plan, 1: there is none, 2: not found or nobody to ask.
+    Nothing is evicted. Exit code 0: it fits or there is a plan, 1: there is none, 2: not found or no scheduler to ask.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ _SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class Progress:
-    """`done` of `total` may be told, and counted in `unit`; without them the time that has passed is shown."""
+    """Show `done` of `total` in `unit`; without them the elapsed time."""
 
     def __init__(self, what: str, unit: str = "") -> None:
         self._what, self._unit = what, unit
@@ -76,7 +76,7 @@ def _time(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Yields the function that is told (done, total), as often as one likes."""
+    """Yield a function to call with (done, total)."""
     shown = Progress(what, unit)
     shown.start()
     try:

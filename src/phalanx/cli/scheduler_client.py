@@ -87,7 +87,7 @@ def connection_of(kubeconfig: str, context: str) -> Connection:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Whom to ask, as said on the command line."""
+    """Which scheduler to ask, from the command line."""
 
     namespace: str = ""
     kubeconfig: str = ""

@@ -1,4 +1,4 @@
-"""What `phalanx top` draws: state and keys in, lines of a given width and height out. Asks nobody, writes nothing."""
+"""What `phalanx top` draws: state and keys in, lines of a given width and height out. No I/O."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from phalanx.serve.engine_view import BINDING, CORDONED, LEAVING, NOT_READY, PRO
 Json = dict[str, Any]
 VIEWS = ("Queue", "Groups", "Racks")
 RACKS = 2
-PLACES = {"active": "next", "attempt": "tried", "backoff": "retry", "waiting": "asleep", "gated": "held"}
-COLOURS = {"asleep": "yellow", "retry": "yellow", "held": "cyan", "next": "green", "tried": "green",
+PLACES = {"active": "next", "attempt": "tried", "backoff": "retry", "waiting": "waiting", "gated": "held"}
+COLOURS = {"waiting": "yellow", "retry": "yellow", "held": "cyan", "next": "green", "tried": "green",
            "Running": "green", "Completed": "green", "Scheduling": "yellow", "Waiting": "cyan", "Preempting": "magenta",
            "Preempted": "magenta", "Degraded": "red", "TimedOut": "red", "Invalid": "red"}  # fmt: skip
 STATES = ((NOT_READY, "not ready"), (CORDONED, "cordoned"), (LEAVING, "pods leaving"), (TAINTED, "tainted"),
@@ -163,7 +163,7 @@ class Screen:
             placed = f"{group['placed']} of {max(group['known'], group['min'] if group['gang'] else 0)} {what}"
             reason = group["reason"]
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
-            more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "nobody waits"
+            more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "no pod waits"
             cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)
             rows.append(Row(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, "")))
             for child in below.get(key, ()):
@@ -231,7 +231,7 @@ class Screen:
             if waiting["total"]:
                 parts.append(f"{waiting['total']} waiting ({plural(waiting['pods'], 'pod')}), {age(waiting['oldest'])}")
             else:
-                parts.append("nobody waits")
+                parts.append("nothing waits")
             title.append("  " + " · ".join([self.where, *parts] if width >= 100 else parts), style="not bold")
         lines = [title]
         if self.trouble:

@@ -138,5 +138,5 @@ def _draw(screen: Screen) -> None:
         console.print(screen.draw(size.columns, size.lines), end="")
     lines = drawn.get().split("\n")
     out = "\x1b[H" + "\x1b[K\n".join(lines) + "\x1b[K\x1b[J"
-    with contextlib.suppress(BlockingIOError, OSError):  # a terminal that is gone is told by its signal
+    with contextlib.suppress(BlockingIOError, OSError):  # a closed terminal is reported by a signal
         os.write(sys.stdout.fileno(), out.encode())

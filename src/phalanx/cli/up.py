@@ -91,7 +91,9 @@ def up(
     )
     home = server.home
     if detach and home is None:
-        raise click.UsageError("--detach with --data :memory: needs --name, or nobody could find the cluster again")
+        raise click.UsageError(
+            "--detach with --data :memory: needs --name: otherwise no command could find the cluster again"
+        )
     scheduler, document = load_config(config)
     usual_nodes, usual_topology = 10, ""
     if demo:

@@ -1,4 +1,4 @@
-"""`phalanx user`: people and programs beside the administrator of a local cluster, each with a token of his own."""
+"""`phalanx user`: additional users of a local cluster, each with its own token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(short_help="Add, list and remove users of a local cluster.")
 def user() -> None:
-    """Users of a local cluster beside its administrator. What they may do is said by roles (--authorization-mode RBAC).
+    """Additional users of a local cluster. Roles say what they may do (--authorization-mode RBAC).
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def user() -> None:
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group to be in; may be repeated.")
 @click.option("--certificate", is_flag=True, help="A client certificate instead of a token; good for a year.")
 @click.option(
-    "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: beside the data]"
+    "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: in the data directory]"
 )
 @_which
 @output_option()
@@ -101,7 +101,7 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
 @_which
 @output_option()
 def list_users(cluster: str, data: str, output: str) -> int:
-    """List the users that were added, with their groups. Tokens are not shown: nobody has them but their users.
+    """List the users that were added, with their groups. Tokens are not shown; only their users have them.
 
     \b
     Examples:

@@ -51,7 +51,7 @@ def whatif(
 
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
     With --add-nodes and --without-filter the question is about another cluster than the one there is.
-    Exit code 0: everything fits, 1: something does not, 2: bad input or nobody to ask.
+    Exit code 0: everything fits, 1: something does not, 2: bad input or no scheduler to ask.
 
     \b
     Examples:

@@ -2,7 +2,7 @@
 
 One call, one attempt: retrying is decided by `base.retry`, by error type, where the meaning of a repeat is known.
 Whatever goes wrong between us and the server, in whatever library, is `Unreachable`; an answer that says 200 and is no
-JSON object is too, for nobody knows what became of the call. Being cancelled is never turned into a failure.
+JSON object is too, because the result of the call is unknown. Being cancelled is never turned into a failure.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patc
 
 def _of_the_server(answer: bytes, shape: Callable[[bytes], object] = _answer) -> bytes:
     """Every call is answered with an object, a list or a Status. Anything else was said by something on the way, and
-    nobody knows whether a write was done."""
+    it is unknown whether a write was done."""
     try:
         shape(answer)
     except msgspec.DecodeError:

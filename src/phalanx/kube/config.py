@@ -45,7 +45,7 @@ class Connection(msgspec.Struct):
     token: str = ""
     token_file: str = ""
     exec_plugin: ExecPlugin | None = None
-    trust: _Tls | None = None  # the server's CA without our client certificate, to speak for somebody else
+    trust: _Tls | None = None  # the server's CA without our client certificate, for requests with another identity
     clock: Clock = msgspec.field(default_factory=SystemClock)
     _cached: str = ""
     _valid_until: float = 0.0

@@ -4,7 +4,7 @@ Binds and evictions run concurrently. Status writes are slower lanes of their ow
 so a message that changes ten times while the server is busy costs one write, and no status ever delays a bind.
 A bind whose answer was lost is resolved by reading the pod or by the informer's word, never by guessing: until then it
 has no outcome, so that the engine keeps its room. An eviction does not overtake the binds of its pod's gang: a gang is
-bound whole, or given back whole, before somebody else makes room in it.
+bound whole, or returned whole, before another eviction in it starts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 
 BIND_ATTEMPTS = 6  # of a bind that the server answers
 WORTH_TELLING = 4
-LEASE_RAN_OUT = "the lease was not renewed in time: somebody else may lead by now"
+LEASE_RAN_OUT = "the lease was not renewed in time: another process may lead by now"
 Answer = tuple[str, str]  # problem, "" when it was done; message
 _POD = msgspec.json.Decoder(Pod)
 
@@ -115,7 +115,7 @@ class Executor:
 
     @property
     def doubtful(self) -> int:
-        """Binds that nobody knows whether they were done."""
+        """Return binds whose result is unknown."""
         return len(self._doubtful)
 
     def heard(self, namespace: str, name: str, pod: Pod | None) -> None:
@@ -137,7 +137,7 @@ class Executor:
             decision = await self._urgent.get()
             try:
                 problem, message = await self._perform(decision)
-            except Exception as error:  # a defect here must not lose the pod: the engine is told and tries again
+            except Exception as error:  # a defect here must not lose the pod: report it, the engine tries again
                 log.exception("performing %s", type(decision).__name__)
                 problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
             self._in_flight -= 1
@@ -233,9 +233,7 @@ class Executor:
                 if absent == 2:  # one may have come astray
                     return _told_by(bind, None)
                 if attempt == WORTH_TELLING:
-                    log.warning(
-                        "bind of %s/%s: nobody knows whether it was done (%s)", bind.namespace, bind.name, problem
-                    )
+                    log.warning("bind of %s/%s: unknown whether it was done (%s)", bind.namespace, bind.name, problem)
                 known = unreadable if isinstance(unreadable, ApiProblem) else Unreachable(str(unreadable))
                 answer = await self._wait(f"{bind.namespace}/{bind.name}", delay(attempt, known, self._rng))
                 if answer is not None:

@@ -2,7 +2,7 @@
 
 The holder gives up *before* others may take over: it stops when it could not renew for `renew_deadline`, others wait
 for `duration` since they last saw the lease change (by their own clock, so clock skew between machines is harmless).
-Only a lease that names somebody else is lost before that; a write that conflicts, or an answer that makes no sense, is
+Only a lease with another holder is lost before that; a write that conflicts, or an answer that makes no sense, is
 tried again. The lease is released only when nothing of the work is under way: otherwise it runs out by itself, and who
 comes next begins after our last write has ended.
 """
@@ -23,11 +23,11 @@ from phalanx.base.tasks import begin, end
 
 log = logging.getLogger(__name__)
 
-SOON = 0.2  # seconds until a renewal that met somebody else's write is tried again
+SOON = 0.2  # seconds until a renewal that conflicted with another write is tried again
 
 Attempt = Literal["held", "taken", "again"]
 HELD: Attempt = "held"
-TAKEN: Attempt = "taken"  # by somebody else, who still renews it
+TAKEN: Attempt = "taken"  # by another holder that still renews it
 AGAIN: Attempt = "again"  # nothing is known: look again
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
@@ -54,7 +54,7 @@ class Elector:
         self._renewed = float("-inf")  # our monotonic time before the last write of ours that stood
 
     def heir(self, client: Client, identity: str) -> Elector:
-        """For the same process when it lost the lease and begins anew: it waits for as long as anybody else, no longer.
+        """For the same process after it lost the lease: it waits as long as any other candidate, no longer.
 
         What it wrote last is remembered as seen then. A write whose answer got lost is news to it, and counts from now.
         """
@@ -67,7 +67,7 @@ class Elector:
     ) -> None:
         """Wait for the lease, run `work` while it is held, release it when work ended. Raises LeaderLost.
 
-        settled: whether everything that the work began has ended or is known; while it is not, nobody else may begin.
+        settled: whether everything that the work began has ended or is known; until then no other process may start.
         """
         await self._acquire()
         log.info("leading as %s", self._identity)
@@ -94,12 +94,12 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last read; "" if nobody did."""
+        """Return the holder of the lease when it was last read; "" if there was none."""
         return self._seen[0]
 
     @property
     def holds(self) -> bool:
-        """Whether nobody else can lead at this moment, by our own clock. That it is over may not be noticed yet."""
+        """Return True if no other process can lead at this moment by our own clock; the loss may not be noticed yet."""
         return self._clock.monotonic() - self._renewed < self._settings.renew_deadline
 
     @property
@@ -137,7 +137,7 @@ class Elector:
                 if outcome == HELD:
                     self._renewed = began
                 else:
-                    retry = min(retry, SOON)  # somebody touched the lease and left it ours
+                    retry = min(retry, SOON)  # the lease was written by others and is still ours
             except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
                 retry /= 4  # the deadline comes nearer: a server that is back for a moment must be met
                 log.warning("renewing the lease %s: %s", self._settings.name, str(problem) or "timed out")
@@ -196,7 +196,7 @@ class Elector:
         try:
             await self._client.create(LEASES, lease, settings.namespace)
         except AlreadyExists:
-            return AGAIN  # somebody was quicker, or the 404 before it was not true
+            return AGAIN  # another process was quicker, or the 404 before was wrong
         return HELD
 
     async def _release(self) -> None:

@@ -1,8 +1,8 @@
-"""events.k8s.io events, written in the background: repeats become a series, floods are dropped, nobody waits.
+"""events.k8s.io events, written in the background: repeats become a series, floods are dropped, callers never wait.
 
 An event is identified by (object, reason, action, note, type): the first is created, repeats within the window are
 counted and written as a series at most once per interval. When the queue is full the oldest news is dropped, never
-the scheduler slowed; how many were, is counted and told in the log.
+the scheduler slowed; their number is counted and logged.
 """
 
 from __future__ import annotations

@@ -120,12 +120,12 @@ class StatusWriter:
             try:
                 await self._write(wish)
             except (NotFound, Conflict) as error:
-                # Gone or replaced: nobody is left to be told.
+                # Deleted or replaced: there is nothing to update.
                 problem, message = (NOT_FOUND if isinstance(error, NotFound) else CONFLICT), error.message
             except ApiProblem as error:
                 problem, message = (PERMANENT if verdict(error) == "final" else TRANSIENT), error.message
                 log.warning("status of %s %s/%s: %s", wish.resource.kind, wish.namespace, wish.name, error)
-            except Exception as error:  # a defect here must not lose the wish: the engine is told and wishes again
+            except Exception as error:  # a defect here must not lose the update: report it, the engine sends it again
                 problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
                 log.exception("status of %s %s/%s", wish.resource.kind, wish.namespace, wish.name)
             finally:

@@ -76,7 +76,7 @@ class ApiServer:
 
     @property
     def failed(self) -> asyncio.Future[None] | None:
-        """None: duties are made anew when they die, and the rest fails request by request."""
+        """None: system controllers are restarted when they die, and the rest fails request by request."""
         return None
 
     @property
@@ -98,7 +98,7 @@ class ApiServer:
         self._app.extensions[path] = answer
 
     def measure(self, name: str, text: Callable[[], bytes]) -> None:
-        """Let another part of the process have its metrics in /metrics; a part made anew takes its old place."""
+        """Let another part of the process have its metrics in /metrics; a restarted part replaces its predecessor."""
         self._measures[name] = text
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Questions that reach a scheduler directly: only from callers whom the API server knows and allows."""
+"""Questions that reach a scheduler directly: only from callers that the API server authenticates and authorises."""
 
 from __future__ import annotations
 

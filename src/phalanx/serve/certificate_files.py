@@ -1,4 +1,4 @@
-"""A certificate that somebody else makes and renews (cert-manager, an operator): read from a directory, and again
+"""A certificate made and renewed elsewhere (cert-manager, an operator): read from a directory, and again
 whenever the files change. Connections that stand keep what they were shown; new ones are shown the new certificate.
 """
 

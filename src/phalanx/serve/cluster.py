@@ -40,9 +40,9 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """API server first, then the other parts in order. `parts` come from whoever composes the process.
+    """API server first, then the other parts in order. `parts` come from the composition root.
 
-    A part that dies is made anew and /readyz says no meanwhile; only the API server's own end is the cluster's.
+    A part that dies is created again, and /readyz fails meanwhile; only the API server's own end is the cluster's.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Cluster:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each part died and was made anew."""
+        """Return how often each part died and was created again."""
         return {part.name: part.restarts for part in self._supervised}
 
     def _tell_ready(self) -> None:

@@ -1,4 +1,4 @@
-"""`phalanx controllers --mode cluster`: groups and links beside the controllers of a real cluster, as one process.
+"""`phalanx controllers --mode cluster`: groups and links for the workloads of a real cluster, as one process.
 
 All replicas follow the cluster and serve the webhook; the one that holds the lease writes groups and labels.
 """
@@ -91,7 +91,7 @@ class ClusterMode:
         self.controllers: ClusterControllers | None = None
         self.webhook: WebhookServer | None = None
         self.health: HealthServer | None = None
-        self.authority = b""  # PEM: whom the API server must trust
+        self.authority = b""  # PEM: the CA bundle for the API server
         self._tls: ssl.SSLContext | None = None  # of the webhook
         self._tasks: list[asyncio.Task[None]] = []
         self._elector: Elector | None = None

@@ -1,7 +1,7 @@
 """Local clusters as things with a name: where each keeps its files, whether it runs, and how to reach it.
 
 A running cluster holds a lock on its `cluster.json`. The lock, not the process number in it, says that it runs: it is
-gone with the process, however that ended, while a number may by then be somebody else's.
+gone with the process, however that ended, while a process number may have been reused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts of a process that start and stop together, and how a failure of one is told."""
+"""Parts of a process that start and stop together, and how a failure of one is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.base.tasks import EndedEarly, contained, end
 
 log = logging.getLogger(__name__)
 
-FIRST_RESTART, LONGEST_RESTART = 0.5, 30.0  # seconds before a part that died is made anew; doubles each time
+FIRST_RESTART, LONGEST_RESTART = 0.5, 30.0  # seconds before a part that died is created again; doubles each time
 STEADY = 60.0  # a part that lived this long starts with a short delay again
 
 
@@ -110,9 +110,9 @@ class Loop:
 
 
 class Supervised:
-    """A part that is made anew when it dies: its error is told and counted, and is not the end of the other parts.
+    """A part that is created again when it dies: its error is logged and counted, and the other parts go on.
 
-    Made anew and not taken up again, because nobody knows in what state an error left it. The first start is not
+    Created again, because the state after an error is unknown. The first start is not
     protected: what cannot start at all is a setting to be put right.
     """
 

@@ -3,7 +3,7 @@
 * `training`: a JobSet of eight whole nodes that must share one rack; it runs until it is deleted.
 * `inference`: a LeaderWorkerSet of two replicas, each a gang of a leader and three workers.
 * `evaluation`: a Job of 24 whole nodes. With `training` running only 20 are free, so it waits as a whole, holding
-  nothing, until somebody makes room: `GUIDE` tells how.
+  nothing, until room is made: `GUIDE` says how.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _others_run(nodes: Mapping[str, str]) -> bool:
 
 
 async def begin_anew(client: Client, namespace: str = "default") -> bool:
-    """Where somebody has followed the story before, all of it goes, so that it can be told again; whether it was so."""
+    """Delete the workloads of an earlier demo run; return whether there were any."""
     if not await _told_before(client, namespace):
         return False
     await remove_demo(client, namespace)

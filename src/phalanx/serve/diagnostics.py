@@ -75,7 +75,7 @@ class Diagnostics:
         if what == "whatif":
             return await self._whatif(query, body)
         if what == "state":
-            if "domain" in query:  # its nodes, for whoever opened it
+            if "domain" in query:  # the nodes of one domain
                 inside = query["domain"].split("/")
                 return await self._aside.answer(lambda: msgspec.json.encode(self._reader.inside(inside)))
             return await self._aside.answer(lambda: msgspec.json.encode(self._reader.state()))

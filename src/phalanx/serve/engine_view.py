@@ -43,7 +43,7 @@ class Layout(NamedTuple):
 
 
 class Reader:
-    """Follows one engine. `changed` tells which nodes to send again; the rest is read anew each time."""
+    """Follows one engine. `changed` returns the nodes to send again; the rest is read each time."""
 
     def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
         self._engine = engine
@@ -53,7 +53,7 @@ class Reader:
         self._binding: set[str] = set()
 
     def look_at(self, engine: Engine) -> None:
-        """Follow another engine from now on: the scheduler was made anew."""
+        """Follow another engine from now on: the scheduler was restarted."""
         self._engine = engine
         self._position = -1
         self._reserved.clear()
@@ -81,7 +81,7 @@ class Reader:
         return sorted(names, key=lambda name: (rank.get(name, 0), name))  # devices first: they are what is scarce
 
     def _topology(self) -> list[str]:
-        """Keys that nodes carry and that nest: those everybody knows, and those groups ask for."""
+        """Return topology keys that nodes carry and that nest: well-known ones and those that groups use."""
         labels = [node.metadata.labels for node in self._engine.columns.nodes if node is not None]
         wanted = dict.fromkeys(_KEYS)
         for group in self._groups():
@@ -158,7 +158,7 @@ class Reader:
         return found
 
     def node(self, name: str) -> Json | None:
-        """One node with its pods, for whoever opened it."""
+        """Return one node with its pods."""
         columns, forest = self._engine.columns, self.forest
         row = columns.row_of.get(name, -1)
         node = columns.nodes[row] if row >= 0 else None
@@ -362,7 +362,7 @@ class Reader:
         return {"resources": layout.resources, "nodes": list(rows.values())}
 
     def _closed(self, row: int) -> bool:
-        """Cordoned or away: its free room is nobody's."""
+        """Return True if the node is cordoned or not ready: its free room is unusable."""
         node = self._engine.columns.nodes[row]
         assert node is not None
         return bool(node.spec.unschedulable) or any(taint.key in _AWAY for taint in node.spec.taints or ())

@@ -1,4 +1,4 @@
-"""Thinking beside the event loop, about the present as it is now: a fork of the process answers, and deciding goes on.
+"""Answer a question in a fork of the process, from the state of this moment, while the event loop goes on deciding.
 
 A fork is a snapshot of everything for the price of its page tables. The child never touches a socket, a file or the
 event loop: it closes what it inherited, computes, writes its answer into a pipe and ends without any clean-up. One at
@@ -61,7 +61,7 @@ class Aside:
         finally:
             os.close(ours)
             self.child = 0
-            os.kill(child, signal.SIGKILL)  # it has ended, or is to end: nobody waits for it any more
+            os.kill(child, signal.SIGKILL)  # its answer is no longer needed
             os.waitpid(child, 0)  # noqa: ASYNC222 - it was killed: this returns at once
         if said[:1] == _GOOD:
             return said[1:]

@@ -3,7 +3,7 @@
 Where other machines can reach the plain address it answers probes and nothing else. Metrics and questions, which come
 with bearer tokens, are then on the loopback address one port further: `kubectl port-forward` goes there through the API
 server's TLS, and no token crosses a network in plain text. A second address may speak TLS: there metrics and questions
-are for callers whom the API server knows and allows, and probes for everybody.
+are for callers that the API server authorises; probes are open to all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Secure(msgspec.Struct, frozen=True):
 
 
 def made_at_start(now: float) -> ssl.SSLContext:
-    """With a certificate of ten years that nobody can verify."""
+    """Use a self-signed certificate that is valid for ten years."""
     when = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return load_identity(None, (socket.gethostname(),), when).context()
 

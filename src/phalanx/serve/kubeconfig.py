@@ -43,7 +43,7 @@ def write_kubeconfig(path: Path, url: str, ca: bytes | None, token: str | None, 
 
 
 def merge_kubeconfig(path: Path, into: Path) -> str:
-    """Put the cluster of one kubeconfig into another beside what is there; the context to use. Raises ConfigProblem."""
+    """Merge the cluster of one kubeconfig into another; return the context to use. Raises ConfigProblem."""
     new = yaml.safe_load(path.read_text())
     try:
         old = yaml.safe_load(into.read_text()) if into.exists() else None

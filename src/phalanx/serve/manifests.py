@@ -167,7 +167,7 @@ class Manifests:
             self.notes.append(f"{_title(doc)}: has no pods; left out")
 
     def _taken_over(self, doc: Json) -> str:
-        """The scheduler that grouped pods go to which name no other; "": they stay, or nobody asks for groups."""
+        """The scheduler that grouped pods go to which name no other; "": unchanged, or no groups are requested."""
         if not self._schedulers or DEFAULT_SCHEDULER in self._schedulers or not requests_gang(doc):
             return ""
         return scheduler_for(doc, self._schedulers[0])

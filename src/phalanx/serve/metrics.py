@@ -1,6 +1,6 @@
 """The scheduler's metrics: kube-scheduler's names where the meaning is the same, `phalanx_` for what is ours.
 
-Counters are fed from the decisions that pass by and from the engine's queue when somebody asks; the engine itself
+Counters are fed from the decisions that pass by and from the engine's queue on every scrape; the engine itself
 counts nothing and knows no clock.
 """
 
@@ -169,7 +169,9 @@ class SchedulerMetrics:
 
 
 def restarts_text(restarts: Mapping[str, int]) -> bytes:
-    return _counter("phalanx_part_restarts", "Times a part of this process died and was made anew.", "part", restarts)
+    return _counter(
+        "phalanx_part_restarts", "Times a part of this process died and was started again.", "part", restarts
+    )
 
 
 def failures_text(failures: Mapping[str, int]) -> bytes:

@@ -22,7 +22,7 @@ from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import next_recording
 from phalanx.serve.scheduler import SchedulerService
 
-# Told of the scheduler before it starts: whoever shows what it does.
+# Called with the scheduler before it starts, by views of its state.
 Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
 
 

@@ -105,7 +105,7 @@ class PluginTimes:
             log.info("plugin %s: its %s is not measured: the object takes no attributes", key[0], method)
 
     def look(self) -> list[Slow]:
-        """Who took longer than the limit since the last look; told to the log and to whoever listens."""
+        """Return the plugins that exceeded the limit since the last call; log them and notify listeners."""
         if not self._taken:
             return []
         found = [Slow(*key, seconds) for key, seconds in self._taken.items() if seconds > self.limit]

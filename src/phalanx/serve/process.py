@@ -1,8 +1,8 @@
 """Run components as a process: event loop, signals, the line that says `ready`, exit codes.
 
-A process ends when it is told to, within a bounded time whatever stands in the way; and when one of its tasks ends that
-should not, with the cause in the log and a code that is not zero. Only a lost lease is no end: the work is made anew
-and stands by, because whoever restarts processes waits longer each time, and an API server that was away comes back.
+A process ends on a signal, in bounded time; and when one of its tasks ends that should not, with the cause in the log
+and a non-zero exit code. A lost lease does not end it: the work is created again and stands by, because restarts
+back off ever longer, and an unreachable API server comes back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 USAGE = 2  # exit code of everything the user can put right
 CRASH = 1
-LAST_RESORT = 30.0  # seconds from being told to end to the end, as long as Kubernetes waits too
+LAST_RESORT = 30.0  # seconds from the signal to the forced end, as long as Kubernetes waits too
 
 
 class Runnable(Protocol):
@@ -42,7 +42,7 @@ class Elected(Runnable, Protocol):
     """Acts only while it holds a lease."""
 
     def again(self) -> Elected:
-        """The same anew, with nothing of its state but what it knows of the lease. Called when it has stopped."""
+        """Return a fresh instance with none of the state but the lease. Called when it has stopped."""
         ...
 
 
@@ -72,7 +72,7 @@ def run(
     *,
     serving: bool = False,
 ) -> int:
-    """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs beside it once ready.
+    """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs concurrently once ready.
 
     For the main of a process, which ends after it: signals stay taken, and a timer that ends it goes on till its end.
     serving: an API server and no client of one runs in this process.
@@ -124,7 +124,7 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
                 raise
             log.error("%s: standing by to lead again", lost)
             what = what.again()
-            ready, then = (lambda: ""), None  # whoever waited for that line has read it
+            ready, then = (lambda: ""), None  # the ready line was printed already
             gc.unfreeze()
             ending.not_yet()
 

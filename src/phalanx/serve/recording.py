@@ -92,7 +92,7 @@ class RecordedEngine:
 
 
 def next_recording(path: Path) -> Path:
-    """Where a scheduler that was made anew goes on recording: beside the first file, never over it."""
+    """Return the file in which a restarted scheduler goes on recording: next to the first, never over it."""
     number = 2
     while (found := path.with_name(f"{path.name}.{number}")).exists():
         number += 1

@@ -54,7 +54,7 @@ async def wait_for_server(client: HttpClient) -> None:
 
 async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
     """Asks until there is an answer. At a start nothing is final: an API server that has just begun knows no roles yet
-    and forbids everything to everybody, and what it does not know may be installed a moment later."""
+    and forbids every request, and a missing API may be installed a moment later."""
     rng = random.Random()
     told = -TELL_EVERY
     loop = asyncio.get_running_loop()

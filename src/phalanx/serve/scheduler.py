@@ -188,7 +188,7 @@ class SchedulerService:
                 self._recording.close()
 
     def _parts(self) -> Iterator[tuple[str, Coroutine[Any, Any, object]]]:
-        """One at a time when they begin: told to end before that, there are none."""
+        """Start one at a time; none if the process is asked to end before that."""
         for informer in self._informers:
             yield f"{informer.resource.plural} informer", informer.run()
         yield "recorder", self.recorder.run()

@@ -109,7 +109,7 @@ class Beside(Protocol):
         ...
 
 
-Leader = Callable[[], str | None]  # None: this process leads; "": nobody is known to
+Leader = Callable[[], str | None]  # None: this process leads; "": no leader is known
 MakeBeside = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock, Leader], Beside]
 
 
@@ -239,7 +239,7 @@ class SchedulerProcess:
         await self._elector.lead(service.run, lambda: service.settled)
 
     def again(self) -> SchedulerProcess:
-        """A new life at the same address, that stands by: caches, engine and everything under way are made anew."""
+        """Return a standby at the same address with fresh caches and a fresh engine."""
         settings, health = self._settings, self.health
         if health is not None:
             settings = replace(settings, health_port=health.port)

@@ -107,7 +107,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     @property
     def home(self) -> Home | None:
-        """Where the cluster is entered while it runs; None: in memory without a name, so nobody could ask for it."""
+        """Where the cluster is entered while it runs; None: in memory and without a name, so it cannot be addressed."""
         if self.name:
             return home_of(self.name)
         return home_of("", str(self.data)) if self.data is not None else None
@@ -120,14 +120,12 @@ class ServerSettings(msgspec.Struct, frozen=True):
         return (self.data / "kubeconfig").absolute() if self.data is not None else None
 
     def notes(self) -> list[str]:
-        """What somebody who starts such a server may not have expected, and what to do about it."""
+        """Return notes about unexpected consequences of these settings, with what to do."""
         notes = []
         if self.kubeconfig_path is None and not self.plain_http:
-            notes.append("--data :memory: writes no kubeconfig, so nobody has the token: give --kubeconfig FILE")
+            notes.append("--data :memory: writes no kubeconfig, so the token is lost: give --kubeconfig FILE")
         if not self.listen.loopback:
-            notes.append(
-                f"--listen {self.listen.host} can be reached from other machines: whoever has the token may do all"
-            )
+            notes.append(f"--listen {self.listen.host} can be reached from other machines: the token allows everything")
         return notes
 
 

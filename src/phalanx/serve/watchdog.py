@@ -1,6 +1,6 @@
 """Notices a process that lives and does nothing: /livez then says what stands still, and the log where it stands.
 
-An API server that is away is no reason: whoever asks again and again moves. What counts is an event loop that does not
+An unreachable API server is no reason: retries count as progress. What counts is an event loop that does not
 turn, an informer that neither asks nor hears, and a leader that leads beyond its lease.
 """
 
@@ -34,7 +34,7 @@ class Moving(Protocol):
 
 
 class Watchdog:
-    """`run` beside the work; `checks` go into /livez. `informers` and `overdue` are asked each time."""
+    """Run next to the work; `checks` go into /livez. `informers` and `overdue` are read each time."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Watchdog:
             self._end.set()
 
     def _look(self) -> None:
-        """In a thread of its own: whoever stands still cannot say so."""
+        """Runs in its own thread: a blocked loop cannot report itself."""
         told = 0.0
         while not self._end.wait(BEAT):
             still = self._loop.time() - self._beat

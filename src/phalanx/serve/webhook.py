@@ -28,7 +28,7 @@ _MOST_BYTES = 8 << 20
 
 
 class Links(Protocol):
-    """What the webhook needs to know; see controllers.beside.directory."""
+    """What the webhook needs to know; see controllers.cluster_mode.directory."""
 
     def patch(self, pod: PodView, namespace: str) -> list[Json]: ...
 

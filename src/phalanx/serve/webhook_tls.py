@@ -1,4 +1,4 @@
-"""The certificate of the webhook, and telling the API server whom to trust.
+"""The certificate of the webhook, and its CA bundle in the webhook configuration.
 
 Replicas share one generated authority through a Secret, good for ten years. A certificate from elsewhere is read from
 a directory instead (`certificate_files`).
@@ -29,7 +29,7 @@ _RENEW = datetime.timedelta(days=30)
 async def from_secret(
     client: Client, name: str, namespace: str, hosts: tuple[str, ...], now: datetime.datetime
 ) -> Identity:
-    """The identity all replicas share, made by whoever comes first and renewed before it ends. Raises NotFound where
+    """The identity all replicas share, made by the first replica, renewed before it expires. Raises NotFound where
     there is no such namespace."""
     for _ in range(5):
         try:
@@ -97,12 +97,12 @@ async def publish(client: Client, configuration: str, authority: bytes, *, quiet
                 patch.append({"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle})
         if patch:
             await client.patch(CONFIGURATIONS, configuration, patch, patch_type="application/json-patch+json")
-            log.info("MutatingWebhookConfiguration %s was told whom to trust", configuration)
+            log.info("the CA bundle of MutatingWebhookConfiguration %s was written", configuration)
         return True
     except ApiProblem as problem:
         log.log(
             logging.DEBUG if quiet else logging.WARNING,
-            "MutatingWebhookConfiguration %s was not told whom to trust (%s), trying again; its caBundle is %s",
+            "cannot write the CA bundle of MutatingWebhookConfiguration %s (%s), trying again; it is %s",
             configuration,
             problem,
             bundle,

@@ -31,7 +31,7 @@ DEFAULT = "127.0.0.1:7480"
 
 
 class Dashboard:
-    """`follow` is told of the scheduler, `part` makes the component; `link` when it has started."""
+    """`follow` gets the scheduler, `part` creates the component, `link` works once it has started."""
 
     name = "dashboard"
 

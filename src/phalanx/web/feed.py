@@ -1,7 +1,7 @@
 """The live feed: one snapshot, then numbered changes that every open page reads at its own pace.
 
 Nothing is kept per page. Changes live in one bounded ring; a page that fell behind it, or that knew an earlier process,
-is told to fetch a new snapshot. Reading the engine takes at most a twentieth of the loop's time.
+is asked to fetch a new snapshot. Reading the engine takes at most a twentieth of the loop's time.
 """
 
 from __future__ import annotations

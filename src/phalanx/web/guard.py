@@ -47,7 +47,7 @@ def check(request: web.Request) -> None:
 
 
 def _navigation(request: web.Request) -> bool:
-    """Somebody followed a link to the page itself, which shows nothing without a login."""
+    """A link to the page itself, which shows nothing without a login."""
     return request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 

@@ -23,7 +23,7 @@ class History:
         self._evicted = 0
 
     def decided(self, made: list[d.Decision]) -> None:
-        """Told of every decision: how long each pod waited until now."""
+        """Called with every decision; records how long each pod waited."""
         for decision in made:
             if isinstance(decision, d.Bind):
                 waited = self._reader.waited(f"{decision.namespace}/{decision.name}")

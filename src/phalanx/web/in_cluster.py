@@ -1,6 +1,6 @@
 """The dashboard of a scheduler in a cluster: below /dashboard/ at its health address, for people the API server knows.
 
-Whoever logs in shows a bearer token. The API server says whether it is genuine and what its owner may do: `get` on
+A login needs a bearer token. The API server says whether it is genuine and what its owner may do: `get` on
 /phalanx/v1/dashboard lets look, `post` on /phalanx/v1/whatif lets ask. It is asked again every minute, and the login
 ends after an hour.
 """

@@ -24,15 +24,13 @@ class Logouts:
         """`session_seconds`: how long a login lasts at most."""
         self._now, self._path = now, path
         self._ended: dict[str, float] = {}  # digest of a login's name -> until when it would have been good
-        self._first = 0  # logins that end before this were made when nobody knew any more who had left
+        self._first = 0  # logins that end before this predate the lost list of logouts
         try:
             self._ended = msgspec.json.decode(path.read_bytes(), type=dict[str, float]) if path else {}
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as problem:
-            log.warning(
-                "%s cannot be read (%s): whoever was logged in at the dashboard must log in anew", path, problem
-            )
+            log.warning("%s cannot be read (%s): all users of the dashboard must log in again", path, problem)
             self._first = int(now() + session_seconds)
 
     def add(self, name: str, until: float) -> None:

@@ -115,7 +115,7 @@ def _of_one(label: str) -> bool:
 
 
 def _name(name: str) -> str:
-    """Another name than the real one: the question is about one more of these beside it."""
+    """Another name than the real one: the question is about one more of these."""
     return f"{name.replace('/', '-')[:50]}-what-if"
 
 

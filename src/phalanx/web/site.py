@@ -1,4 +1,4 @@
-"""The dashboard's paths: the page and its files for everybody, data for whoever is logged in.
+"""The dashboard's paths: the page and its files are public, data needs a login.
 
 The same site stands alone on a loopback port (`phalanx up`) and below /dashboard/ at a scheduler's health address.
 """

@@ -41,7 +41,7 @@ export function queueView(app) {
       helps.length ? h("p", { class: "help" }, "Would help: ", h("b", {}, helps[0].text), helps.length > 1 ? ` and ${helps.length - 1} more` : "") : "",
       waits.length ? h("p", { class: "muted small" }, "Tried again when ", waits.slice(0, 2).join(", or ")) : "",
       h("p", { class: "chips" },
-        h("span", { class: "chip", "data-place": root.place, title: PLACES[root.place] ?? root.place }, root.place === "waiting" ? "asleep" : PLACES[root.place] ?? root.place),
+        h("span", { class: "chip", "data-place": root.place, title: PLACES[root.place] ?? root.place }, root.place === "waiting" ? "waiting" : PLACES[root.place] ?? root.place),
         h("span", { class: "chip" }, plural(root.pods, "pod")),
         several ? h("span", { class: "chip" }, root.namespace) : "",
         root.priority ? h("span", { class: "chip" }, `priority ${number(root.priority)}`) : "",

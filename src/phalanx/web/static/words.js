@@ -95,5 +95,5 @@ export function reason(root) {
 }
 
 export const PLACES = {
-  active: "in line", attempt: "being tried", backoff: "backing off", waiting: "asleep until something changes", gated: "held",
+  active: "in line", attempt: "being tried", backoff: "backing off", waiting: "waiting until something changes", gated: "held",
 };
