@@ -37,7 +37,7 @@ def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays()
         try:
             await cluster.start_duties()
             await cluster.start_nodes(2)
-            news = HeldNews(cluster.client_of("controllers"))
+            news = HeldNews(cluster.client_of("phalanx-controllers"))
             await cluster.start_controllers(news)
             await cluster.start_scheduler()
             body = stateful_set("w", 2, podManagementPolicy="Parallel")
@@ -74,7 +74,7 @@ def test_the_next_basic_group_is_there_at_once_and_stays_when_news_of_the_end_of
         try:
             await cluster.start_duties()
             await cluster.start_nodes(2)
-            news = HeldNews(cluster.client_of("controllers"))
+            news = HeldNews(cluster.client_of("phalanx-controllers"))
             await cluster.start_controllers(news)
             await cluster.start_scheduler()
             body = stateful_set("w", 2)

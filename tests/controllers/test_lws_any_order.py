@@ -130,7 +130,7 @@ def test_any_interleaving_ends_in_the_same_objects(seed: int) -> None:
 
         async def start_controllers(writes: int | None = None) -> DyingClient:
             dying = DyingClient(
-                LateNews(cluster.client_of("controllers"), random.Random(rng.random())), writes or 10**9
+                LateNews(cluster.client_of("phalanx-controllers"), random.Random(rng.random())), writes or 10**9
             )
             await cluster.start_controllers(dying)
             return dying

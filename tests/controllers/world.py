@@ -57,7 +57,8 @@ class World(Inside):
         await self.start()
 
     async def start_controllers(self, client: Any = None) -> ControllersService:
-        service = ControllersService(client or self.client, self.clock, self.gates)
+        ours = LocalClient(self.client._api, user_agent="phalanx-controllers")
+        service = ControllersService(client or ours, self.clock, self.gates)
         self._controllers = await self.run(service.run(), service.ready)
         return service
 

@@ -222,6 +222,14 @@ SAMPLES: dict[str, Json] = {
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "minAvailable": "50%", "maxUnavailable": 1},
         "status": {"disruptionsAllowed": 1, "disruptedPods": {"p": "2026-01-01T00:00:00Z"}, "expectedPods": 3},
     },
+    "ResourceQuota": {
+        "spec": {
+            "hard": {"pods": "5", "requests.cpu": "4", "limits.memory": "1Gi", "count/pods": 5},
+            "scopes": ["NotTerminating"],
+            "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["a"]}]},
+        },
+        "status": {"used": {"pods": "1"}},
+    },
     "Service": {"spec": {"selector": {"a": "b"}}},
     "ReplicationController": {"spec": {"selector": {"a": "b"}}},
     "ReplicaSet": {"spec": {"selector": {"matchLabels": {"a": "b"}}}},

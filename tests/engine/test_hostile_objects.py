@@ -64,6 +64,7 @@ def test_no_mixture_of_kinds_raises(seed: int) -> None:
             run.engine.apply(CHANGED_BY_KIND[kind](obj))  # type: ignore[call-arg]
         if rng.random() < 0.3:
             group = pod_group(f"g{number}").gang(rng.choice((1, 2))).annotate(TO_COME, announcement(rng))
+            group.written_by("phalanx-controllers", TO_COME)
             run.see(group, pod(f"g{number}-0").group(f"g{number}").cpu("100m"))
         run.see(pod(f"canary-{number}").cpu("10m").priority(100)).step(1)
         run.engine.validate()

@@ -16,7 +16,9 @@ def replica(name: str, workers: int, cpu: str, *, topology: str = "", selector: 
     if selector:
         spec["nodeSelector"] = selector
     words = json.dumps({"size": workers + 1, "template": {"metadata": {}, "spec": spec}})
-    group = pod_group(name).gang(1).priority(priority).annotate(TO_COME, words)
+    group = (
+        pod_group(name).gang(1).priority(priority).annotate(TO_COME, words).written_by("phalanx-controllers", TO_COME)
+    )
     return group.topology(topology) if topology else group
 
 

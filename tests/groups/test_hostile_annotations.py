@@ -31,7 +31,8 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_annotation_is_ignored_and_reported(key: str, text: str) -> None:
     run = Cluster().see(node("n0").cpu("8"))
-    run.see(pod_group("g").gang(1).annotate(key, text), pod("g-0").group("g").cpu("1"), pod("other").cpu("1"))
+    group = pod_group("g").gang(1).annotate(key, text).written_by("phalanx-controllers", key)
+    run.see(group, pod("g-0").group("g").cpu("1"), pod("other").cpu("1"))
     run.step()
     run.see(pod_group("later").gang(1), pod("later-0").group("later").cpu("1")).step()
     assert run.placed == {"g-0": "n0", "other": "n0", "later-0": "n0"}

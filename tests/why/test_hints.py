@@ -11,6 +11,7 @@ from asked_engine import Asked, racks
 
 from phalanx.cli.scheduler_client import Paint
 from phalanx.cli.why import render
+from phalanx.model.groups.expected_pods import CONTROLLERS, TO_COME
 from phalanx.testing.builders import node, pod, pod_group
 
 
@@ -73,7 +74,7 @@ def test_room_that_looks_free_and_is_kept_for_others_is_named() -> None:
     spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}
     to_come = json.dumps({"size": 3, "template": {"metadata": {}, "spec": spec}})
     run = Asked().see(node("n").cpu("5"))
-    run.see(pod_group("a").gang(1).annotate("scheduling.phalanx.dev/pods-to-come", to_come))
+    run.see(pod_group("a").gang(1).annotate(TO_COME, to_come).written_by(CONTROLLERS, TO_COME))
     run.see(pod("a-0").group("a").cpu("1")).step()
     run.see(pod("b").cpu("1")).step()
     assert run.placed == {"a-0": "n"}

@@ -26,6 +26,7 @@ from phalanx.model.objects import (
     ReplicaSet,
     ReplicationController,
     ResourceClaim,
+    ResourceQuota,
     ResourceSlice,
     Service,
     StatefulSet,
@@ -93,6 +94,10 @@ class NamespaceChanged(_Event, frozen=True, tag="NamespaceChanged"):
 
 class PodDisruptionBudgetChanged(_Event, frozen=True, tag="PodDisruptionBudgetChanged"):
     object: PodDisruptionBudget
+
+
+class ResourceQuotaChanged(_Event, frozen=True, tag="ResourceQuotaChanged"):
+    object: ResourceQuota
 
 
 class ServiceChanged(_Event, frozen=True, tag="ServiceChanged"):
@@ -176,6 +181,7 @@ ObjectChanged = (
     | CSIStorageCapacityChanged
     | NamespaceChanged
     | PodDisruptionBudgetChanged
+    | ResourceQuotaChanged
     | ServiceChanged
     | ReplicationControllerChanged
     | ReplicaSetChanged
@@ -203,6 +209,7 @@ CHANGED_BY_KIND: dict[str, type[_Event]] = {
     "CSIStorageCapacity": CSIStorageCapacityChanged,
     "Namespace": NamespaceChanged,
     "PodDisruptionBudget": PodDisruptionBudgetChanged,
+    "ResourceQuota": ResourceQuotaChanged,
     "Service": ServiceChanged,
     "ReplicationController": ReplicationControllerChanged,
     "ReplicaSet": ReplicaSetChanged,

@@ -42,6 +42,7 @@ _CORE: tuple[tuple[Resource, type[Any]], ...] = (
     (Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False), objects.PersistentVolume),
     (Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"), objects.PersistentVolumeClaim),
     (Resource("", "v1", "services", "Service"), objects.Service),
+    (Resource("", "v1", "resourcequotas", "ResourceQuota"), objects.ResourceQuota),
     (Resource("", "v1", "replicationcontrollers", "ReplicationController"), objects.ReplicationController),
     (Resource("apps", "v1", "replicasets", "ReplicaSet"), objects.ReplicaSet),
     (Resource("apps", "v1", "statefulsets", "StatefulSet"), objects.StatefulSet),

@@ -99,7 +99,9 @@ class SimulatedCluster:
 
     async def start_controllers(self, client: Any = None) -> None:
         """client: whatever stands between them and the API server (see `gates` for what they obey)."""
-        service = ControllersService(client or self.between(self.client_of("controllers")), self.clock, self.gates)
+        service = ControllersService(
+            client or self.between(self.client_of("phalanx-controllers")), self.clock, self.gates
+        )
         await self._start("controllers", service)
 
     async def start_scheduler(self, name: str = "scheduler", client: Any = None) -> SchedulerService:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from phalanx.engine.framework.interface import Finding, Status
 
 NO_NODES = "no nodes available to schedule pods"
+NAMED = 3  # groups in one message
 
 
 class Diagnosis(msgspec.Struct):
@@ -22,6 +23,7 @@ class Diagnosis(msgspec.Struct):
     # (capacity,) True on rows where preemption might help (no plugin said "unresolvable")
     resolvable: npt.NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     plugins: frozenset[str] = frozenset()  # that rejected at least one node (or the pod)
+    reserved_for: tuple[str, ...] = ()  # groups for whose expected pods rows are reserved that would do otherwise
     post_filter: str = ""
 
     def counts(self) -> dict[str, int]:
@@ -42,6 +44,9 @@ class Diagnosis(msgspec.Struct):
             parts = histogram(self.counts())
             if parts:
                 text += f" {', '.join(parts)}."
+        if self.reserved_for:
+            noted = reserved_text(self.reserved_for)
+            text += f" {noted[0].upper()}{noted[1:]}."
         if self.post_filter:
             text += f" {self.post_filter}"
         return text
@@ -50,3 +55,10 @@ class Diagnosis(msgspec.Struct):
 def histogram(counts: dict[str, int]) -> Sequence[str]:
     """ "3 Insufficient cpu", sorted as text, which is what kube-scheduler does (so "10 x" comes before "2 x")."""
     return sorted(f"{count} {reason}" for reason, count in counts.items())
+
+
+def reserved_text(groups: Sequence[str]) -> str:
+    """Name the groups for whose expected pods room is reserved; at most three of them."""
+    named = ", ".join(groups[:NAMED])
+    more = f" and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
+    return f"room is reserved for expected pods of {named}{more}"

@@ -7,13 +7,17 @@ pods that exist are bound. So no first pod starts where the others can never fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
+import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.quota_room import allowed
+from phalanx.engine.state.columns import PODS
+from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import KNOWN, Group, GroupKey, announced
+from phalanx.model.groups import KNOWN, POD_GROUP, Group, GroupKey, announced
 from phalanx.model.objects import Pod
 
 ExpectedPlacement = tuple[
@@ -37,6 +41,36 @@ def said(group: Group) -> tuple[int, Pod] | None:
     return announced(group.source)
 
 
+def is_expected(record: PodRecord) -> bool:
+    """Whether it stands for a pod that does not exist yet: names of pods have no slash."""
+    return "/" in record.name
+
+
+def owner_of(record: PodRecord) -> GroupKey:
+    """The group of an expected pod."""
+    return GroupKey(POD_GROUP, record.namespace, record.name.rpartition("/")[0])
+
+
+def reserved_for(
+    nominations: Nominations, priority: int, nodes: Container[str] | None, own: Container[GroupKey] = ()
+) -> tuple[str, ...]:
+    """Groups for whose expected pods room is reserved against a unit of this priority. `nodes`: only there."""
+    found: set[str] = set()
+    for node, record in nominations.all():
+        if is_expected(record) and record.priority >= priority and (nodes is None or node in nodes):
+            owner = owner_of(record)
+            if owner not in own:
+                found.add(f"{owner.kind} {owner.namespace}/{owner.name}")
+    return tuple(sorted(found))
+
+
+def _free_slots(state: ClusterState) -> int:
+    """Pods that the nodes could still take, whatever they ask for: no attempt needs to look at more."""
+    columns = state.columns
+    free = columns.alloc[PODS, : columns.n] - columns.used[PODS, : columns.n]
+    return int(np.maximum(free, 0.0)[columns.alive[: columns.n]].sum())
+
+
 def whole_of(state: ClusterState, group: Group) -> Whole | None:
     """None: nobody said what is to come, or all of it is there."""
     found = said(group)
@@ -50,12 +84,18 @@ def whole_of(state: ClusterState, group: Group) -> Whole | None:
     spec = msgspec.structs.replace(
         template.spec, scheduler_name=like.spec.scheduler_name, priority=like.spec.priority, node_name=""
     )
+    meta = msgspec.structs.replace(template.metadata, name=f"{group.key.name}/", namespace=group.key.namespace, uid="")
+    missing = min(size - len(members), _free_slots(state) + 1)  # one more than there can be: it does not fit
+    like_those = Pod(metadata=meta, spec=spec)
+    reserved = (each for _, each in state.nominations.all() if is_expected(each) and owner_of(each) != group.key)
+    here = (each for each in reserved if each.namespace == group.key.namespace)
+    missing = allowed(state, group.key.namespace, like_those, missing, here)
+    shape = state.shapes.of(like_those)  # one for all of them
     records = []
-    for number in range(size - len(members)):
-        name = f"{group.key.name}/{number}"  # no pod can have such a name
-        meta = msgspec.structs.replace(template.metadata, name=name, namespace=group.key.namespace, uid="")
-        pod = Pod(metadata=meta, spec=spec)
-        records.append(PodRecord(pod, state.shapes.of(pod), 0, state.now))
+    for number in range(missing):
+        own = msgspec.structs.replace(meta, name=f"{meta.name}{number}")  # no pod can have such a name
+        records.append(PodRecord(Pod(metadata=own, spec=spec), shape, 0, state.now))
+    size = min(size, len(members) + missing)
     return Whole(size, records)
 
 
@@ -67,12 +107,14 @@ def outstanding_pods(
     if not wholes:
         return None
     beside = []
+    left = _free_slots(state) + 1 - sum(len(whole.records) for whole in wholes.values())
     for other in others:
         # Who is less important has to take what is left.
         if other.key in wholes or other.spec is None or (other.spec.priority or 0) < priority:
             continue
         whole = whole_of(state, other)
-        if whole is not None:
+        if whole is not None and len(whole.records) <= left:  # others cannot be completed, whatever becomes of this
+            left -= len(whole.records)
             wholes[other.key] = whole
             beside.append(other)
     return ExpectedPods(wholes, tuple(beside))

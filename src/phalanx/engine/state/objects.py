@@ -21,6 +21,7 @@ from phalanx.model.objects import (
     ReplicaSet,
     ReplicationController,
     ResourceClaim,
+    ResourceQuota,
     ResourceSlice,
     Service,
     StatefulSet,
@@ -48,6 +49,7 @@ KINDS: dict[type[Any], str] = {
     ReplicationController: "ReplicationController",
     ResourceClaim: "ResourceClaim",
     ResourceSlice: "ResourceSlice",
+    ResourceQuota: "ResourceQuota",
     Service: "Service",
     StatefulSet: "StatefulSet",
     StorageClass: "StorageClass",
@@ -124,7 +126,9 @@ class Objects:
 
 
 def _told(old: Any, new: Any) -> bool:
-    """Only the status of a group was written, probably by us: no news to plugins."""
+    """Only the status of a group was written, probably by us, or a quota, which no plugin reads: no news to them."""
+    if isinstance(new, ResourceQuota):
+        return True
     if not isinstance(new, PodGroup | CompositePodGroup | WorkloadPolicy):
         return False
     before, after = old.metadata, new.metadata

@@ -13,7 +13,9 @@ from phalanx.model.quantity import BadQuantity, parse
 
 TO_COME = "scheduling.phalanx.dev/pods-to-come"
 MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
+OWNED = f"f:{TO_COME}"  # as managedFields names it
 MOST = 10_000  # pods of one group
+CONTROLLERS = "phalanx-controllers"  # field manager of our controllers, local and in cluster mode
 MOST_RESOURCES = 32  # names in `min-resources`
 
 Source = PodGroup | CompositePodGroup | Workload | None
@@ -51,8 +53,19 @@ def _resources(text: str) -> tuple[tuple[str, Amount], ...] | BadValue:
 def announced(source: Source) -> tuple[int, Pod] | None:
     """How many pods the group will have, and what those look like that come later. None: no usable announcement."""
     text = source.metadata.annotations.get(TO_COME) if source is not None else None
-    found = _announced(text) if text else None
+    found = _announced(text) if text and _ours(source) else None
     return None if isinstance(found, BadValue) else found
+
+
+def _ours(source: Source) -> bool:
+    """Whether our controllers, and no other field manager, wrote the announcement. The API server keeps the list; the
+    policy in deploy/ keeps others from using the name."""
+    if not isinstance(source, PodGroup):
+        return False
+    managers = {
+        each.manager for each in source.metadata.managed_fields or () if OWNED in each.fields_v1.metadata.annotations
+    }
+    return managers == {CONTROLLERS}
 
 
 def min_resources(source: Source) -> tuple[tuple[str, Amount], ...]:
@@ -68,6 +81,8 @@ def unusable(source: Source) -> list[str]:
     for key, read in ((TO_COME, _announced), (MIN_RESOURCES, _resources)):
         text = source.metadata.annotations.get(key) if source is not None else None
         problem = read(text) if text else None
+        if text and key == TO_COME and not _ours(source):
+            problem = BadValue(f"it reserves room, and counts only if field manager {CONTROLLERS} has written it")
         if isinstance(problem, BadValue):
             found.append(f"annotation {key} is ignored: {problem}")
     return found

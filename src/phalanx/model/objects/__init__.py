@@ -6,6 +6,7 @@ from phalanx.model.objects.cluster import (
     PriorityClass,
     ReplicaSet,
     ReplicationController,
+    ResourceQuota,
     Service,
     StatefulSet,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "ReplicationController",
     "ResourceClaim",
     "ResourceClaimTemplate",
+    "ResourceQuota",
     "ResourceSlice",
     "Service",
     "StatefulSet",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, Struct
+from phalanx.model.objects.pod import Resources
 
 
 class Namespace(Struct, frozen=True):
@@ -36,6 +37,32 @@ class PodDisruptionBudget(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class ScopeRequirement(Struct, frozen=True):
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class ScopeSelector(Struct, frozen=True):
+    match_expressions: list[ScopeRequirement] | None = None
+
+
+class ResourceQuotaSpec(Struct, frozen=True):
+    hard: Resources | None = None
+    scopes: list[str] | None = None
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Struct, frozen=True):
+    used: Resources | None = None
+
+
+class ResourceQuota(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
 class ServiceSpec(Struct, frozen=True):

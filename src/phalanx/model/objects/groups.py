@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from phalanx.model.objects.meta import Condition, ObjectMeta, Struct
 
 
@@ -86,8 +90,27 @@ class GroupStatus(Struct, frozen=True):
     conditions: list[Condition] | None = None
 
 
+class OwnedMetadata(Struct, frozen=True):
+    annotations: dict[str, Any] = msgspec.field(default_factory=dict, name="f:annotations")  # by "f:" and the key
+
+
+class OwnedFields(Struct, frozen=True):
+    metadata: OwnedMetadata = msgspec.field(default_factory=OwnedMetadata, name="f:metadata")
+
+
+class ManagedFields(Struct, frozen=True):
+    """One entry of metadata.managedFields, which the API server writes; of the fields only annotations are read."""
+
+    manager: str = ""
+    fields_v1: OwnedFields = msgspec.field(default_factory=OwnedFields, name="fieldsV1")
+
+
+class PodGroupMeta(ObjectMeta, frozen=True):
+    managed_fields: list[ManagedFields] | None = None
+
+
 class PodGroup(Struct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: PodGroupMeta = PodGroupMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: GroupStatus = GroupStatus()
 

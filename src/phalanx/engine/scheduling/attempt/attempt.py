@@ -15,13 +15,14 @@ from phalanx.engine.framework import Code, PostFilterResult, Status
 from phalanx.engine.framework.adapters import PluginFailure, guarded
 from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.framework.diagnosis import Diagnosis, reserved_text
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import Finding
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import completion, expected_pods, messages
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
+from phalanx.engine.groups.expected_pods import reserved_for
 from phalanx.engine.groups.find_placement import Found, NotFound, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import counter, expected_placements
@@ -47,6 +48,7 @@ from phalanx.model.groups import Group
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
 
+_FOR_ROOM = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
 EVALUATION = 10  # steps of work that a new shape costs, and one more for so many rows:
 ROWS_PER_STEP = 64
 
@@ -79,6 +81,9 @@ class Attempts:
                 diagnosis = evaluation.diagnose()
                 diagnosis.findings += blocked
                 diagnosis.plugins |= {plugin for plugin, _ in blocked}
+                if blocked:
+                    nodes = {state.columns.names[int(row)] for _, finding in blocked for row in finding.rows}
+                    diagnosis.reserved_for = reserved_for(state.nominations, record.priority, nodes)
             refused = Refused(Cause.ROOM, "", evaluation=evaluation, diagnosis=diagnosis, alike=True)
             if evict:
                 return self._after_filters(record, refused, diagnosis, rows)
@@ -145,6 +150,10 @@ class Attempts:
             answer = (
                 self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
             )
+            if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and state.nominations:
+                own = {leaf.key for leaf in tree.forest.leaves(tree.group.key)}
+                others = reserved_for(state.nominations, tree.priority, None, own)
+                answer.notes += f"; {reserved_text(others)}" if others else ""
             if evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
                 return self._make_room(tree, whole if answer.cause is Cause.WHOLE and whole else built, answer, points)
             return answer

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import field
 
+from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
@@ -25,6 +26,7 @@ from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.expected_pods import expected
+from phalanx.model.groups.group import PLACED
 
 KEPT_FOR = 600.0  # seconds since the first pod was started
 
@@ -71,7 +73,15 @@ class GroupReservations:
     def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
         records = self._cluster.records
         until = self._cluster.now + KEPT_FOR
-        kept = self.kept.setdefault(key, ReservedRoom(until))
+        if inherit and key not in self.kept:  # it began before this process: its time runs since then
+            until = min(until, self._began(key) + KEPT_FOR)
+            if until <= self._cluster.now:
+                self._over[key] = None
+                return
+        kept = self.kept.get(key)
+        if kept is None:
+            kept = self.kept[key] = ReservedRoom(until)
+            self.kept = dict(sorted(self.kept.items(), key=lambda each: each[1].until))
         self._by_promise[key] = None
         if begins:  # for the first time, or now that room was made for it
             self.kept[key] = self.kept.pop(key)
@@ -96,6 +106,19 @@ class GroupReservations:
             kept.reservations.append(reservation)
         for record in before.values():
             self._withdraw(record)
+
+    def _began(self, key: GroupKey) -> float:
+        """When the first of its pods that run was started, or made if that is not known."""
+        group = self._members.forest.group(key)
+        times = []
+        for member in group.members.values() if group is not None else ():
+            stamp = member.pod.status.start_time or member.pod.metadata.creation_timestamp
+            if member.state in PLACED and stamp is not None:
+                try:
+                    times.append(parse_rfc3339(stamp))
+                except ValueError:
+                    continue
+        return min(times, default=self._cluster.now)
 
     def _begun(self, group: Group) -> bool:
         """Its first pod has a node, or was promised one that others are leaving."""

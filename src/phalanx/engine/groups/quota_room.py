@@ -1,0 +1,96 @@
+"""How many more pods the ResourceQuotas of a namespace allow: nothing is reserved for pods that could never be created.
+
+The API server counts what exists (`status.used`); what is reserved for expected pods of other groups in the namespace
+is added to that. Scopes are honoured; a scope that is not known here counts as one that applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.requests import asked, pod_request
+from phalanx.model.objects import Pod, ResourceQuota
+from phalanx.model.objects.cluster import ScopeRequirement
+
+_COUNTS = ("pods", "count/pods")
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+
+
+def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved: Iterable[PodRecord]) -> int:
+    """How many of `count` further pods like this one the quotas allow beside what is `reserved` already."""
+    quotas = [each for each in state.objects.all(ResourceQuota) if each.metadata.namespace == namespace]
+    if not quotas or count <= 0:
+        return count
+    others = list(reserved)
+    wants = pod_request(pod).amounts
+    for quota in quotas:
+        if not _applies(quota, pod):
+            continue
+        for name, hard in (quota.spec.hard or {}).items():
+            resource, each = _counted(name, pod, wants)
+            if each <= 0:
+                continue
+            used = asked(resource, (quota.status.used or {}).get(name, "0"))
+            used += sum(_held(state, record, resource, name) for record in others)
+            count = min(count, max(0, int((asked(resource, hard) - used) // each)))
+    return count
+
+
+def _counted(name: str, pod: Pod, wants: dict[str, float]) -> tuple[str, float]:
+    """(resource, what one such pod counts for) of a name in `spec.hard`; 0: it is not about pods."""
+    if name in _COUNTS:
+        return "pods", 1.0
+    if name.startswith("limits."):
+        resource = name.removeprefix("limits.")
+        return resource, sum(
+            asked(resource, (c.resources.limits or {}).get(resource, "0")) for c in pod.spec.containers
+        )
+    resource = name.removeprefix("requests.")
+    if resource != name or name in _COMPUTE:
+        return resource, wants.get(resource, 0.0)
+    return name, 0.0
+
+
+def _held(state: ClusterState, record: PodRecord, resource: str, name: str) -> float:
+    if name.startswith("limits."):
+        return 0.0 if record.pod is None else _counted(name, record.pod, {})[1]
+    rid = state.columns.resource(resource)
+    return next((amount for each, amount in record.shape.requests if each == rid), 0.0)
+
+
+def _applies(quota: ResourceQuota, pod: Pod) -> bool:
+    selector = quota.spec.scope_selector
+    rules = (selector.match_expressions if selector is not None else None) or []
+    return all(_in_scope(scope, pod) for scope in quota.spec.scopes or ()) and all(
+        _selects(each, pod) for each in rules
+    )
+
+
+def _in_scope(scope: str, pod: Pod) -> bool:
+    match scope:
+        case "Terminating":
+            return pod.spec.active_deadline_seconds is not None
+        case "NotTerminating":
+            return pod.spec.active_deadline_seconds is None
+        case "BestEffort" | "NotBestEffort":
+            sizes = [each.resources for each in (*pod.spec.containers, *(pod.spec.init_containers or ()))]
+            return (scope == "BestEffort") == (not any(size.requests or size.limits for size in sizes))
+        case "PriorityClass":
+            return bool(pod.spec.priority_class_name)
+    return True
+
+
+def _selects(rule: ScopeRequirement, pod: Pod) -> bool:
+    if rule.scope_name != "PriorityClass":
+        return _in_scope(rule.scope_name, pod)
+    named, values = pod.spec.priority_class_name, rule.values or []
+    match rule.operator:
+        case "In":
+            return named in values
+        case "NotIn":
+            return named not in values
+        case "DoesNotExist":
+            return not named
+    return bool(named)
