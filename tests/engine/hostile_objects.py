@@ -222,6 +222,63 @@ SAMPLES: dict[str, Json] = {
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "minAvailable": "50%", "maxUnavailable": 1},
         "status": {"disruptionsAllowed": 1, "disruptedPods": {"p": "2026-01-01T00:00:00Z"}, "expectedPods": 3},
     },
+    "DeviceClass": {
+        "spec": {
+            "selectors": [{"cel": {"expression": "device.driver == 'd'"}}],
+            "extendedResourceName": "example.com/gpu",
+        }
+    },
+    "ResourceClaim": {
+        "spec": {
+            "devices": {
+                "requests": [
+                    {
+                        "name": "r",
+                        "exactly": {
+                            "deviceClassName": "hostile",
+                            "selectors": [{"cel": {"expression": "true"}}],
+                            "allocationMode": "ExactCount",
+                            "count": 1,
+                            "tolerations": [{"key": "k", "operator": "Exists"}],
+                            "capacity": {"requests": {"memory": "1Gi"}},
+                        },
+                    },
+                    {"name": "f", "firstAvailable": [{"name": "s", "deviceClassName": "hostile", "count": 2}]},
+                ],
+                "constraints": [{"requests": ["r"], "matchAttribute": "d/a"}],
+            }
+        },
+        "status": {
+            "allocation": {
+                "devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "x"}]},
+                "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [_REQUIREMENT]}]},
+            },
+            "reservedFor": [{"resource": "pods", "name": "hostile", "uid": "u"}],
+        },
+    },
+    "ResourceSlice": {
+        "spec": {
+            "driver": "d",
+            "nodeName": "n0",
+            "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+            "sharedCounters": [{"name": "c", "counters": {"m": {"value": "1"}}}],
+            "devices": [
+                {
+                    "name": "x",
+                    "attributes": {"a": {"string": "s"}, "b": {"int": 1}, "c": {"version": "1.0.0"}},
+                    "capacity": {"memory": {"value": "1Gi", "requestPolicy": {"default": "1", "validValues": ["1"]}}},
+                    "consumesCounters": [{"counterSet": "c", "counters": {"m": {"value": "1"}}}],
+                    "taints": [{"key": "k", "effect": "NoSchedule"}],
+                }
+            ],
+        }
+    },
+    "DeviceTaintRule": {
+        "spec": {
+            "deviceSelector": {"driver": "d", "pool": "p", "device": "x"},
+            "taint": {"key": "k", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
+        }
+    },
     "ResourceQuota": {
         "spec": {
             "hard": {"pods": "5", "requests.cpu": "4", "limits.memory": "1Gi", "count/pods": 5},
