@@ -81,6 +81,7 @@ def test_rules_see_lists_maps_formats_and_escaped_names(world: World) -> None:
             {"rule": "!has(self.wait) || self.wait < duration('1h')", "message": "too long"},
             {"rule": "!has(self.x__dash__y) || self.x__dash__y == 'a'", "message": "x-y"},
             {"rule": "!has(self.__namespace__) || self.__namespace__ == 'a'", "message": "namespace"},
+            {"rule": "!has(self.namespace) || self.namespace == 'a'", "message": "namespace"},
             {"rule": "!has(self.ratio) || self.ratio <= 1.5", "message": "ratio"},
             {"rule": "!has(self.limits) || self.limits.all(k, self.limits[k] > 0)", "message": "limits"},
             {"rule": "!has(self.steps) || self.steps.exists(s, s.name == 'go')", "message": "steps"},

@@ -46,7 +46,7 @@ def estimated(schema: dict[str, Any], rule: str) -> int:
     assert isinstance(program, Program), str(program)
     sizes = size_of_schema(schema)
     assert sizes is not None
-    return estimate(program.checked, {"self": sizes})
+    return estimate(program.checked, {"self": sizes}, sizes)
 
 
 def array(kind: str, limit: int | None = None) -> dict[str, Any]:
@@ -76,6 +76,10 @@ def text(limit: int | None = None) -> dict[str, Any]:
         (text(), 'self.matches("x")', 314574),
         (text(50), 'self.matches("x")', 22),
         (text(), '"".matches("(((((((((())))))))))[0-9]")', 7),
+        (text(), "matches(url(self).getEscapedPath(), '^/v[0-9]+$')", 314576),
+        ({"type": "string", "format": "byte", "maxLength": 80}, "string(self).find('a') == ''", 18),
+        (text(18), "isCIDR(self) && cidr(self).ip().family() == 4", 21),
+        (text(18), "self.split('.')[0].matches('a')", 25),
     ],
 )
 def test_rule_of_a_definition(schema: dict[str, Any], rule: str, cost: int) -> None:

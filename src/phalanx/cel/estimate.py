@@ -44,9 +44,13 @@ class Part(NamedTuple):
     element: Size
 
 
-def estimate(checked: Checked, roots: dict[str, Sized]) -> int:
-    """Return the greatest cost; `roots` has the sizes of variables."""
-    return _Estimate(checked, roots).cost(checked.node)
+def estimate(checked: Checked, roots: dict[str, Sized], default: Sized | None = None) -> int:
+    """Return the greatest cost; `roots` has the sizes of variables.
+
+    `default` is the size of values that come from no variable, such as the parts of a string that was split. Upstream
+    takes the size of `self` for these in rules of definitions.
+    """
+    return _Estimate(checked, roots, default).cost(checked.node)
 
 
 def _times(size: int, factor: float) -> int:
@@ -58,9 +62,10 @@ def _union(a: Size, b: Size) -> Size:
 
 
 class _Estimate:
-    def __init__(self, checked: Checked, roots: dict[str, Sized]) -> None:
+    def __init__(self, checked: Checked, roots: dict[str, Sized], default: Sized | None) -> None:
         self.checked = checked
         self.roots = roots
+        self.default = default
         self.paths: dict[int, list[str]] = {}
         self.sizes: dict[int, Size] = {}
         self.entries: dict[int, tuple[Size, Size]] = {}  # sizes of (keys, values) of lists and maps that are built
@@ -121,7 +126,7 @@ class _Estimate:
         return local[1] if local else None
 
     def sized(self, path: list[str] | None) -> Sized | None:
-        root = self.roots.get(path[0]) if path else None
+        root = self.roots.get(path[0], self.default) if path else None
         return root.at(path[1:]) if root is not None and path else None
 
     def entry(self, node: Node) -> tuple[Size, Size] | None:
@@ -192,8 +197,8 @@ class _Estimate:
     def variables(self, node: Fold) -> dict[str, tuple[list[str], Size | None, tuple[Size, Size] | None]]:
         path, entry = self.paths.get(id(node.range), []), self.entry(node.range)
         is_list = self.type_of(node.range).kind == "list" or isinstance(node.range, ListExpr)
-        keys = ([*path, "@indices" if is_list else "@keys"] if path else [], entry[0] if entry else None, None)
-        values = ([*path, "@items" if is_list else "@values"] if path else [], entry[1] if entry else None, None)
+        keys = ([*path, "@indices" if is_list else "@keys"], entry[0] if entry else None, None)
+        values = ([*path, "@items" if is_list else "@values"], entry[1] if entry else None, None)
         if node.var2:
             return {node.var: keys, node.var2: values}
         return {node.var: values if is_list else keys}
@@ -225,6 +230,8 @@ class _Estimate:
         if function in ("_[_]", "_[?_]"):
             self.index(node, nodes[0])
             return 1 + sum(costs)
+        if function == "matches" and node.target is None:
+            return 1 + sum(costs)  # upstream counts the pattern of `s.matches(p)` only
         own, size = self.own_cost(function, parts)
         if size is not None:
             self.sizes[id(node)] = size
@@ -241,12 +248,11 @@ class _Estimate:
             self.entries[id(node)] = (_union(first[0], second[0]), _union(first[1], second[1]))
 
     def index(self, node: Call, operand: Node) -> None:
-        entry, path = self.entry(operand), self.paths.get(id(operand))
+        entry = self.entry(operand)
         if entry is not None:
             self.sizes[id(node)] = entry[1]
-        if path:
-            step = "@items" if self.type_of(operand).kind == "list" else "@values"
-            self.paths[id(node)] = [*path, step]
+        step = "@items" if self.type_of(operand).kind == "list" else "@values"
+        self.paths[id(node)] = [*self.paths.get(id(operand), []), step]
 
     def own_cost(self, function: str, parts: list[Part]) -> tuple[int, Size | None]:
         """Return (cost, size of the result) of a call without its arguments."""
@@ -257,12 +263,18 @@ class _Estimate:
             kind = self.type_of(parts[0].node).kind
             return (_times(size.most, STRING_FACTOR) if kind in ("string", "bytes", "dyn") else 1), size
         rule = _RULES.get(function)
-        if rule is None:
+        if rule is None or (function in ("string", "bytes") and not self.converts_text(parts)):
+            return 1, None
+        if function == "ip" and self.type_of(parts[0].node).kind == "opaque":  # of a CIDR
             return 1, None
         if function == "@in" and self.type_of(parts[1].node).kind == "map":
             return 1, None
         is_list = self.type_of(parts[0].node).kind == "list" if parts else False
         return rule(parts, is_list)
+
+    def converts_text(self, parts: list[Part]) -> bool:
+        """Return whether a conversion copies text: between strings and bytes."""
+        return self.type_of(parts[0].node).kind in ("string", "bytes")
 
     def comparison(self, function: str, parts: list[Part]) -> int:
         kinds = {self.type_of(part.node).kind for part in parts}
@@ -354,6 +366,10 @@ def _join(parts: list[Part], _: bool) -> tuple[int, Size | None]:
     return _times(most, STRING_FACTOR), Size(0, most)
 
 
+def _to_bytes(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+    return _times(parts[0].size.most, STRING_FACTOR), Size(parts[0].size.least, min(MOST, 4 * parts[0].size.most))
+
+
 def _product(factor: int) -> Rule:
     return lambda parts, _: (min(MOST, 1 + factor * parts[0].size.most * parts[1].size.most), None)
 
@@ -401,6 +417,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("slice", "flatten", "reverse"), _linear),
     "ip.isCanonical": _reads(2),
     "strings.quote": _reads(),
+    "string": _reads(keeps=True),
+    "bytes": _to_bytes,
     "replace": _replace,
     "split": _split,
     "join": _join,

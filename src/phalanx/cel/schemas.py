@@ -82,6 +82,8 @@ class SchemaTypes:
             found = self.type_of(part, f"{name}.{short}") if short else None
             if short and found:
                 fields[short] = (key, found)
+                if key in _KEYWORDS:  # `self.namespace` is as good as `self.__namespace__`
+                    fields[key] = (key, found)
         self.objects[name] = t.ObjectFields(name, fields)
         return t.object_type(name)
 
@@ -158,5 +160,5 @@ def model_type(schema: ModelType, objects: dict[str, t.ObjectFields]) -> t.Type:
         for name, part in schema.fields.items():
             short = escaped(name)
             if short:
-                fields[short] = (name, model_type(part.type, objects))
+                fields[short] = fields[name] = (name, model_type(part.type, objects))
     return t.object_type(schema.name)

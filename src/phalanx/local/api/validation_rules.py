@@ -376,7 +376,7 @@ class _Definition:
         ):
             if not isinstance(program, Program):
                 continue
-            cost = min(MOST, estimate(program.checked, known) * (times if field_name == "rule" else 1))
+            cost = min(MOST, estimate(program.checked, known, sized) * (times if field_name == "rule" else 1))
             if cost > RULE_COST_LIMIT:
                 yield forbidden(f"{at}.{field_name}", _too_costly(what, cost, RULE_COST_LIMIT))
             self.total = min(MOST, self.total + cost)
