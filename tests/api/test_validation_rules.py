@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -243,3 +244,20 @@ def test_rules_that_can_cost_too_much_together_are_refused(world: World) -> None
     text = str(problem.value)
     assert "estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of " in text
     assert "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema" in text
+
+
+def test_write_is_judged_by_the_version_it_speaks(world: World) -> None:
+    made = ruled([{"rule": "self.replicas < 5", "message": "v1 allows four"}])
+    old = copy.deepcopy(made["spec"]["versions"][0])
+    old |= {"name": "v1beta1", "storage": False}
+    old["schema"]["openAPIV3Schema"]["properties"]["spec"][RULES] = [{"rule": "self.replicas < 9", "message": "eight"}]
+    made["spec"]["versions"].append(old)
+    world.create(DEFINITIONS, made)
+    assert "v1 allows four" in refusal(world, cron(replicas=6))
+    beta = CRONS.replace("/v1/", "/v1beta1/")
+    world.create(beta, {**cron(replicas=6), "apiVersion": "stable.example.com/v1beta1"})
+    with pytest.raises(Invalid, match="eight"):
+        world.patch(f"{beta}/a", {"spec": {"replicas": 9}})
+    world.patch(f"{beta}/a", {"spec": {"replicas": 8}})
+    with pytest.raises(Invalid, match="v1 allows four"):
+        world.patch(f"{CRONS}/a", {"spec": {"replicas": 7}})

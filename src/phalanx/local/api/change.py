@@ -152,7 +152,10 @@ class Changes:
             kind.prepare_create(obj)
         self.custom.prepare_create(kind, obj)
         check_size(request, name, obj)
-        if kind.validate_create is not None:
+        spoken = self.custom.rules_of(kind, request.version)
+        if spoken is not None:
+            errors = spoken.validate_create(obj)
+        elif kind.validate_create is not None:
             errors = kind.validate_create(obj)
         else:
             errors = meta.on_create(obj, kind.validate_name or names.dns_subdomain, kind.namespaced)
@@ -256,10 +259,10 @@ class Changes:
             now = rfc3339(self.ctx.clock.now())
             self.fields.updated(kind, new, old, options.manager, now, request.subresource)
         if status:
-            self._validate_status(kind, request.name, new, old)
+            self._validate_status(request, new, old)
         else:
             self.admission.update(kind, new, old, request.user)
-            self._validate_changed(kind, request.name, new, old, part.errors if part is not None else None)
+            self._validate_changed(request, new, old, part.errors if part is not None else None)
         self.fill_zeros(kind, new)
         if hooked:
             await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
@@ -281,21 +284,25 @@ class Changes:
             return new, await self.storing.remove(kind, entry.key, new, entry.revision)
         return new, await self.storing.put(kind, entry.key, new, entry.revision)
 
-    def _validate_status(self, kind: Kind, name: str, new: Json, old: Json) -> None:
+    def _validate_status(self, request: Request, new: Json, old: Json) -> None:
+        kind, spoken = request.kind, self.custom.rules_of(request.kind, request.version)
         if kind.prepare_status is not None:
             kind.prepare_status(new, old)
         self.admission.status(kind, new, old)
-        if kind.validate_status is not None:
-            self.reject(kind, name, kind.validate_status(new, old))
+        validate = kind.validate_status if spoken is None else spoken.validate_status
+        if validate is not None:
+            self.reject(kind, request.name, validate(new, old))
 
-    def _validate_changed(self, kind: Kind, name: str, new: Json, old: Json, of_part: Validate | None) -> None:
+    def _validate_changed(self, request: Request, new: Json, old: Json, of_part: Validate | None) -> None:
         """`of_part`: the rules of a subresource that changes a part of the spec."""
+        kind, spoken = request.kind, self.custom.rules_of(request.kind, request.version)
         if kind.prepare_update is not None:
             kind.prepare_update(new, old)
         self.custom.prepare_update(kind, new, old)
         bump_generation(kind, new, old)
-        errors = (of_part or kind.validate_update or meta.on_update)(new, old)
-        self.reject(kind, name, errors + expression_errors(kind, new, old))
+        of_kind = kind.validate_update if spoken is None else spoken.validate_update
+        errors = (of_part or of_kind or meta.on_update)(new, old)
+        self.reject(kind, request.name, errors + expression_errors(kind, new, old))
         check_types(self.ctx, kind, new, old)
 
     def check_preconditions(self, kind: Kind, name: str, metadata: Json, current: Json) -> None:

@@ -1,7 +1,6 @@
 """CustomResourceDefinitions: a stored definition becomes a served kind at once, and goes with it.
 
-Versions differ in apiVersion only, or are turned into each other by a webhook (conversion.py). CEL rules are kept but
-not enforced, and the answer to whoever writes such a definition says so.
+Versions differ in apiVersion only, or are turned into each other by a webhook (conversion.py).
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from phalanx.base.clock import rfc3339
 from phalanx.base.errors import MethodNotAllowed
 from phalanx.local.api.context import Context
 from phalanx.local.api.crd_rules import definition_errors
-from phalanx.local.api.custom_kind import kind_of, served_names
+from phalanx.local.api.custom_kind import CustomRules, kind_of, served_names
 from phalanx.local.api.problems import invalid
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import Key
-from phalanx.model.kinds import Json, Kind
+from phalanx.model.kinds import Json, Kind, Version
 
 RESOURCE = "customresourcedefinitions.apiextensions.k8s.io"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -29,6 +28,7 @@ class CustomKinds:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._served: dict[str, Json] = {}  # storage key of the custom kind -> its definition
+        self._rules: dict[tuple[str, str], tuple[Any, CustomRules]] = {}  # (kind, version) -> its schema and rules
         for entry in ctx.store.list(RESOURCE):
             self._serve(decode(entry.value))
 
@@ -68,6 +68,19 @@ class CustomKinds:
         if self._built_in(obj):
             found.append(BUILT_IN.format(name=name))
         return tuple(found)
+
+    def rules_of(self, kind: Kind, version: Version) -> CustomRules | None:
+        """Return the rules of a version that is not the stored one; None where the rules of the kind itself apply.
+
+        Without a conversion webhook all versions have the same objects, and a write is judged by the version it speaks.
+        """
+        if version.openapi is None or version.name == kind.storage_version or kind.convert is not None:
+            return None
+        known = self._rules.get((kind.key, version.name))
+        if known is None or known[0] is not version.openapi:
+            made = CustomRules(version.openapi, namespaced=kind.namespaced, status="status" in kind.subresources)
+            known = self._rules[(kind.key, version.name)] = (version.openapi, made)
+        return known[1]
 
     def changed(self, key: Key, obj: Json) -> None:
         if key[0] == RESOURCE:

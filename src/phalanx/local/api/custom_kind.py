@@ -45,7 +45,7 @@ def kind_of(definition: Json) -> Kind | None:
         versions.append(Version(version["name"], record, from_storage=read, openapi=schema, columns=_columns(version)))
     subresources = storage.get("subresources") or {}
     scale = subresources.get("scale")
-    rules = _Rules(_schema(storage), namespaced=spec["scope"] == "Namespaced", status="status" in subresources)
+    rules = CustomRules(_schema(storage), namespaced=spec["scope"] == "Namespaced", status="status" in subresources)
     return Kind(
         names["kind"],
         group,
@@ -98,7 +98,9 @@ def schema_errors(obj: Json, schema: Json) -> list[FieldError]:
     return validate({key: value for key, value in obj.items() if key not in head}, body, "")
 
 
-class _Rules:
+class CustomRules:
+    """The rules of one version of a custom resource: its schema and its expressions."""
+
     def __init__(self, schema: Json, *, namespaced: bool, status: bool) -> None:
         self._schema = schema
         self._namespaced = namespaced
