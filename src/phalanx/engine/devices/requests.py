@@ -88,17 +88,6 @@ class ClaimSpec(msgspec.Struct, eq=False):
     problem: str = ""  # why it cannot be allocated at all
     error: str = ""  # the same where trying again alone may help: SchedulerError
 
-    @property
-    def plain(self) -> bool:
-        """One request for a number of devices, without constraints: counting is enough."""
-        return (
-            len(self.requests) == 1
-            and len(self.requests[0]) == 1
-            and not self.constraints
-            and not self.requests[0][0].everything
-            and not self.requests[0][0].admin
-        )
-
 
 Classes = Callable[[str], DeviceClass | None]
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from phalanx.engine.devices.allocator import Allocator, ClaimDemand, Solution, Usage
+from phalanx.engine.devices.allocator import Allocator, ClaimDemand, Pick, Solution, Usage
 from phalanx.engine.devices.holdings import Held, Holdings, Unused, held_by
 from phalanx.engine.devices.inventory import Device, DeviceKey, Inventory, in_order
+from phalanx.engine.devices.quick import NotSimple, Simple, free, picks, simple, slots
 from phalanx.engine.devices.requests import ClaimSpec, ClaimSpecs
 from phalanx.engine.devices.selectors import Compiler, Selectors
 from phalanx.engine.state.claims import EXTENDED, NAMED, OWN, ClaimKey, ClaimUse
@@ -386,6 +387,10 @@ class DeviceState:
                 found.append(use.spec.devices)
         return found
 
+    def is_pending(self, row: int) -> bool:
+        """Whether claims of placed pods wait for devices there."""
+        return row in self._pending_at
+
     def pending_rows(self, shape: Shape) -> tuple[int, ...]:
         """Rows where claims that a shape names wait for devices already."""
         rows: dict[int, None] = {}
@@ -395,6 +400,23 @@ class DeviceState:
         return tuple(rows)
 
     # ---- answers
+
+    def counted(self, shape: Shape) -> Simple | None:
+        """The only claim of a shape, where counting devices tells whether it can be allocated."""
+        if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
+            return None
+        use = shape.claims[0]
+        return simple(self.specs.of_spec(use.spec, use.key, shape.namespace))
+
+    def slots(self, claim: Simple, row: int) -> int | None:
+        """How many claims like this one a row can serve; None: counting cannot tell."""
+        view = self.view(row)
+        if view.shared or row in self._pending_at:
+            return None
+        try:
+            return slots(claim, free(claim, view.devices, self.holdings, self.selectors))
+        except NotSimple:
+            return None
 
     def solve(self, shape: Shape, row: int) -> Solution | None:
         """Devices for a pod of this shape on a row, beside all that is taken or pending. Raises AllocationError and
@@ -422,12 +444,32 @@ class DeviceState:
         if not keys:
             return {}
         rows = tuple(dict.fromkeys(row for key in keys for row in self._pending[key]))
+        if len(rows) == 1 and len(keys) == 1 and (quick := self._settle_one(keys[0], rows[0])) is not None:
+            return quick
         demands = self.together([], rows)
         solution = Allocator(demands, self.holdings, self.selectors).solve()
         if solution is None:
             return None
         specs = {demand.claim: demand.spec for demand in demands}
         return {key: (specs[key], solution[key]) for key in keys if key in solution}
+
+    def _settle_one(self, key: ClaimKey, row: int) -> dict[ClaimKey, tuple[ClaimSpec, Any]] | None:
+        """Devices for a claim if all that is pending on its row asks for the same; None: the allocator has to look."""
+        claim, view = self.claim(key), self.view(row)
+        if claim is None or view.shared:
+            return None
+        spec = self.specs.of(claim)
+        one = simple(spec)
+        if one is None:
+            return None
+        others = [self.claim(other) for other in self._pending_at[row] if other != key]
+        if any(other is None or self.specs.of(other) is not spec for other in others):
+            return None
+        try:
+            chosen = picks(one, free(one, view.devices, self.holdings, self.selectors))
+        except NotSimple:
+            return None
+        return None if chosen is None else {key: (spec, [Pick(one.request, device, None) for device in chosen])}
 
 
 def extended_key(record: PodRecord) -> ClaimKey:

@@ -135,6 +135,9 @@ class ClaimUses:
     # ---- extended resources
 
     def _extended(self, pod: Pod) -> ClaimUse | None:
+        containers = (*(pod.spec.init_containers or ()), *pod.spec.containers)
+        if not any(name in self.classes for each in containers for name in each.resources.requests or ()):
+            return None
         requests, _, resources = self.extended_requests(pod)
         if not requests:
             return None

@@ -36,7 +36,7 @@ from phalanx.engine.framework.interface import (
     ShapeScore,
     Status,
 )
-from phalanx.engine.framework.options import normaliser_of, set_feasible_of
+from phalanx.engine.framework.options import CountsSlots, normaliser_of, set_feasible_of
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
@@ -93,6 +93,8 @@ class Evaluation:
         self._cap: tuple[int | None] | None = None
         # Whether a pod of this shape on a node can change a verdict about the next in a way that counting does not see.
         self.reaches_beyond = True
+        self.counted = False  # for pods of this shape alone, slots see everything
+        self._slot_trackers: list[CountsSlots] = []  # trackers that know how many more pods a row can take
 
     # ---- keeping current
 
@@ -135,7 +137,10 @@ class Evaluation:
         self._trackers = [(plugin, each) for plugin, each in self.filters if not isinstance(each, RowFilter)]
         self._local_scores = [(term, term.tracker) for term in terms if isinstance(term.tracker, RowScore)]
         self._score_trackers = [term for term in terms if not isinstance(term.tracker, RowScore)]
-        self.reaches_beyond = any(self._reaches_beyond(plugin, tracker) for plugin, tracker in self.filters)
+        reaching = [tracker for plugin, tracker in self.filters if self._reaches_beyond(plugin, tracker)]
+        self.reaches_beyond = bool(reaching)
+        self.counted = all(isinstance(tracker, CountsSlots) and tracker.counted for tracker in reaching)
+        self._slot_trackers = [each for _, each in self._trackers if isinstance(each, CountsSlots)]
         self._combine()
 
     def _reaches_beyond(self, plugin: Any, tracker: ShapeFilter) -> bool:
@@ -380,6 +385,9 @@ class Evaluation:
         cap = self.cap()
         if cap is not None:
             np.minimum(slots, cap, out=slots)
+        for tracker in self._slot_trackers:
+            if tracker.slots is not None:
+                np.minimum(slots, tracker.slots[: columns.n][rows], out=slots)
         slots[~feasible] = 0.0
         counts: npt.NDArray[np.int64] = np.maximum(slots, 0.0).astype(np.int64)
         return counts
@@ -392,6 +400,9 @@ class Evaluation:
         slots = float(2**31)
         for rid, amount in self.shape.requests:
             slots = min(slots, (alloc[rid][row] - used[rid][row]) // amount)
+        for tracker in self._slot_trackers:
+            if tracker.slots is not None:
+                slots = min(slots, tracker.slots.item(row))
         cap = self.cap()
         return max(0, int(slots if cap is None else min(slots, cap)))
 

@@ -100,6 +100,16 @@ class AffectsOtherNodes(Protocol):
 
 
 @runtime_checkable
+class CountsSlots(Protocol):
+    """Of a tracking filter that knows how many pods of the shape fit on a row."""
+
+    slots: (
+        Rows | None
+    )  # (capacity,) int64: how many more pods each row can take as far as the filter knows; None: unknown
+    counted: bool  # True: that is all there is to say about several pods of this one shape
+
+
+@runtime_checkable
 class DependsOnFeasible(Protocol):
     def set_feasible(self, mask: Bools) -> bool:
         """Take note of the (n,) rows that passed all filters; return True if `raw` changed anywhere.

@@ -50,10 +50,14 @@ def build(
     priority: int,
     outstanding_pods: ExpectedPods | None = None,
     evaluated: Mapping[Shape, Evaluation] | None = None,
+    *,
+    counted: bool = False,
 ) -> Built:
     """Raises PluginFailure and Unplaceable. `coming`: pods that hold room although they do not exist yet. `evaluated`:
-    evaluations that were made beforehand."""
-    return _Builder(state, pending, priority, outstanding_pods or ExpectedPods(), evaluated or {}).build(root, budget)
+    evaluations that were made beforehand. `counted`: devices of one shape are a matter of counting; only for those who
+    want a placement as things are, and look again in another way if there is none."""
+    builder = _Builder(state, pending, priority, outstanding_pods or ExpectedPods(), evaluated or {})
+    return builder.build(root, budget, counted=counted)
 
 
 class Capacity:
@@ -145,7 +149,7 @@ class _Builder:
         self._group_of: dict[int, Group] = {}
         self._held: dict[int, dict[int, float]] = {}
 
-    def build(self, root: Group, budget: int) -> Built:
+    def build(self, root: Group, budget: int, *, counted: bool) -> Built:
         part = self._with_others(self._part(root))
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
@@ -161,7 +165,9 @@ class _Builder:
             column = columns.label(key)
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
-        coupled = any(evaluation.reaches_beyond for evaluation in evaluations)
+        # Devices are counted for one shape at a time: members of two shapes may want the same ones.
+        counted = counted and not reserved and sum(bool(shape.claims) for shape in shapes) <= 1
+        coupled = any(each.reaches_beyond and not (counted and each.counted) for each in evaluations)
         # Whoever may be interrupted must not find arrays changed; a gang of equal pods is placed without a stop.
         self._own = in_slices() and (coupled or len(shapes) > 1 or bool(self._keys))
         if self._own:

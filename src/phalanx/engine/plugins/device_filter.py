@@ -58,12 +58,19 @@ class DeviceFilter(_Following):
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
         super().__init__(state, shape, columns)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
+        self._simple = state.counted(shape)
+        # How many more pods of the shape each row can take, as far as devices decide; None: counting cannot tell.
+        self.slots: Rows | None = None
+        self.counted = False  # slots say all that there is to say about members of one shape
 
     def rebuild(self) -> None:
         self._start()
+        self._simple = self.state.counted(self.shape)  # its class may have changed
         self.mask = np.zeros(self.columns.capacity, dtype=np.bool_)
+        self.slots = np.zeros(self.columns.capacity, dtype=np.int64) if self._simple is not None else None
+        self.counted = self._simple is not None
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
-            self.mask[row] = self._fits(row)
+            self._look(row)
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = self._rows()
@@ -71,13 +78,22 @@ class DeviceFilter(_Following):
             self.rebuild()
             return None
         for row in rows:
-            self.mask[row] = bool(self.columns.alive[row]) and self._fits(row)
+            if self.columns.alive[row]:
+                self._look(row)
+            else:
+                self.mask[row] = False
         return rows
 
-    def _fits(self, row: int) -> bool:
-        return self.state.solve(self.shape, row) is not None
+    def _look(self, row: int) -> None:
+        count = self.state.slots(self._simple, row) if self._simple is not None else None
+        if count is None:
+            count = int(self.state.solve(self.shape, row) is not None)
+            self.counted = self.counted and self.state.is_pending(row)
+        self.mask[row] = count > 0
+        if self.slots is not None:
+            self.slots[row] = count
 
-    def minds(self, record: PodRecord) -> bool:
+    def affects_other_nodes(self, record: PodRecord) -> bool:
         return bool(record.claims or record.shape.claims)
 
     def explain(self, rows: Rows) -> Sequence[Finding]:

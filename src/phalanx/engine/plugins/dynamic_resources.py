@@ -68,6 +68,7 @@ class DynamicResources:
         self.uses = uses
         self._emit = handle.emit
         self._reservations: dict[str, DeviceReservation] = {}  # by pod uid
+        self._writes: dict[int, str] = {}  # decision -> pod uid
         self._releases: dict[int, ClaimKey] = {}  # decision -> claim
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
@@ -128,7 +129,7 @@ class DynamicResources:
     def track_score(self, shape: Shape, columns: Columns) -> AlternativeScore | None:
         return AlternativeScore.of(self.state, shape, columns) if shape.claims else None
 
-    def worth(self, shape: Shape, change: ClusterChange) -> bool:
+    def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
         """Whether a change of a claim can help: it gave something back, or the shape names it."""
         new, old = change.new, change.old
         thing = new if new is not None else old
@@ -303,6 +304,7 @@ class DynamicResources:
                     finalizers=claim.metadata.finalizers,
                 )
             reservation.writes.add(made)
+            self._writes[made] = record.uid
 
     def _conditions(self, reservation: DeviceReservation, record: PodRecord) -> Status | None:
         """Devices that must be prepared before the pod is bound (KEP-5007)."""
@@ -331,12 +333,11 @@ class DynamicResources:
             return
         if not isinstance(decision, d.ReserveClaim | d.CreateExtendedClaim):
             return
-        for reservation in self._reservations.values():
-            if decision.id in reservation.writes:
-                reservation.writes.discard(decision.id)
-                if event.problem:
-                    reservation.problem = f"resource claim {decision.name}: {event.message or event.problem}"
-                return
+        reservation = self._reservations.get(self._writes.pop(decision.id, ""))
+        if reservation is not None and decision.id in reservation.writes:
+            reservation.writes.discard(decision.id)
+            if event.problem:
+                reservation.problem = f"resource claim {decision.name}: {event.message or event.problem}"
 
     # ---- when no node fits
 

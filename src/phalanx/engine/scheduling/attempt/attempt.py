@@ -175,7 +175,7 @@ class Attempts:
         if expected_pods.said(group) is not None or completion.wanted(group) or state.columns.devices():
             return None
         try:
-            built = build(state, group, tree.pending, state.settings.search_budget, tree.priority)
+            built = build(state, group, tree.pending, state.settings.search_budget, tree.priority, counted=True)
             if built.coupled:
                 return None
             found = find(state, group, built)

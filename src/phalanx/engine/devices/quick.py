@@ -1,0 +1,79 @@
+"""Claims of one request: devices by counting, without a search.
+
+A request for a number of devices, with or without one common attribute, needs no backtracking as long as no other claim
+is decided with it. Whatever is not so simple is left to the allocator: `NotSimple`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from phalanx.engine.devices.holdings import Holdings
+from phalanx.engine.devices.inventory import Device
+from phalanx.engine.devices.requests import ClaimSpec, Request
+from phalanx.engine.devices.selectors import Selectors
+from phalanx.model.objects.devices import MAX_RESULTS
+
+
+class NotSimple(Exception):
+    """Counting cannot tell."""
+
+
+class Simple(NamedTuple):
+    """The one request of a claim, and the attribute that its devices must have in common."""
+
+    request: Request
+    attribute: str = ""
+
+
+def simple(spec: ClaimSpec) -> Simple | None:
+    """None: the claim needs the allocator."""
+    if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
+        return None
+    request = spec.requests[0][0]
+    if request.everything or request.admin or request.capacity or request.count > MAX_RESULTS:
+        return None
+    limits = spec.constraints
+    if not limits:
+        return Simple(request)
+    if len(limits) == 1 and not limits[0].distinct and limits[0].concerns(request):
+        return Simple(request, limits[0].attribute)
+    return None
+
+
+def free(claim: Simple, devices: Sequence[Device], holdings: Holdings, selectors: Selectors) -> list[list[Device]]:
+    """Devices that could serve the claim, by common value in the order of devices. Raises NotSimple."""
+    request, attribute = claim
+    answers, whole = request.answers, holdings.whole
+    groups: dict[object, list[Device]] = {}
+    for device in devices:
+        if device.multiple or device.counters:
+            raise NotSimple
+        if device.key in whole:
+            continue
+        verdict = answers.get(device)
+        if verdict is None:
+            verdict = request.selects(device, selectors)
+        if verdict is False:
+            continue
+        if verdict is not True:
+            raise NotSimple  # a selector fails: the allocator knows whether that matters
+        if device.taints and not request.tolerates(device):
+            continue
+        value = device.attributes.get(attribute) if attribute else True
+        if value is not None:
+            groups.setdefault(value, []).append(device)
+    return list(groups.values())
+
+
+def picks(claim: Simple, groups: Sequence[list[Device]]) -> list[Device] | None:
+    """The first devices that serve the claim; None: there are not enough."""
+    need = claim.request.count
+    return next((group[:need] for group in groups if len(group) >= need), None)
+
+
+def slots(claim: Simple, groups: Sequence[list[Device]]) -> int:
+    """How many such claims these devices serve."""
+    need = claim.request.count
+    return sum(len(group) // need for group in groups)
