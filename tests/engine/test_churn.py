@@ -17,7 +17,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.framework import evaluations
 from phalanx.engine.plugins import balanced_allocation, pod_index, resources_fit
 from phalanx.engine.preemption import victim_index
-from phalanx.engine.scheduling.attempt import group_preemption
+from phalanx.engine.scheduling.attempt import preemption
 from phalanx.engine.scheduling.lifecycle import history
 from phalanx.engine.scheduling.queue import units, waiting
 from phalanx.engine.state import columns, label_interest, labels, shapes
@@ -38,7 +38,7 @@ WAVES = int(os.environ.get("CHURN_WAVES", "160"))
 LIMITS = {
     balanced_allocation: ("MANY_SHAPES",),
     victim_index: ("MOST_STARTS",),
-    group_preemption: ("MOST_FUTILE",),
+    preemption: ("MOST_FUTILE", "MOST_FUTILE_PODS"),
     columns: ("FEW",),
     label_interest: ("_FEW", "_MANY_HIDDEN", "_MANY_VALUES"),
     labels: ("FEW",),

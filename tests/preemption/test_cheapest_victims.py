@@ -32,7 +32,7 @@ def asked(made: Crowd, budget: int | None = None) -> tuple[Cluster, PlanAnswer]:
     run = Cluster(evict=False, now=NOW)
     run.see(*made.objects).step()
     if budget is not None:
-        run.engine.group_preemption.budget = budget
+        run.engine.preemption.budget = budget
     run.see(*made.preemptor)
     run.engine.step(NOW, 0)  # groups settle; nobody is tried yet
     return run, plan(run.engine, made.kind, "default", made.root.name)

@@ -265,7 +265,7 @@ def test_a_deleted_preemptor_leaves_nothing_behind():
 def test_an_unchanged_cluster_is_not_searched_twice():
     world = run().see(node("n").cpu("1"), pod("x").cpu("1").priority(50).node("n"),
                       pod("y").cpu("0").priority(1).node("n"), *gang("g", 1, "1", 9))  # fmt: skip
-    preempt = world.engine.group_preemption
+    preempt = world.engine.preemption
     asked = []
     look = preempt.plan
     preempt.plan = lambda *args: asked.append(1) or look(*args)

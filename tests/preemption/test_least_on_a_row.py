@@ -9,6 +9,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.preemption.cost import PROVABLE, provable
 from phalanx.engine.preemption.row_search import RowSearch
 from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption
+from phalanx.engine.scheduling.queue.units import SinglePod
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
 
@@ -61,7 +62,7 @@ def test_no_set_of_victims_costs_less(seed):
     run = crowded_cluster(seed)
     run.see(pod("high").cpu(4 + seed % 7).mem(f"{1 + seed % 3}Gi").priority(10))
     record = run.engine.pods.records["default/high"]
-    answer = run.engine.attempts.pod(record)
+    answer = run.engine.attempts.search(SinglePod(record))
     if not isinstance(answer, NominatedAfterPreemption):
         assert record.row < 0 and cheapest(run, record) is None
         return

@@ -18,7 +18,7 @@ from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
-from phalanx.engine.scheduling.commit.pod_cycle import LOOK
+from phalanx.engine.scheduling.commit.cycle import ROW_WORK
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
@@ -321,11 +321,11 @@ class Engine(Scheduler):
                 self._reshape(record)
         if root.kind == "Pod":
             made, looked = self.evaluations.made, self.preemption.chooser.looked
-            self.pod_cycle.attempt(root)
+            self.cycle.attempt(root)
             self.searches.spent += POD + (self.evaluations.made - made) * (EVALUATION + self.columns.n // ROWS_PER_STEP)
-            self.searches.spent += (self.preemption.chooser.looked - looked) * LOOK
+            self.searches.spent += (self.preemption.chooser.looked - looked) * ROW_WORK
         else:
-            self.groups.attempt(root)
+            self.cycle.attempt(root)
 
     def _go_on(self, first: SchedulingUnit) -> None:
         """One slice for one of the attempts that were put aside before this step, each in its turn."""

@@ -39,7 +39,7 @@ from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
-from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit
+from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit, SinglePod
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
 from phalanx.model.objects import Workload
@@ -159,15 +159,15 @@ class _Asked:
         """One pod against all nodes, now: the attempt that would be made, without making it."""
         state = self._engine.cluster
         with Rehearsal(self._engine) as rehearsal:
-            answer = rehearsal.pod(record)
+            answer = rehearsal.attempt(SinglePod(record))
             if isinstance(answer, Placed):
                 return Verdict("placed", state.columns.names[answer.assignment[0][1]]), [], []
             verdict = verdict_of(answer)
-            if not isinstance(answer, Refused) or answer.diagnosis is None or answer.evaluation is None:
+            if not isinstance(answer, Refused) or answer.diagnosis is None:
                 return verdict, [], []
             if answer.diagnosis.pre_filter is not None:
                 return verdict, [], []
-            changes = for_pod(state, answer.evaluation) if self._relax else []
+            changes = for_pod(state, state.evaluation(record)) if self._relax else []
             return verdict, reasons_of(answer.diagnosis), changes
 
     def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
@@ -317,7 +317,7 @@ class _Asked:
         """The attempt that would be made now, without making it."""
         engine = self._engine
         with Rehearsal(engine) as rehearsal:
-            answer = rehearsal.group(tree)
+            answer = rehearsal.attempt(tree)
         if not self._relax or not isinstance(answer, Refused):
             return verdict_of(answer), []
         changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.points(tree))

@@ -16,9 +16,10 @@ from phalanx.engine.preemption.cost import cost_from, provable
 from phalanx.engine.preemption.result import summary
 from phalanx.engine.preemption.single_pod import Candidate, Chooser
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.scheduling.lifecycle.members import root_key
+from phalanx.engine.scheduling.queue.units import SinglePod
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
 
@@ -76,7 +77,7 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
     if under_way is not None:
         return under_way
     with Rehearsal(engine) as rehearsal:
-        answer = rehearsal.pod(record, evict=True)
+        answer = rehearsal.attempt(SinglePod(record), evict=True)
     if isinstance(answer, Placed):
         return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment))
     if isinstance(answer, NominatedAfterPreemption):
@@ -131,7 +132,7 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
     tree = groups.tree(root, group)
     with Rehearsal(engine) as rehearsal:
         # Also for a group whose pods are gated: that is how to see a plan before it is carried out.
-        answer = rehearsal.group(tree, evict=True, gated=hold is not None)
+        answer = rehearsal.attempt(tree, evict=True, gates=hold is None)
     if isinstance(answer, Placed):
         return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.assignment))
     if isinstance(answer, NominatedAfterPreemption):
@@ -142,7 +143,12 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         return PlanAnswer(name, "none", NEVER)
     if not engine.profiles[tree.scheduler_name].preempts:
         return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts nobody for groups")
-    return _of(engine, name, answer.no_plan or Hopeless(answer.text))
+    return _of(engine, name, _no_plan(answer))
+
+
+def _no_plan(refused: Refused) -> Planned:
+    plan = refused.preemption.plan if refused.preemption is not None else None
+    return Hopeless(refused.text) if plan is None or isinstance(plan, Candidate) else plan
 
 
 def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPreemption | None = None) -> PlanAnswer:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Answer, NominatedAfterPreemption, Placed
+from phalanx.engine.scheduling.attempt.attempt import How
 from phalanx.engine.scheduling.lifecycle.reserve_permit import release
-from phalanx.engine.scheduling.queue.units import GroupTree
+from phalanx.engine.scheduling.queue.units import AttemptUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -36,13 +37,12 @@ class Rehearsal:
             self._cluster.shapes.drop(record.shape)
             record.shape, record.shape_epoch = shape, epoch
 
-    def pod(self, record: PodRecord, *, evict: bool = False) -> Answer:
-        self._as_tried([record])
-        return self._keep(self._attempts.whole_pod(record, evict=evict))
-
-    def group(self, tree: GroupTree, *, evict: bool = False, gated: bool = False) -> Answer:
-        self._as_tried(tree.records)
-        return self._keep(self._attempts.whole_group(tree, evict=evict, gated=gated))
+    def attempt(self, unit: AttemptUnit, *, evict: bool = False, gates: bool = True) -> Answer:
+        """Make the attempt that the scheduler would make. `gates`: False tries a unit that its gates hold back."""
+        self._as_tried(unit.records)
+        answer = self._attempts.attempt(unit, How(gates=gates, evict=evict))
+        assert answer is not None, "questions are not answered in slices"
+        return self._keep(answer)
 
     def _as_tried(self, records: Iterable[PodRecord]) -> None:
         """The scheduler derives shapes anew before it tries pods, if a label became interesting since they came.

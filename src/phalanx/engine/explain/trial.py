@@ -23,6 +23,7 @@ _RESULTS = {
     Cause.EXTRAS: "impossible",
     Cause.WHOLE: "refused",
     Cause.PLUGIN: "refused",
+    Cause.PERMIT: "refused",
     Cause.HELD: "untried",
     Cause.TORN: "error",
     Cause.ERROR: "error",

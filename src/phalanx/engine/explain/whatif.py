@@ -23,7 +23,7 @@ from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.lifecycle.members import root_key
-from phalanx.engine.scheduling.queue.units import GroupTree
+from phalanx.engine.scheduling.queue.units import GroupTree, SinglePod
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.groups import WORKLOAD, Group, GroupKey, PodKey, group_of, pod_key
@@ -234,14 +234,14 @@ class _Asked:
     def _pod(self, root: _Root) -> Would:
         (record,) = root.records
         state = self._cluster
-        answer = self._rehearsal.pod(record, evict=True)
+        answer = self._rehearsal.attempt(SinglePod(record), evict=True)
         if not isinstance(answer, Placed):
             refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
             if refused.diagnosis is None or refused.diagnosis.pre_filter is not None:
                 return self._no(root, answer)
             changes = []
-            if self._relax and answer is refused and refused.evaluation is not None:
-                changes = for_pod(state, refused.evaluation)
+            if self._relax and answer is refused:
+                changes = for_pod(state, state.evaluation(record))
             return self._no(root, answer, reasons_of(refused.diagnosis), changes)
         node = state.columns.names[answer.assignment[0][1]]
         place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
@@ -263,7 +263,7 @@ class _Asked:
             return self._no(root, Refused(Cause.HELD, hold.message if hold is not None else f"{key} is not known"))
         state = self._cluster
         tree = GroupTree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
-        answer = self._rehearsal.group(tree, evict=True)
+        answer = self._rehearsal.attempt(tree, evict=True)
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):

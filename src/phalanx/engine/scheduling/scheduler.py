@@ -19,16 +19,14 @@ from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.plugins.registry import Indexes, builtin
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.attempt import Attempts
-from phalanx.engine.scheduling.attempt.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.attempt.pod_preemption import PodPreemption
+from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.admission import Admission
 from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.cycle import Cycle, Refusals
 from phalanx.engine.scheduling.commit.evictions import Evictions
-from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.group_units import Groups
-from phalanx.engine.scheduling.commit.pod_cycle import PodCycle
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -39,7 +37,7 @@ from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
 from phalanx.engine.scheduling.lifecycle.pods import Pods
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue, by_priority
+from phalanx.engine.scheduling.queue.queue import Queue, QueueTimes, by_priority
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.scheduling.queue.waiting import Waiting
 from phalanx.engine.state.capacity_index import CapacityIndex
@@ -82,49 +80,24 @@ class Scheduler:
         commits = Commits(state, conditions, emit)
         illegal = self.illegal_transitions = IllegalTransitions(strict=settings.strict_transitions or Isolation.strict)
         unit_lifecycle = self.unit_lifecycle = UnitLifecycle(state, queue, self.history, illegal)
-        self.preemption = PodPreemption(state, victim_index, unit_lifecycle)
-        self.group_preemption = GroupPreemption(state, victim_index, unit_lifecycle)
-        self.attempts = Attempts(state, self.preemption, self.group_preemption, commits)
-        self.searches = SlicedAttempts(state, self.attempts, self.group_preemption)
+        self.preemption = Preemption(state, victim_index, unit_lifecycle.in_progress)
+        self.attempts = Attempts(state, self.preemption, commits)
+        self.searches = SlicedAttempts(state, self.attempts, self.preemption)
         queue.heard = self.searches.heard
         waiting = Waiting(state, queue, victim_index)
         losses = Losses()
-        statuses = Statuses(state, conditions, losses, emit)
-        members = Members(state, queue, unit_lifecycle, conditions, statuses, commits, reminders)
-        self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, unit_lifecycle, emit)
-        evictions = Evictions(state, victim_index, unit_lifecycle, self.pod_lifecycle, losses, emit)
-        self.pods = Pods(state, queue, self.pod_lifecycle, unit_lifecycle, members, status, victim_index)
-        self.binding = Binding(state, self.pod_lifecycle, unit_lifecycle, members, self.pods, status, emit)
-        self.pod_cycle = PodCycle(
-            state,
-            queue,
-            unit_lifecycle,
-            self.attempts,
-            self.binding,
-            self.pod_lifecycle,
-            evictions,
-            waiting,
-            status,
-            emit,
+        members = Members(
+            state, unit_lifecycle, conditions, Statuses(state, conditions, losses, emit), commits, reminders
         )
-        room = GroupReservations(state, self.pod_lifecycle, members)
-        group_cycle = GroupCycle(
-            state,
-            queue,
-            members,
-            self.pod_lifecycle,
-            unit_lifecycle,
-            self.binding,
-            self.attempts,
-            self.searches,
-            evictions,
-            room,
-            waiting,
-            status,
-            emit,
-        )
-        admission = Admission(members, self.pods, self.pod_lifecycle, status, unit_lifecycle)
-        self.groups = Groups(state, queue, members, unit_lifecycle, admission, room, group_cycle, isolation)
+        pods = self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, unit_lifecycle, emit)
+        self.pods = Pods(state, pods, members, status, victim_index)
+        evictions = Evictions(state, victim_index, unit_lifecycle, pods, losses, emit)
+        self.binding = Binding(state, pods, members, status, emit, self.pods.back)
+        room = GroupReservations(state, pods, members)
+        refusals = Refusals(self.searches, pods, members, waiting, status)
+        self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, emit)
+        admission = Admission(members, self.pods, pods, status, unit_lifecycle)
+        self.groups = Groups(state, members, unit_lifecycle, admission, room, isolation)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
 
@@ -153,9 +126,7 @@ class Scheduler:
             sort.sort_key if sort is not None else by_priority,
             readmit=self._readmit,
             gatekeepers={name: wakes for p in self.profiles.values() for name, wakes in p.gatekeepers.items()},
-            initial_backoff=self.settings.initial_backoff,
-            max_backoff=self.settings.max_backoff,
-            flush_after=self.settings.flush_after,
+            times=QueueTimes(self.settings.initial_backoff, self.settings.max_backoff, self.settings.flush_after),
         )
 
     def _readmit(self, unit: SchedulingUnit) -> None:

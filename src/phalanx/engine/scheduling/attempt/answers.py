@@ -1,17 +1,16 @@
-"""What an attempt answers: placed, placed once these are evicted, or refused because. Values only."""
+"""Answers of an attempt: placed, nominated after preemption, or refused. Values only."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from phalanx.engine.decisions import Decision
 from phalanx.engine.framework import Code, Emit, Status, Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.expected_pods import ExpectedPlacement
 from phalanx.engine.groups.trial import Assignment
@@ -25,40 +24,71 @@ from phalanx.model.groups import Group
 
 class Cause(enum.Enum):
     ROOM = "room"  # no node, or no placement of the tree
-    RULES = "rules"  # there is room, but the pods' rules about each other are in the way
-    EXTRAS = "extras"  # the minimum is met; whoever waits beyond it fits nowhere
-    WHOLE = "whole"  # what is there would fit, what is to follow would not
-    PLUGIN = "plugin"  # a plugin at a group point, Reserve or Permit
-    HELD = "held"  # not tried at all: objects, members or gates
+    RULES = "rules"  # there is room, but affinity, spreading or volume rules of the pods prevent it
+    EXTRAS = "extras"  # the minimum is met; the pods beyond it fit nowhere
+    WHOLE = "whole"  # the existing pods would fit, the expected ones would not
+    PLUGIN = "plugin"  # a group plugin refused
+    PERMIT = "permit"  # a Reserve or Permit plugin refused
+    HELD = "held"  # not tried: objects, members or gates are missing
     TORN = "torn"  # members on nodes contradict the group's own rules
     ERROR = "error"  # a plugin failed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupSearch:
+    """Why a group does not fit: the problem, and what the search said about it."""
+
+    built: Built
+    outcome: SearchOutcome | None = None  # None: the search was not the reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreemptionResult:
+    """What preemption would do for a unit. Nothing is done yet."""
+
+    message: str = ""  # added to the unit's message
+    plan: Planned | Candidate | None = None  # with its cost, or why there is none
+    units: Sequence[EvictionUnit] = ()  # the victims
+    assignment: Assignment = field(default_factory=list)
+    nominate: str | None = None  # node of a single pod; "" clears the nominations of the unit; None keeps them
+    alike: bool = False  # units of the same equivalence class get the same result until something changes
+    asks: Wake | None = None  # of the changes after which preemption may help, only these matter; None: all
+    waits: bool = False  # for victims of an earlier plan that are terminating
+    leaving: Sequence[PodRecord] = ()  # terminating pods that are not victims of a known plan
+
+    @property
+    def found(self) -> bool:
+        return bool(self.units or self.assignment)
 
 
 class Refused(msgspec.Struct, eq=False):
     cause: Cause
     message: str
+    evidence: Diagnosis | GroupSearch | None = None  # None: it was not searched, or a plugin failed
     hopeless: bool = False  # no eviction can help
     notes: str = ""  # what PostFilter plugins and preemption add to the message
     decisions: tuple[Decision, ...] = ()  # what PostFilter plugins want done
-    # of groups
-    built: Built | None = None
-    outcome: SearchOutcome | None = None
-    releases: bool = False  # members bound in an attempt that cannot be completed have to be given back first
-    no_plan: Planned | None = None  # what the search for victims said, where there was one
-    again: bool = False  # no verdict: the cluster moved on too often while it was looked for
-    gives_up: bool = False  # nodes that were promised to its pods are promised no longer
-    # of pods
-    evaluation: Evaluation | None = None
-    diagnosis: Diagnosis | None = None
-    nominate: str | None = None  # "" takes back what was promised; None: nothing changes
-    alike: bool = False  # its twins need not be tried before something changes
-    asks: Wake | None = None  # of the changes that make evictions possible only these matter; None: all
-    leaving: Sequence[PodRecord] = ()  # wait until these, which are on their way out, are gone
-    victims_go: bool = False  # an earlier answer's evictions are under way
+    preemption: PreemptionResult | None = None  # where it was tried
+    nominate: str | None = None  # as in PreemptionResult; a PostFilter plugin may have set it
+    alike: bool = False  # as in PreemptionResult
+    releases: bool = False  # members bound in an attempt that cannot be completed have to be evicted first
+    again: bool = False  # no verdict: the cluster changed too often during the search
 
     @property
     def text(self) -> str:
         return self.message + self.notes
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        return self.evidence if isinstance(self.evidence, Diagnosis) else None
+
+    @property
+    def built(self) -> Built | None:
+        return self.evidence.built if isinstance(self.evidence, GroupSearch) else None
+
+    @property
+    def outcome(self) -> SearchOutcome | None:
+        return self.evidence.outcome if isinstance(self.evidence, GroupSearch) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +96,13 @@ class Placed:
     assignment: Assignment
     built: Built | None = None  # of groups
     satisfied: Sequence[Group] = ()  # groups that have their minimum then
-    expected_placements: Sequence[ExpectedPlacement] = ()  # where those go that are not bound yet: their room is kept
+    expected_placements: Sequence[ExpectedPlacement] = ()  # where expected pods go: their room is reserved
+    wait: Status | None = None  # of a single pod: a Permit plugin wants it to wait before its Bind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NominatedAfterPreemption:
-    """There is no room now, and this is how to make it."""
+    """The unit fits once the victims are gone."""
 
     refused: Refused  # why not now, with what is to be said meanwhile
     units: Sequence[EvictionUnit]
@@ -81,7 +112,7 @@ class NominatedAfterPreemption:
 
     @property
     def victims(self) -> list[PodRecord]:
-        """In the order of arrival within a unit: trials that took some away and back must not be told from others."""
+        """Return the victims, in the order of arrival within an eviction unit: trials must not change the order."""
         return [pod for unit in self.units for pod in sorted(unit.pods.values(), key=lambda pod: pod.order)]
 
 
@@ -99,7 +130,7 @@ def group_placement_text(kind: str, victims: Sequence[PodRecord]) -> str:
 
 
 def carry_out(answer: Answer, emit: Emit) -> None:
-    """What PostFilter plugins want done is decided now; their decisions have no ids yet."""
+    """Decide what PostFilter plugins asked for; their decisions have no ids yet."""
     refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
     for decision in refused.decisions if isinstance(refused, Refused) else ():
         fields = msgspec.structs.asdict(decision)
@@ -107,6 +138,6 @@ def carry_out(answer: Answer, emit: Emit) -> None:
         emit(type(decision), **fields)
 
 
-def refused_by_plugin(status: Status, built: Built | None, head: str) -> Refused:
+def refused_by_plugin(status: Status, built: Built, head: str) -> Refused:
     text = f"{head}, {status.message or 'refused'} ({status.plugin})"
-    return Refused(Cause.PLUGIN, text, hopeless=status.code is Code.UNRESOLVABLE, built=built)
+    return Refused(Cause.PLUGIN, text, GroupSearch(built), hopeless=status.code is Code.UNRESOLVABLE)

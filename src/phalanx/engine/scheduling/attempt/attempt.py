@@ -1,13 +1,14 @@
-"""One attempt: from the state and a root to an answer. The only one there is.
+"""One attempt: from the cluster state and a unit to an answer. The only one there is.
 
-The scheduler commits the answer; `why`, `whatif` and `plan` read it. Nothing is changed by asking: trials are rewound,
-and what PostFilter plugins want done is part of the answer.
+The scheduler commits the answer; `why`, `whatif` and `plan` read it. Trials are rewound, and what PostFilter plugins
+want done is part of the answer. Only a Placed answer leaves something behind: its pods are counted on their rows and
+reserved. The scheduler assumes them; a question has opened a mark of the journal and takes them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,16 +31,17 @@ from phalanx.engine.groups.trial import Assignment, fits_still
 from phalanx.engine.scheduling.attempt.answers import (
     Answer,
     Cause,
+    GroupSearch,
     NominatedAfterPreemption,
     Placed,
+    PreemptionResult,
     Refused,
     refused_by_plugin,
 )
-from phalanx.engine.scheduling.attempt.group_preemption import GroupPreemption
-from phalanx.engine.scheduling.attempt.pod_preemption import Look, PodPreemption
+from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
-from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, rehearse
-from phalanx.engine.scheduling.queue.units import GroupTree
+from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, permit, rehearse, reserve, unreserve
+from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -47,120 +49,120 @@ from phalanx.model.groups import Group
 
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
-
 _FOR_ROOM = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
-EVALUATION = 10  # steps of work that a new shape costs, and one more for so many rows:
+EVALUATION = 10  # units of work to evaluate a new shape, plus one for every ROWS_PER_STEP rows
 ROWS_PER_STEP = 64
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How an attempt is made. The defaults are the scheduler's."""
+
+    gates: bool = False  # ask the gates first; the scheduler asked them when it admitted the unit
+    evict: bool = True  # ask PostFilter plugins and preemption where nothing fits
+    rows: int | None = None  # raise MoreRows where preemption for a single pod looks at more rows than this
+    hurry: int = 1  # divide the search budget by this
+    search: Callable[[], Answer | None] | None = None  # search in slices (`SlicedAttempts`)
+
+
+SCHEDULE = How()
+
+
 class Attempts:
-    def __init__(self, state: ClusterState, pods: PodPreemption, groups: GroupPreemption, commits: Commits) -> None:
+    def __init__(self, state: ClusterState, preemption: Preemption, commits: Commits) -> None:
         self._cluster = state
-        self._pods = pods
-        self._groups = groups
+        self._preemption = preemption
         self._commits = commits
         self._points: dict[str, GroupPlugins | None] = {}  # by scheduler name
 
-    # ---- pods
+    def attempt(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer | None:
+        """Try to place a unit, a single pod or a tree of groups; None: the search goes on in a later slice.
 
-    def pod(self, record: PodRecord, *, evict: bool = True, rows: int | None = None) -> Answer:
-        """`evict`: also look whom to evict, and ask PostFilter plugins. `rows`: raises MoreRows where it takes more
-        looks at rows than so many to know."""
-        state = self._cluster
+        These are all the stages there are before PreBind, for the scheduler and for questions alike.
+        """
+        # 1. Gates: PreEnqueue plugins, and whether the group's objects and members are there.
+        if how.gates and (held := self._held(unit)) is not None:
+            return held
+        # 2. PreFilter, Filter and Score: a placement.  3. PostFilter: preemption where there is none.
+        answer = self.search(unit, how) if how.search is None else how.search()
+        # 4. Reserve, then Permit, for every pod of the unit.
+        return self._reserve(unit, answer) if isinstance(answer, Placed) else answer
+
+    def search(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer:
+        """Stages 2 and 3. A single pod has a way of its own, which is much faster than the search for a tree."""
         try:
-            evaluation = state.evaluation(record)
-            status = evaluation.pre_filter()
-            if status is not None:
-                diagnosis = Diagnosis(state.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
-                diagnosis.resolvable = np.zeros(state.columns.capacity, dtype=np.bool_)
-            else:
-                blocked: list[tuple[str, Finding]] = []
-                row = choose(state, record, evaluation, blocked)
-                if row >= 0:
-                    return Placed([(record, row)])
-                diagnosis = evaluation.diagnose()
-                diagnosis.findings += blocked
-                diagnosis.plugins |= {plugin for plugin, _ in blocked}
-                if blocked:
-                    nodes = {state.columns.names[int(row)] for _, finding in blocked for row in finding.rows}
-                    diagnosis.reserved_for = reserved_for(state.nominations, record.priority, nodes)
-            refused = Refused(Cause.ROOM, "", evaluation=evaluation, diagnosis=diagnosis, alike=True)
-            if evict:
-                return self._after_filters(record, refused, diagnosis, rows)
-            refused.message = diagnosis.message
-            return refused
-        except PluginFailure as failure:
-            return Refused(Cause.ERROR, str(failure))
-
-    def _after_filters(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, rows: int | None) -> Answer:
-        """PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""
-        notes: list[str] = []
-        found: Look | None = None
-        for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
-            if traits_of(plugin).preempts:
-                found = self._pods.look(record, diagnosis, rows)
-                result = PostFilterResult(found.status, found.nominate, found.message, found.alike)
-            else:
-                found = None
-                result = guarded(plugin, plugin.post_filter, record, diagnosis)
-                if not isinstance(result, PostFilterResult):
-                    raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
-            refused.nominate, refused.alike = result.nominate, result.hopeless
-            refused.decisions += result.decisions
-            if result.message:
-                notes.append(result.message)
-            if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
-                break
-            if result.status.code is Code.ERROR:
-                raise PluginFailure(plugin.name, result.status.message)
-        diagnosis.post_filter = ", ".join(notes)
-        refused.message = diagnosis.message
-        if found is None:
-            return refused
-        refused.asks, refused.leaving, refused.victims_go = found.asks, found.leaving, found.waits
-        if found.candidate is None:
-            return refused
-        return NominatedAfterPreemption(
-            refused, found.candidate.units, [(record, found.candidate.row)], found.candidate
-        )
-
-    # ---- groups
-
-    def points(self, tree: GroupTree) -> GroupPlugins | None:
-        """The group plugins of the pods' profile; None: there are none, which is the rule."""
-        name = tree.scheduler_name
-        if name not in self._points:
-            self._points[name] = GroupPlugins(self._cluster.profiles[name], self._cluster.columns) or None
-        return self._points[name]
-
-    def group(self, tree: GroupTree, *, evict: bool = True, hurry: int = 1) -> Answer:
-        """`evict`: also look whom to evict, and ask PodGroupPostFilter plugins. `hurry`: search so many times less."""
-        state = self._cluster
-        try:
-            built = build(
-                state,
-                tree.group,
-                tree.pending,
-                state.settings.search_budget // hurry,
-                tree.priority,
-                evaluated=self._evaluated(tree) if in_slices() else {},
-            )
-            points = self.points(tree)
-            whole = self._whole(tree)
-            answer = (
-                self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
-            )
-            if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and state.nominations:
-                own = {leaf.key for leaf in tree.forest.leaves(tree.group.key)}
-                others = reserved_for(state.nominations, tree.priority, None, own)
-                answer.notes += f"; {reserved_text(others)}" if others else ""
-            if evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
-                return self._make_room(tree, whole if answer.cause is Cause.WHOLE and whole else built, answer, points)
-            return answer
+            if isinstance(unit, SinglePod):
+                return self._place_pod(unit.record, how)
+            return self._place_group(unit, how)
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
         except Unplaceable as problem:
             return Refused(Cause.TORN, str(problem))
+
+    # ---- 1. gates
+
+    def _held(self, unit: AttemptUnit) -> Refused | None:
+        if isinstance(unit, GroupTree):
+            hold = hold_of(unit.forest, unit.group.key)
+            if hold is not None:
+                return Refused(Cause.HELD, hold.message)
+        held = gate_of(self._cluster, unit.records)
+        return Refused(Cause.HELD, held[1].message) if held is not None else None
+
+    # ---- 2. placement
+
+    def _place_pod(self, record: PodRecord, how: How) -> Answer:
+        state = self._cluster
+        evaluation = state.evaluation(record)
+        status = evaluation.pre_filter()
+        if status is not None:
+            diagnosis = Diagnosis(state.columns.count, pre_filter=status, plugins=frozenset({status.plugin}))
+            diagnosis.resolvable = np.zeros(state.columns.capacity, dtype=np.bool_)
+        else:
+            blocked: list[tuple[str, Finding]] = []
+            row = choose(state, record, evaluation, blocked)
+            if row >= 0:
+                return Placed([(record, row)])
+            diagnosis = evaluation.diagnose()
+            diagnosis.findings += blocked
+            diagnosis.plugins |= {plugin for plugin, _ in blocked}
+            if blocked:
+                nodes = {state.columns.names[int(row)] for _, finding in blocked for row in finding.rows}
+                diagnosis.reserved_for = reserved_for(state.nominations, record.priority, nodes)
+        refused = Refused(Cause.ROOM, "", diagnosis, alike=True)
+        if how.evict:
+            return self._post_filter(record, refused, diagnosis, how.rows)
+        refused.message = diagnosis.message
+        return refused
+
+    def _place_group(self, tree: GroupTree, how: How) -> Answer:
+        state = self._cluster
+        built = build(
+            state,
+            tree.group,
+            tree.pending,
+            state.settings.search_budget // how.hurry,
+            tree.priority,
+            evaluated=self._evaluated(tree) if in_slices() else {},
+        )
+        points = self.points(tree)
+        whole = self._whole(tree)
+        answer = self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
+        if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and state.nominations:
+            own = {leaf.key for leaf in tree.forest.leaves(tree.group.key)}
+            others = reserved_for(state.nominations, tree.priority, None, own)
+            answer.notes += f"; {reserved_text(others)}" if others else ""
+        if how.evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
+            searched = whole if answer.cause is Cause.WHOLE and whole else built
+            return self._group_post_filter(tree, searched, answer, points)
+        return answer
+
+    def points(self, tree: GroupTree) -> GroupPlugins | None:
+        """Return the group plugins of the pods' profile; None if there are none, as in the default profile."""
+        name = tree.scheduler_name
+        if name not in self._points:
+            self._points[name] = GroupPlugins(self._cluster.profiles[name], self._cluster.columns) or None
+        return self._points[name]
 
     def at_once(self, tree: GroupTree) -> Placed | None:
         """The answer where counting alone gives it: one group of equal pods without rules about each other, and room
@@ -209,7 +211,7 @@ class Attempts:
     def _place(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> Placed | Refused:
         group = tree.group
         if not group.composite and (text := self._in_vain(tree, built)) is not None:
-            return Refused(Cause.WHOLE, text, built=built)
+            return Refused(Cause.WHOLE, text, GroupSearch(built))
         pending = sum(len(records) for records in built.pending.values())
         status = points.hopeless(group, pending) if points is not None else None
         found = find(self._cluster, group, built, points) if status is None else status
@@ -218,13 +220,13 @@ class Attempts:
         if isinstance(found, NotFound):
             cause = Cause.RULES if found.rules else Cause.ROOM
             outcome = None if found.rules else found.outcome
-            return Refused(cause, found.text(group, built), built=built, outcome=outcome)
+            return Refused(cause, found.text(group, built), GroupSearch(built, outcome))
         if not found.assignment:
             # Enough runs already; what is left over is not complete, or does not fit.
             shortages = all_short(tree.forest, built)
             if shortages:
-                return Refused(Cause.EXTRAS, messages.lacking(shortages), hopeless=True, built=built)
-            return Refused(Cause.EXTRAS, messages.leftovers(group, built), built=built)
+                return Refused(Cause.EXTRAS, messages.lacking(shortages), GroupSearch(built), hopeless=True)
+            return Refused(Cause.EXTRAS, messages.leftovers(group, built), GroupSearch(built))
         return self._allowed(built, found, points)
 
     def _allowed(self, built: Built, found: Found, points: GroupPlugins | None) -> Placed | Refused:
@@ -282,7 +284,8 @@ class Attempts:
             return answer
         if tree.group.placed or tree.group.composite or isinstance(found, Status):
             return self._place(tree, built, points)  # it runs already: whoever can, follows
-        return Refused(Cause.WHOLE, messages.whole(tree.group, len(next(iter(whole.pending.values())))), built=built)
+        text = messages.whole(tree.group, len(next(iter(whole.pending.values()))))
+        return Refused(Cause.WHOLE, text, GroupSearch(built))
 
     def _begun(self, tree: GroupTree) -> Iterator[Group]:
         """Groups that have started and say that more of them is to come."""
@@ -294,9 +297,41 @@ class Attempts:
             return None
         return completion.cannot_complete(self._cluster.columns, tree.group, self._begun(tree), built)
 
-    def _make_room(
+    # ---- 3. PostFilter
+
+    def _post_filter(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, rows: int | None) -> Answer:
+        """Ask PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""
+        notes: list[str] = []
+        found: PreemptionResult | None = None
+        for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
+            if traits_of(plugin).preempts:
+                found = self._preemption.for_pod(record, diagnosis, rows)
+                status = Status(Code.SUCCESS if found.found else Code.UNSCHEDULABLE)
+                result = PostFilterResult(status, found.nominate, found.message, found.alike)
+            else:
+                found = None
+                result = guarded(plugin, plugin.post_filter, record, diagnosis)
+                if not isinstance(result, PostFilterResult):
+                    raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
+            refused.nominate, refused.alike = result.nominate, result.hopeless
+            refused.decisions += result.decisions
+            if result.message:
+                notes.append(result.message)
+            if result.status.code in (Code.SUCCESS, Code.UNRESOLVABLE):
+                break
+            if result.status.code is Code.ERROR:
+                raise PluginFailure(plugin.name, result.status.message)
+        diagnosis.post_filter = ", ".join(notes)
+        refused.message, refused.preemption = diagnosis.message, found
+        if found is None or not found.found:
+            return refused
+        assert found.plan is not None
+        return NominatedAfterPreemption(refused, found.units, found.assignment, found.plan)
+
+    def _group_post_filter(
         self, tree: GroupTree, built: Built, refused: Refused, points: GroupPlugins | None
     ) -> NominatedAfterPreemption | Refused:
+        """Ask PodGroupPostFilter plugins, then preemption."""
         if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
             refused.releases, refused.notes = True, RELEASED
             return refused
@@ -308,47 +343,43 @@ class Attempts:
                 return refused
         if refused.hopeless or not self._cluster.profiles[tree.scheduler_name].preempts:
             return refused
-        found = self._groups.look(tree, built, points)
-        if found.note:
-            refused.notes += f", pod group preemption: {found.note}"
-        refused.gives_up = found.gives_up
-        if not found.units and not found.assignment:
-            refused.no_plan = found.answer
+        found = refused.preemption = self._preemption.for_group(tree, built, points)
+        refused.nominate = found.nominate
+        if found.message:
+            refused.notes += f", pod group preemption: {found.message}"
+        if not found.found:
             return refused
+        assert found.plan is not None
         mine = {record.key for record in tree.records}
         assignment = [(record, row) for record, row in found.assignment if record.key in mine]
-        return NominatedAfterPreemption(
-            refused, found.units, assignment, found.answer, expected_placements(built, list(found.assignment), mine)
-        )
+        expected = expected_placements(built, list(found.assignment), mine)
+        return NominatedAfterPreemption(refused, found.units, assignment, found.plan, expected)
 
-    # ---- with the gates before and the reservations after, for questions
+    # ---- 4. Reserve and Permit
 
-    def whole_pod(self, record: PodRecord, *, evict: bool = False) -> Answer:
-        """From the gate to the last plugin that is asked before binding. A Placed answer leaves the pod in the columns,
-        and reserved: whoever asks has opened a mark and takes it back (`reservations.release`)."""
-        held = gate_of(self._cluster, [record])
-        if held is not None:
-            return Refused(Cause.HELD, held[1].message)
-        answer = self.pod(record, evict=evict)
-        if isinstance(answer, Placed):
-            refused = rehearse(self._cluster, answer.assignment, waiting_is_refusal=False)
-            if refused is not None:
-                return Refused(Cause.PLUGIN, refused[1].message)
-        return answer
+    def _reserve(self, unit: AttemptUnit, placed: Placed) -> Placed | Refused:
+        """Count the pods on their rows and ask Reserve and Permit; a refusal takes all of it back. A single pod may be
+        told to wait by Permit. The pods of a group do not wait half-way: not ready now is a refusal."""
+        if isinstance(unit, SinglePod):
+            return self._reserve_pod(unit.record, placed)
+        refused = rehearse(self._cluster, placed.assignment, waiting_is_refusal=True)
+        if refused is None:
+            return placed
+        record, status = refused
+        assert placed.built is not None
+        text = messages.refused_pod(record.key, status.message)
+        return Refused(Cause.PERMIT if status.rejected else Cause.ERROR, text, GroupSearch(placed.built))
 
-    def whole_group(self, tree: GroupTree, *, evict: bool = False, gated: bool = False) -> Answer:
-        """Likewise. `gated`: ask although its pods are held by gates of their own."""
-        if not gated:
-            hold = hold_of(tree.forest, tree.group.key)
-            if hold is not None:
-                return Refused(Cause.HELD, hold.message)
-            held = gate_of(self._cluster, tree.records)
-            if held is not None:
-                return Refused(Cause.HELD, held[1].message)
-        answer = self.group(tree, evict=evict)
-        if isinstance(answer, Placed):
-            refused = rehearse(self._cluster, answer.assignment, waiting_is_refusal=True)
-            if refused is not None:
-                text = messages.refused_pod(refused[0].key, refused[1].message)
-                return Refused(Cause.PLUGIN, text, built=answer.built)
-        return answer
+    def _reserve_pod(self, record: PodRecord, placed: Placed) -> Placed | Refused:
+        state, row = self._cluster, placed.assignment[0][1]
+        state.columns.place(record, row)
+        status = reserve(state, record, row)
+        if status is None:
+            status = permit(state, record, row)
+            if status is None:
+                return placed
+            if status.code is Code.WAIT:
+                return replace(placed, wait=status)
+        unreserve(state, record, row)
+        state.columns.unplace(record)
+        return Refused(Cause.PERMIT if status.rejected else Cause.ERROR, status.message)

@@ -18,8 +18,8 @@ from msgspec import field
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.attempt.answers import Answer, Placed, Refused
-from phalanx.engine.scheduling.attempt.attempt import Attempts
-from phalanx.engine.scheduling.attempt.group_preemption import HURRY, GroupPreemption
+from phalanx.engine.scheduling.attempt.attempt import Attempts, How
+from phalanx.engine.scheduling.attempt.preemption import HURRY, Preemption
 from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.slices import Disturbed, Sliced
 from phalanx.engine.state.journal import Operation
@@ -48,9 +48,9 @@ class Unfinished(msgspec.Struct, eq=False):
 
 
 class SlicedAttempts:
-    def __init__(self, state: ClusterState, attempts: Attempts, preemption: GroupPreemption) -> None:
-        self._cluster = state
-        self._attempts = attempts
+    def __init__(self, state: ClusterState, attempts: Attempts, preemption: Preemption) -> None:
+        self.cluster = state
+        self.attempts = attempts
         self._preemption = preemption
         self.unfinished: dict[str, Unfinished] = {}  # by root key
         self._crowded_out: set[str] = set()  # roots whose attempts were dropped because there were too many
@@ -65,7 +65,7 @@ class SlicedAttempts:
     @property
     def over(self) -> bool:
         """Enough was done in this step."""
-        limit = self._cluster.settings.search_slice
+        limit = self.cluster.settings.search_slice
         return bool(limit) and self.spent >= limit
 
     @property
@@ -86,14 +86,14 @@ class SlicedAttempts:
     def answer(self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Hashable = None) -> Answer | None:
         """One slice of an attempt; None: it goes on later."""
         self.missed = []
-        limit = self._cluster.settings.search_slice
+        limit = self.cluster.settings.search_slice
         if not limit:
-            return self._attempts.group(tree)
+            return self.attempts.search(tree)
         search = self._found(unit, tree)
         if search is None:
-            placed = self._attempts.at_once(tree)  # most gangs: what is over in a moment needs no stack of its own
+            placed = self.attempts.at_once(tree)  # most gangs: what is over in a moment needs no stack of its own
             if placed is not None:
-                self.spent += AT_ONCE + self._cluster.columns.n // ROWS_AT_ONCE
+                self.spent += AT_ONCE + self.cluster.columns.n // ROWS_AT_ONCE
                 return placed
             if unit.key in self._crowded_out and self.full:
                 return None
@@ -126,16 +126,16 @@ class SlicedAttempts:
         return search
 
     def _begin(self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Hashable, again: int) -> Unfinished:
-        sliced = Sliced(lambda: self._attempts.group(tree), self._cluster.columns.journal, self._possible)
+        sliced = Sliced(lambda: self.attempts.search(tree), self.cluster.columns.journal, self._possible)
         return Unfinished(unit, sliced, self._frame(), equivalence_key, again)
 
     def _frame(self) -> tuple[int, int]:
-        columns = self._cluster.columns
+        columns = self.cluster.columns
         return (columns.n, columns.generation)
 
     def _keep(self, search: Unfinished, tree: GroupTree) -> None:
         if not search.nodes:
-            search.nodes = self._cluster.columns.nodes.copy()
+            search.nodes = self.cluster.columns.nodes.copy()
             search.stamp = _stamp(tree)
         search.seen = self._seen()
         if self.full:
@@ -149,7 +149,7 @@ class SlicedAttempts:
         if search.again < AGAIN:
             self._keep(self._begin(search.unit, tree, search.equivalence_key, search.again + 1), tree)
             return None
-        answer = self._attempts.group(tree, evict=False, hurry=HURRY)
+        answer = self.attempts.search(tree, How(evict=False, hurry=HURRY))
         if isinstance(answer, Refused):
             answer.again, answer.notes = True, answer.notes + MOVED_ON
         return answer
@@ -159,7 +159,7 @@ class SlicedAttempts:
 
     def _possible(self, operation: Operation) -> bool:
         """Whether a pod that a trial had put on a row, or taken from it, can be put there or taken again."""
-        columns, (call, args) = self._cluster.columns, operation
+        columns, (call, args) = self.cluster.columns, operation
         if call == columns.unplace:
             return self._takeable(*args)
         if call == columns.unplace_all:
@@ -169,31 +169,31 @@ class SlicedAttempts:
         return self._placeable(*args)
 
     def _takeable(self, record: PodRecord) -> bool:
-        return record.row >= 0 and self._cluster.columns.pods[record.row].get(record.key) is record
+        return record.row >= 0 and self.cluster.columns.pods[record.row].get(record.key) is record
 
     def _placeable(self, record: PodRecord, row: int) -> bool:
-        if record.row >= 0 or not self._cluster.columns.alive[row]:
+        if record.row >= 0 or not self.cluster.columns.alive[row]:
             return False
         if record.node_name or (self._touched is not None and row not in self._touched):
             return True  # rules that reach beyond the row are looked at in the end
-        return bool(self._cluster.evaluation(record).feasible[row])
+        return bool(self.cluster.evaluation(record).feasible[row])
 
     def _rows_since(self, position: int) -> set[int] | None:
         """Rows that changed since then; None: nobody knows."""
-        changes = self._cluster.columns.log.since(position)
+        changes = self.cluster.columns.log.since(position)
         return None if changes is None else {row for row, _, _ in changes}
 
     def _standing(self, search: Unfinished, tree: GroupTree, answer: Answer) -> Answer | None:
         """What was found, as it can be done in the cluster as it is now; None: it cannot."""
         if isinstance(answer, Refused):
             return answer  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
-        nodes = self._cluster.columns.nodes
+        nodes = self.cluster.columns.nodes
         assignment = [*answer.assignment, *((record, row) for _, record, row in answer.expected_placements)]
         if not all(_same(search.nodes[row], nodes[row]) for _, row in assignment):
             return None
         if isinstance(answer, Placed):
-            return answer if self._attempts.fits(assignment, answer.built) else None
-        return self._preemption.stands(tree, answer, lambda: self._attempts.fits(assignment, answer.refused.built))
+            return answer if self.attempts.fits(assignment, answer.built) else None
+        return self._preemption.stands(tree, answer, lambda: self.attempts.fits(assignment, answer.refused.built))
 
     # ---- what happens meanwhile
 

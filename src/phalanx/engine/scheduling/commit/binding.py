@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Code, Emit, Status
 from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.scheduling.attempt.answers import Placed
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN, OnHold, PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.lifecycle.pods import Pods
-from phalanx.engine.scheduling.lifecycle.reserve_permit import ask, reserve
-from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.lifecycle.reserve_permit import ask
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
-PRE_BIND = "preBind"
+PERMIT, PRE_BIND = "permit", "preBind"
+PERMIT_TIMEOUT, PRE_BIND_TIMEOUT = 900.0, 600.0  # seconds, where the plugin names none
 NO_LONGER_WHOLE = "others of its gang are gone or could not be bound: whoever has no Bind yet is tried again with them"
 
 
@@ -25,32 +27,30 @@ class Binding:
     def __init__(
         self,
         state: ClusterState,
-        pod_lifecycle: PodLifecycle,
-        unit_lifecycle: UnitLifecycle,
+        pods: PodLifecycle,
         members: Members,
-        pods: Pods,
         status: PodStatus,
         emit: Emit,
+        catch_up: Callable[[PodRecord], None],
     ) -> None:
+        """`catch_up`: apply what became of a pod while it was assumed."""
         self._cluster = state
-        self._pod_lifecycle = pod_lifecycle
-        self._unit_lifecycle = unit_lifecycle
+        self._pod_lifecycle = pods
+        self._unit_lifecycle = pods.units
         self._members = members
-        self._pods = pods
         self._status = status
         self._emit = emit
+        self._catch_up = catch_up
 
-    def commit(self, unit: SchedulingUnit, record: PodRecord, row: int) -> None:
-        """Assume a pod on a row and set its binding in motion; one that is refused is back in the queue, and told."""
-        profile = self._cluster.profiles[record.scheduler_name]
-        self._pod_lifecycle.assume(unit, ((record, row),))
-        status: Status | None = None
-        if profile.reserve or profile.permit or profile.pre_bind:
-            status = reserve(self._cluster, record, row)
-            if status is None:
-                status = self._advance(unit, record, "permit", 0.0)
-        else:
-            status = self._bind(profile, record)
+    def commit(self, unit: SchedulingUnit, placed: Placed) -> None:
+        """Assume a single pod for which Reserve and Permit have passed, and bind it or let it wait."""
+        (record, _), *_ = placed.assignment
+        self._pod_lifecycle.assume(unit, placed.assignment)
+        if placed.wait is not None:
+            deadline = self._cluster.now + (placed.wait.timeout or PERMIT_TIMEOUT)
+            self._pod_lifecycle.hold(unit, record, PERMIT, deadline)
+            return
+        status = self._advance(unit, record, PRE_BIND, 0.0)
         if status is not None:
             self.refuse(unit, record, status)
 
@@ -68,13 +68,13 @@ class Binding:
     def _advance(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> Status | None:
         """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
         profile, now, row = self._cluster.profiles[record.scheduler_name], self._cluster.now, record.row
-        if stage == "permit":
+        if stage == PERMIT:
             for plugin in profile.permit:
                 status = ask(plugin, plugin.permit, record, row)
                 if status is None:
                     continue
                 if status.code is Code.WAIT:
-                    self._pod_lifecycle.hold(unit, record, "permit", deadline or now + (status.timeout or 900.0))
+                    self._pod_lifecycle.hold(unit, record, PERMIT, deadline or now + (status.timeout or PERMIT_TIMEOUT))
                     return None
                 return status
             deadline = 0.0
@@ -83,7 +83,7 @@ class Binding:
             if status is None:
                 continue
             if status.code is Code.WAIT:
-                self._pod_lifecycle.hold(unit, record, PRE_BIND, deadline or now + (status.timeout or 600.0))
+                self._pod_lifecycle.hold(unit, record, PRE_BIND, deadline or now + (status.timeout or PRE_BIND_TIMEOUT))
                 return None
             return status
         return self._bind(profile, record)
@@ -124,7 +124,7 @@ class Binding:
                 return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
             return self._advance(held.unit, record, PRE_BIND, 0.0)
         if self._cluster.now >= held.deadline:
-            word = "permit" if held.stage == "permit" else "volumes to be ready"
+            word = PERMIT if held.stage == PERMIT else "volumes to be ready"
             return Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
         return self._advance(held.unit, record, held.stage, held.deadline)
 
@@ -169,4 +169,4 @@ class Binding:
                 unit = SchedulingUnit("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
             unit.records[record.key] = record
             self._unit_lifecycle.back_off(unit)
-        self._pods.back(record)
+        self._catch_up(record)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.commit.admission import GANG, INVALID, Admission
-from phalanx.engine.scheduling.commit.group_cycle import GroupCycle
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members, Notes, root_key
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue
-from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, Refusal, SchedulingUnit, UnitState
+from phalanx.engine.scheduling.queue.units import GroupTree, Refusal, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, Invalid, MemberState
 
@@ -23,21 +21,17 @@ class Groups:
     def __init__(
         self,
         state: ClusterState,
-        queue: Queue,
         members: Members,
         unit_lifecycle: UnitLifecycle,
         admission: Admission,
         room: GroupReservations,
-        cycle: GroupCycle,
         isolation: Isolation,
     ) -> None:
         self.cluster = state
-        self._queue = queue
         self.members = members
         self.unit_lifecycle = unit_lifecycle
         self._admission = admission
         self.room = room
-        self._cycle = cycle
         self._isolation = isolation
         self.forest = state.forest
         self.conditions = members.conditions
@@ -68,23 +62,6 @@ class Groups:
     def busy(self) -> bool:
         """Something was touched that `settle` has not looked at."""
         return self.members.busy or self.room.doubtful
-
-    # ---- attempts
-
-    def attempt(self, unit: SchedulingUnit) -> None:
-        """One attempt of a popped root; leaves it in a place of the queue, or out of it."""
-        came_from = unit.equivalence_class
-        unit.equivalence_class = None
-        group = self.members.group_of(unit)
-        if group is None or not unit.records:
-            self.unit_lifecycle.leave(unit)
-        else:
-            self._cycle.run(unit, group, came_from)
-            if unit.place is QueueName.SEARCH:
-                return  # those who wait for what becomes of it go on waiting
-            if not unit.records and unit.place is QueueName.ATTEMPT:
-                self.unit_lifecycle.leave(unit)
-        self._queue.attempted(unit, came_from)
 
     # ---- settling
 

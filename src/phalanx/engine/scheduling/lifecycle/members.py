@@ -21,7 +21,6 @@ from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import ATTEMPT, GATED, NOWHERE, GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import (
@@ -59,7 +58,6 @@ class Members:
     def __init__(
         self,
         state: ClusterState,
-        queue: Queue,
         unit_lifecycle: UnitLifecycle,
         conditions: GroupConditions,
         statuses: Statuses,
@@ -67,7 +65,7 @@ class Members:
         reminders: PendingWrites,
     ) -> None:
         self._cluster = state
-        self._queue = queue
+        self._queue = unit_lifecycle.queue
         self._unit_lifecycle = unit_lifecycle
         self.forest = state.forest
         self.conditions = conditions

@@ -50,10 +50,10 @@ class PodLifecycle:
     ) -> None:
         self._cluster = state
         self._columns = state.columns
-        self._queue = queue
+        self.queue = queue
         self._waiting = waiting
         self._members = members
-        self._units = units
+        self.units = units
         self._emit = emit
         # Most pods are bound at once and need no history.
         self._note, self._noted = units.history.note, units.history.told
@@ -112,11 +112,11 @@ class PodLifecycle:
     def assume(self, unit: SchedulingUnit, assignment: Sequence[tuple[PodRecord, int]]) -> None:
         """Count pods on rows before the API server knows: all of them or none. The pods of a gang are counted there
         already, because plugins were asked about all of them (`reserve_permit.rehearse`)."""
-        listens = self._queue.listens(PLACED)
+        listens = self.queue.listens(PLACED)
         for record, row in assignment:
             self._go(record, ASSUMED, unit, row, listens)
         if not unit.records:
-            self._units.leave(unit)
+            self.units.leave(unit)
         self._members.assumed(assignment)
 
     def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
@@ -168,16 +168,16 @@ class PodLifecycle:
             if record.row >= 0:
                 row = record.row
                 self._columns.unplace(record)
-                self._queue.wake(ClusterChange(LEFT, row, record))
+                self.queue.wake(ClusterChange(LEFT, row, record))
             return
         else:
             self.unqueue(record)
         self.nominate(record, "", write=False)
 
     def unqueue(self, record: PodRecord) -> None:
-        unit = self._queue.units.get(f"pod/{record.key}")
+        unit = self.queue.units.get(f"pod/{record.key}")
         if unit is not None:
-            self._units.leave(unit)
+            self.units.leave(unit)
 
     def remove(self, record: PodRecord, *, finished: bool) -> None:
         """A pod is deleted, or has `finished` (Succeeded, Failed)."""
@@ -199,11 +199,11 @@ class PodLifecycle:
             self._wake_nomination(old, record)
 
     def _wake_nomination(self, node: str, record: PodRecord) -> None:
-        self._queue.wake(ClusterChange(NOMINATION, self._columns.row_of.get(node, -1), record))
+        self.queue.wake(ClusterChange(NOMINATION, self._columns.row_of.get(node, -1), record))
 
     def _assume(self, record: PodRecord, unit: SchedulingUnit, row: int, listens: bool) -> None:
         """Count the pod on a row, and clear its nomination."""
-        columns, queue = self._columns, self._queue
+        columns, queue = self._columns, self.queue
         if record.row < 0:
             columns.place(record, row)
         record.node_name = columns.names[row]
@@ -257,8 +257,8 @@ class PodLifecycle:
             return
         self._columns.place(record, row)
         self.externally_filled_rows.add(row)
-        self._queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
-        self._queue.wake(ClusterChange(LEFT, row, old))
+        self.queue.wake(ClusterChange(Wake.POD_LABELS, row, record))
+        self.queue.wake(ClusterChange(LEFT, row, old))
 
     def _roll_back(self, record: PodRecord, why: str) -> None:
         """Take the pod off its row and undo Reserve."""
@@ -271,7 +271,7 @@ class PodLifecycle:
         record.node_name = ""
         if row >= 0:
             self._columns.unplace(record)
-            self._queue.wake(ClusterChange(LEFT, row, record))
+            self.queue.wake(ClusterChange(LEFT, row, record))
 
     def _forget(self, record: PodRecord, successor: PodRecord | None, finished: bool) -> None:
         """Forget the record; `successor`: a later version of the pod, which keeps its nomination."""
@@ -288,7 +288,7 @@ class PodLifecycle:
             self._note(record.key, "finished" if finished else "deleted")
         del self.records[record.key]
         self._cluster.shapes.drop(record.shape)
-        self._units.pod_gone(record)
+        self.units.pod_gone(record)
         if self._members.claims(record):
             self._members.gone(record, finished=finished)
 
@@ -303,7 +303,7 @@ class PodLifecycle:
         self._columns.place(record, row)
         self.externally_filled_rows.add(row)
         self._waiting.placed(record.priority)
-        self._queue.wake(ClusterChange(PLACED, row, record))
+        self.queue.wake(ClusterChange(PLACED, row, record))
 
     def _off_unknown_node(self, record: PodRecord) -> None:
         """The pod no longer waits for its node to appear."""

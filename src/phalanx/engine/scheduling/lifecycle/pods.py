@@ -16,8 +16,6 @@ from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, PodStatus
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
-from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import group_of
@@ -31,17 +29,15 @@ class Pods:
     def __init__(
         self,
         state: ClusterState,
-        queue: Queue,
         pod_lifecycle: PodLifecycle,
-        unit_lifecycle: UnitLifecycle,
         members: Members,
         status: PodStatus,
         victim_index: VictimIndex,
     ) -> None:
         self._cluster = state
-        self._queue = queue
+        self._queue = pod_lifecycle.queue
         self._pod_lifecycle = pod_lifecycle
-        self._unit_lifecycle = unit_lifecycle
+        self._unit_lifecycle = pod_lifecycle.units
         self._members = members
         self._status = status
         self._victim_index = victim_index

@@ -42,7 +42,7 @@ class Eviction(NamedTuple):
 class UnitLifecycle:
     def __init__(self, state: ClusterState, queue: Queue, history: History, illegal: IllegalTransitions) -> None:
         self._cluster = state
-        self._queue = queue
+        self.queue = queue
         self.history = history
         self.illegal = illegal
         self.placed: dict[str, UnitState] = {}  # groups without pending pods, by unit key: committing or scheduled
@@ -51,17 +51,17 @@ class UnitLifecycle:
         self._by_decision: dict[int, str] = {}  # Evict without an outcome yet -> pod key
 
     def of(self, key: str) -> UnitState:
-        unit = self._queue.units.get(key)
+        unit = self.queue.units.get(key)
         return unit.state if unit is not None else self.placed.get(key, NONE)
 
     def waiting(self, key: str) -> SchedulingUnit | None:
         """Return the unit of that key if it has pending pods."""
-        return self._queue.units.get(key)
+        return self.queue.units.get(key)
 
     def create(self, kind: str, key: str, created: float, order: int) -> SchedulingUnit:
         """Return a new unit for pending pods of a group that had none. It must be held or queued next."""
         unit = SchedulingUnit(kind, key, 0, created, order, self.placed.pop(key, NONE))
-        self._queue.units[key] = unit
+        self.queue.units[key] = unit
         return unit
 
     # ---- transitions
@@ -136,24 +136,24 @@ class UnitLifecycle:
 
     def hold(self, unit: SchedulingUnit, plugin: str, message: str) -> None:
         """Hold a unit: objects or members are missing, or a gate is closed. Its preemption is abandoned."""
-        self._queue.gate(unit)
+        self.queue.gate(unit)
         self._go(unit, HELD, message, gate=(plugin, message))
 
     def admit(self, unit: SchedulingUnit) -> None:
         """Let a unit be tried now."""
         self._go(unit, EVICTING if unit.state is EVICTING else QUEUED)  # a preemption in progress goes on
-        self._queue.activate(unit)
+        self.queue.activate(unit)
 
     def back_off(self, unit: SchedulingUnit, gate: Gate | None = None) -> None:
         """Let a unit be tried after a while. `gate`: PreEnqueue failed, and is asked again first."""
         after = EVICTING if unit.state is EVICTING else QUEUED
         self._go(unit, after, gate=unit.gate if gate is None else gate)
-        self._queue.back_off(unit, self._cluster.now)
+        self.queue.back_off(unit, self._cluster.now)
 
     # ---- preemption in progress
 
     def plan_of(self, key: str) -> PreemptionInProgress | None:
-        unit = self._queue.units.get(key)
+        unit = self.queue.units.get(key)
         return unit.plan if unit is not None else None
 
     def stands(self, plan: PreemptionInProgress | None) -> bool:
@@ -161,6 +161,10 @@ class UnitLifecycle:
         if plan is None or self._cluster.now - plan.since > EVICTION_TIMEOUT:
             return False
         return all(node in self._cluster.columns.row_of for node in plan.nodes)
+
+    def in_progress(self, key: str) -> bool:
+        """Return True if a unit waits for victims of a plan that still stands."""
+        return self.stands(self.plan_of(key))
 
     def expects(self, key: str, change: ClusterChange) -> bool:
         """Return True if a change is one step of the unit's own plan: no reason to try before the last step."""
@@ -206,7 +210,7 @@ class UnitLifecycle:
         for unit in list(self._waited_for.get(pod, {}).values()):
             self._go(unit, QUEUED, gate=unit.gate)
             if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
-                self._queue.back_off(unit, self._cluster.now)
+                self.queue.back_off(unit, self._cluster.now)
 
     def is_victim(self, pod: str) -> bool:
         return pod in self._waited_for
@@ -222,7 +226,7 @@ class UnitLifecycle:
             if not unit.plan.victims:
                 self._go(unit, QUEUED)
                 if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
-                    self._queue.activate(unit)
+                    self.queue.activate(unit)
 
     # ---- without pending pods
 
@@ -235,7 +239,7 @@ class UnitLifecycle:
 
     def leave(self, unit: SchedulingUnit) -> None:
         """Every pod of the unit has a node, or is gone."""
-        self._queue.remove(unit)
+        self.queue.remove(unit)
         if unit.state is COMMITTING:
             self.placed[unit.key] = COMMITTING
         elif unit.state is not NONE:
@@ -255,7 +259,7 @@ class UnitLifecycle:
 
     def validate(self) -> None:
         waited_for: dict[str, set[str]] = {}
-        for key, unit in self._queue.units.items():
+        for key, unit in self.queue.units.items():
             assert unit.state in (HELD, QUEUED, EVICTING), f"{unit} waits, and is {unit.state.value}"
             assert (unit.state is HELD) == (unit.place is QueueName.GATED), f"{unit} is {unit.state.value}"
             assert (unit.state is EVICTING) == (unit.plan is not None), f"{unit} is {unit.state.value}"
@@ -265,7 +269,7 @@ class UnitLifecycle:
         assert {pod: set(units) for pod, units in self._waited_for.items()} == waited_for, "victims, by pod"
         for pod, units in self._waited_for.items():
             for key, unit in units.items():
-                assert self._queue.units.get(key) is unit, f"{key} waits for {pod} to go, and is gone"
+                assert self.queue.units.get(key) is unit, f"{key} waits for {pod} to go, and is gone"
         assert all(state in (COMMITTING, SCHEDULED) for state in self.placed.values())
         for number, pod in self._by_decision.items():
             assert self._evictions[pod].decision == number, f"eviction {number} of {pod}"

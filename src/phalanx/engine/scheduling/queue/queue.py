@@ -13,6 +13,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.scheduling.queue.units import (
     ACTIVE,
@@ -43,23 +45,27 @@ def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
     return (-priority, asked, order)
 
 
+class QueueTimes(msgspec.Struct, frozen=True):
+    """Seconds."""
+
+    initial_backoff: float = 1.0
+    max_backoff: float = 10.0
+    flush_after: float = 300.0  # a waiting unit is tried again then, even without an event
+
+
 class Queue:
     def __init__(
         self,
-        sieve: CapacityIndex[EquivalenceClass],
+        capacity_index: CapacityIndex[EquivalenceClass],
         sort_key: SortKey = by_priority,
         *,
         readmit: Callable[[SchedulingUnit], None] | None = None,
         gatekeepers: Mapping[str, Wake] = MappingProxyType({}),
-        initial_backoff: float = 1.0,
-        max_backoff: float = 10.0,
-        flush_after: float = 300.0,
+        times: QueueTimes = QueueTimes(),  # noqa: B008
     ) -> None:
-        self._sieve = sieve
+        self._capacity_index = capacity_index
         self._sort_key = sort_key
-        self.initial_backoff = initial_backoff
-        self.max_backoff = max_backoff
-        self.flush_after = flush_after
+        self._times = times
         self.units: dict[str, SchedulingUnit] = {}  # every root that has pending pods
         self._active: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self._backoff: list[tuple[float, int, SchedulingUnit]] = []
@@ -88,7 +94,7 @@ class Queue:
         """After an error: wait, twice as long each time."""
         self._leave(unit)
         unit.errors += 1
-        delay = min(self.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self.max_backoff)
+        delay = min(self._times.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self._times.max_backoff)
         unit.expiry = now + delay
         unit.place = BACKOFF
         self.units[unit.key] = unit
@@ -129,7 +135,7 @@ class Queue:
         equivalence_class.needs = needs
         self._index(equivalence_class)
         equivalence_class.asleep = True
-        equivalence_class.deadline = now + self.flush_after
+        equivalence_class.deadline = now + self._times.flush_after
         self._arm(equivalence_class)
         self._into_bucket(unit, equivalence_class)
         return equivalence_class
@@ -250,7 +256,7 @@ class Queue:
             for equivalence_class in roused:
                 self._rouse(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
-            passing = self._sieve.passing(change.row)
+            passing = self._capacity_index.passing(change.row)
             if len(passing) > FEW_STALE:
                 self._owe(passing, change)
             else:
@@ -313,7 +319,7 @@ class Queue:
 
     def requested(self) -> set[int]:
         """Ids of the resources that sleepers wait for."""
-        return self._sieve.requested()
+        return self._capacity_index.requested()
 
     def has_active(self) -> bool:
         """Somebody can be tried at once, or asked."""
@@ -426,12 +432,12 @@ class Queue:
         for bit in _bits(equivalence_class.wakes):
             self._asleep[bit][equivalence_class.key] = equivalence_class
         if equivalence_class.needs is not None:
-            self._sieve.add(equivalence_class, equivalence_class.needs)
+            self._capacity_index.add(equivalence_class, equivalence_class.needs)
 
     def _unindex(self, equivalence_class: EquivalenceClass) -> None:
         for bit in _bits(equivalence_class.wakes):
             self._asleep[bit].pop(equivalence_class.key, None)
-        self._sieve.remove(equivalence_class)
+        self._capacity_index.remove(equivalence_class)
 
 
 @cache

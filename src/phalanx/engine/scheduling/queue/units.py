@@ -190,3 +190,28 @@ class GroupTree(msgspec.Struct, frozen=True, eq=False):
     def kind(self) -> str:
         """Return the kind as events name it."""
         return self.group.key.kind.lower() if self.group.composite else "podgroup"
+
+
+class SinglePod(msgspec.Struct, frozen=True, eq=False):
+    """A pod of no group as it is tried: a unit of one leaf."""
+
+    record: PodRecord
+
+    @property
+    def key(self) -> str:
+        return f"pod/{self.record.key}"
+
+    @property
+    def priority(self) -> int:
+        return self.record.priority
+
+    @property
+    def records(self) -> Sequence[PodRecord]:
+        return (self.record,)
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.record.scheduler_name
+
+
+AttemptUnit = SinglePod | GroupTree

@@ -1,17 +1,23 @@
-"""Preemption for group roots: plans the minimum first, extras in a step of their own, and carries plans out.
+"""Preemption: which pods of lower priority to evict so that a unit fits, as few and as unimportant as possible.
 
-`look` and `plan` only look; `carry_out` does what an answer says.
+One chooser for every unit. For a single pod it compares all nodes; for a group it plans the minimum first and extras in
+a step of their own. Costs are in the order of `preemption.cost.ORDER`. Nothing is evicted unless the whole unit then
+fits, and nothing more while victims of an earlier plan are terminating. The messages about single pods are
+kube-scheduler's. Nothing is changed here; `commit.evictions` carries a plan out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from phalanx.engine.framework import Bools, Status
+import numpy as np
+
+from phalanx.engine.framework import Bools, Status, Wake
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.diagnosis import Diagnosis, histogram
 from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, counter, satisfied_by
@@ -23,15 +29,25 @@ from phalanx.engine.preemption.cost import Cost
 from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
+from phalanx.engine.preemption.single_pod import Candidate, Chooser, MoreRows
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, group_placement_text
+from phalanx.engine.scheduling.attempt.answers import (
+    NominatedAfterPreemption,
+    PreemptionResult,
+    group_placement_text,
+    placement_text,
+)
 from phalanx.engine.scheduling.attempt.constrained_preemption import ConstrainedPreemption
-from phalanx.engine.scheduling.attempt.pod_preemption import NEVER
-from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.units import GroupTree
 from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import WORKLOAD, GroupKey
 
+NEVER = "not eligible due to preemptionPolicy=Never."
+WAITING = "not eligible due to a terminating pod on the nominated node."
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+NO_VICTIMS = "No preemption victims found for incoming pod"
+_GROUPS = ("PodGroup", "CompositePodGroup", "Workload")
 AFRESH = 4  # times that victims are counted because others took the room meanwhile that the plan before counts on
 ROWS = 250  # whose pods are read without a stop
 HURRY = 64  # part of the search budget where others wait
@@ -40,68 +56,121 @@ GAVE_UP = "the search for victims gave up after {} expansions; nobody is evicted
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
 NO_EXTRAS = "its minimum runs, and pods beyond it evict no other pods"  # counts of a policy: they extend into free room
 MOST_FUTILE = 1024  # roots whose last search for victims is remembered
+MOST_FUTILE_PODS = 4096  # (shape, priority) pairs likewise
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupPlan:
-    """A plan with what is needed to carry it out."""
-
-    answer: Planned
-    units: tuple[EvictionUnit, ...] = ()
-    assignment: tuple[tuple[PodRecord, int], ...] = ()
-    note: str = ""  # for the group's message
-    gives_up: bool = False  # what was promised to its pods before need not be kept
-
-    @property
-    def victims(self) -> list[PodRecord]:
-        return [pod for unit in self.units for pod in unit.pods.values()]
-
-
-class GroupPreemption:
-    def __init__(self, state: ClusterState, victim_index: VictimIndex, unit_lifecycle: UnitLifecycle) -> None:
+class Preemption:
+    def __init__(self, state: ClusterState, victim_index: VictimIndex, in_progress: Callable[[str], bool]) -> None:
+        """`in_progress`: whether a unit, by its key, waits for victims of a plan that still stands."""
         self.cluster = state
         self.victim_index = victim_index
-        self._unit_lifecycle = unit_lifecycle
-        self.budget = DEFAULT_BUDGET
+        self.chooser = Chooser(state, victim_index)  # of a single pod
+        self.budget = DEFAULT_BUDGET  # of groups
+        self._in_progress = in_progress
+        self._futile_pods: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
         self._futile: dict[str, tuple[tuple[Any, ...], Planned]] = {}
 
-    # ---- asked by an attempt that found no room
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        if kind == "PodDisruptionBudget":
+            self.victim_index.budgets.changed(old, new)
+        elif kind == "WorkloadPolicy":
+            self.victim_index.regroup()  # how long a group is protected may be different now
+        elif kind in _GROUPS and (old is None or new is None or old.spec != new.spec):
+            forest = self.cluster.forest
+            meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
+            key = GroupKey(kind, meta.namespace, meta.name)
+            if old is None and kind != WORKLOAD and forest.named(key) is None:
+                return  # nobody belongs to it yet
+            self.victim_index.regroup()
 
-    def look(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> GroupPlan:
-        """The plan, or why there is none, in words."""
+    # ---- single pods
+
+    def for_pod(self, record: PodRecord, diagnosis: Diagnosis, rows: int | None = None) -> PreemptionResult:
+        """Choose the cheapest node. `rows`: raise MoreRows where more than so many have to be looked at."""
+        if record.preemption_policy == "Never":
+            return PreemptionResult(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
+        if rows is not None and not self.chooser.ready(2 * rows):
+            raise MoreRows
+        leaving = self._leaving(record, diagnosis)
+        if leaving or self._in_progress(f"pod/{record.key}"):
+            return PreemptionResult(f"preemption: {WAITING}", waits=True, leaving=leaving)
+        if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
+            return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
+        self.victim_index.refresh()
+        key = (record.shape.id, record.priority)
+        known = self._futile_pods.get(key)
+        if known is not None and known[0] == self.victim_index.circumstances:
+            return _no(record, known[1])
+        found = self.chooser.choose(record, self.cluster.evaluation(record), diagnosis.resolvable, rows)
+        if found is None:
+            message = self._why_not(record, diagnosis)
+            if len(self._futile_pods) > MOST_FUTILE_PODS:
+                self._futile_pods.clear()
+            self._futile_pods[key] = (self.victim_index.circumstances, message)
+            return _no(record, message)
+        node = self.cluster.columns.names[found.row]
+        text = f"preemption: {placement_text(node, found.units)}"
+        return PreemptionResult(text, found, found.units, [(record, found.row)], nominate=node)
+
+    def _leaving(self, record: PodRecord, diagnosis: Diagnosis) -> Sequence[PodRecord]:
+        """Return terminating pods of lower priority on the nominated node; a process before this one may have evicted
+        them."""
+        if self._in_progress(f"pod/{record.key}"):
+            return ()
+        row = self.cluster.columns.row_of.get(record.nominated, -1) if record.nominated else -1
+        if row < 0 or not len(diagnosis.resolvable) or not diagnosis.resolvable[row]:
+            return ()
+        self.victim_index.refresh()
+        leaving = self.victim_index.leaving.get(row, {})
+        return list(leaving.values()) if any(pod.priority < record.priority for pod in leaving.values()) else ()
+
+    def _why_not(self, record: PodRecord, diagnosis: Diagnosis) -> str:
+        columns, victim_index = self.cluster.columns, self.victim_index
+        counts: dict[str, int] = {}
+        resolvable = diagnosis.resolvable
+        hopeless = int((columns.alive & ~resolvable).sum())
+        if hopeless:
+            counts[NOT_HELPFUL] = hopeless
+        lonely = np.zeros(columns.capacity, dtype=np.bool_)
+        for row in np.flatnonzero(columns.alive & resolvable).tolist():
+            here = victim_index.on_row.get(row, {})
+            lonely[row] = not any(victim_index.units[key].priority < record.priority for key in here)
+        if lonely.any():
+            counts[NO_VICTIMS] = int(lonely.sum())
+        for _, finding in diagnosis.findings:
+            rows = finding.rows[resolvable[finding.rows] & ~lonely[finding.rows]]
+            if len(rows):
+                counts[finding.reason] = counts.get(finding.reason, 0) + len(rows)
+        return _sentence(diagnosis.nodes, counts)
+
+    # ---- groups
+
+    def for_group(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
+        """Return the plan, or why there is none."""
         if tree.forest.preemption_policy(tree.group.key) == "Never":
-            return GroupPlan(Hopeless(NEVER), note=NEVER)
-        if self._unit_lifecycle.stands(self._unit_lifecycle.plan_of(tree.key)):
-            return GroupPlan(Hopeless(ONGOING), note=ONGOING)
+            return PreemptionResult(NEVER, Hopeless(NEVER))
+        if self._in_progress(tree.key):
+            return PreemptionResult(ONGOING, Hopeless(ONGOING))
         known = self._futile.get(tree.key)
         if known is not None and known[0] == self._state(tree):
-            return GroupPlan(known[1], note=self._note(known[1]), gives_up=True)
+            return PreemptionResult(_note(known[1]), known[1], nominate="")
         found = self.plan(tree, built, points)
-        if found.units or found.assignment:
-            return replace(found, note=group_placement_text(tree.kind, found.victims) if self._anybody(found) else "")
+        assert found.plan is not None and not isinstance(found.plan, Candidate)
+        if found.found:
+            victims = [pod for unit in found.units for pod in unit.pods.values()]
+            leaving = any(row in self.victim_index.leaving for _, row in found.assignment)
+            return replace(found, message=group_placement_text(tree.kind, victims) if victims or leaving else "")
         if len(self._futile) > MOST_FUTILE:
             self._futile.clear()
-        self._futile[tree.key] = (self._state(tree), found.answer)
-        return replace(found, note=self._note(found.answer), gives_up=True)
+        self._futile[tree.key] = (self._state(tree), found.plan)
+        return replace(found, message=_note(found.plan), nominate="")
 
     def _state(self, tree: GroupTree) -> tuple[Any, ...]:
         """An unchanged cluster is not searched twice for the same pods (their groups are objects of the cluster)."""
         pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
         return (*self.victim_index.circumstances, tree.priority, pods)
 
-    def _anybody(self, found: GroupPlan) -> bool:
-        """Somebody has to go, or is about to be gone."""
-        return bool(found.units) or any(row in self.victim_index.leaving for _, row in found.assignment)
-
-    @staticmethod
-    def _note(answer: Planned) -> str:
-        if isinstance(answer, GaveUp):
-            return GAVE_UP.format(answer.expansions)
-        return answer.reason if isinstance(answer, Hopeless) else RULES
-
-    # ---- looking
-
-    def plan(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> GroupPlan:
+    def plan(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
         """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
         plugins name the places, in the first of those where there is one."""
         worked(len(self.victim_index.units) // 8)  # bringing them up to date: not in the slice of the search before
@@ -112,9 +181,9 @@ class GroupPreemption:
         if points is not None and points.generates:
             named = points.candidates(tree.group, built)
             if isinstance(named, Status):
-                return GroupPlan(Hopeless(named.message))
+                return _plan_of(Hopeless(named.message))
             areas = [placement.mask for placement in named]
-        found = GroupPlan(Hopeless(NOBODY_LOWER))
+        found = _plan_of(Hopeless(NOBODY_LOWER))
         for area in areas:
             stager = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
             worked(len(stager.units) // 8)
@@ -127,12 +196,12 @@ class GroupPreemption:
             if points and assignment
             else None
         )
-        return found if refused is None else GroupPlan(Hopeless(f"{refused.message} ({refused.plugin})"))
+        return found if refused is None else _plan_of(Hopeless(f"{refused.message} ({refused.plugin})"))
 
-    def _plan(self, stager: PreemptionProblemBuilder) -> GroupPlan:
+    def _plan(self, stager: PreemptionProblemBuilder) -> PreemptionResult:
         whole = stager.built.problem.root
         if not stager.units and not self.victim_index.leaving:
-            return GroupPlan(Hopeless(NOBODY_LOWER))
+            return _plan_of(Hopeless(NOBODY_LOWER))
         if not done(whole):
             tree, origin = raised(whole, {})
             return self._try(stager, tree, origin)
@@ -142,7 +211,7 @@ class GroupPreemption:
         """Those in a hurry have less of it."""
         return self.budget * stager.built.problem.budget // self.cluster.settings.search_budget
 
-    def _extras(self, stager: PreemptionProblemBuilder) -> GroupPlan:
+    def _extras(self, stager: PreemptionProblemBuilder) -> PreemptionResult:
         """All that waits beyond the minimum, else the first group below it that can be served, else pods of one.
 
         A group whose policy has counts is extended without preempting.
@@ -153,7 +222,7 @@ class GroupPreemption:
         late = latecomers(whole)
         more = {id(leaf): leaf.total for leaf in waiting} | {id(group): 0 for group in late}
         if not more:
-            return GroupPlan(Hopeless(NO_EXTRAS))
+            return _plan_of(Hopeless(NO_EXTRAS))
         found = self._with(stager, more)
         if found.units or found.assignment:
             return found
@@ -167,10 +236,10 @@ class GroupPreemption:
                 return best
         return found
 
-    def _most(self, stager: PreemptionProblemBuilder, leaf: Leaf) -> GroupPlan | None:
+    def _most(self, stager: PreemptionProblemBuilder, leaf: Leaf) -> PreemptionResult | None:
         """As many of one leaf's pods as can be served at all."""
         low, high = 0, leaf.total
-        best: GroupPlan | None = None
+        best: PreemptionResult | None = None
         while low < high:
             middle = (low + high + 1) // 2
             found = self._with(stager, {id(leaf): middle})
@@ -180,11 +249,11 @@ class GroupPreemption:
                 high = middle - 1
         return best
 
-    def _with(self, stager: PreemptionProblemBuilder, more: dict[int, int]) -> GroupPlan:
+    def _with(self, stager: PreemptionProblemBuilder, more: dict[int, int]) -> PreemptionResult:
         tree, origin = raised(stager.built.problem.root, more)
         return self._try(stager, tree, origin)
 
-    def _try(self, stager: PreemptionProblemBuilder, tree: Subtree, origin: dict[int, int]) -> GroupPlan:
+    def _try(self, stager: PreemptionProblemBuilder, tree: Subtree, origin: dict[int, int]) -> PreemptionResult:
         for _ in range(AFRESH):
             stage = stager.stage(tree, origin, self._budget(stager))
             answer = plan(stage.problem)
@@ -194,36 +263,36 @@ class GroupPreemption:
         if not stage.exact:
             return self._tied(stager, stage, answer)
         if not isinstance(answer, Plan):
-            return GroupPlan(answer)
+            return _plan_of(answer)
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
         self._still(units)
         assert answer.placement is not None
-        return GroupPlan(answer, units, tuple(assignment_of(stage.built, answer.placement, origin=stage.origin)))
+        return _plan_of(answer, units, tuple(assignment_of(stage.built, answer.placement, origin=stage.origin)))
 
-    def _tied(self, stager: PreemptionProblemBuilder, stage: Stage, counted: Planned) -> GroupPlan:
+    def _tied(self, stager: PreemptionProblemBuilder, stage: Stage, counted: Planned) -> PreemptionResult:
         """Where rules reach beyond a node counting is not the last word, and what it proves is a bound."""
         relaxed = stager.relaxed(stage)
         least = counted if relaxed is stage else plan(relaxed.problem)
         if isinstance(least, Hopeless):
-            return GroupPlan(least)
+            return _plan_of(least)
         if stage.restricted:  # asking the filters one by one knows nothing of the places that a plugin names
             return self._restricted(stage, counted)
         found = ConstrainedPreemption(self.cluster, self.victim_index, self._still).run(
             stage, relaxed.problem, least, counted
         )
         if found is None:
-            return GroupPlan(Hopeless(RULES))
-        return GroupPlan(found.plan, found.units, found.assignment)
+            return _plan_of(Hopeless(RULES))
+        return _plan_of(found.plan, found.units, found.assignment)
 
-    def _restricted(self, stage: Stage, counted: Planned) -> GroupPlan:
+    def _restricted(self, stage: Stage, counted: Planned) -> PreemptionResult:
         if not isinstance(counted, Plan) or counted.placement is None:
-            return GroupPlan(Hopeless(RULES))
+            return _plan_of(Hopeless(RULES))
         units = tuple(stage.units[victim.unit] for victim in counted.victims)
         self._still(units)
         assignment = assignment_of(stage.built, counted.placement, origin=stage.origin)
         if not self._holds(units, assignment):
-            return GroupPlan(Hopeless(RULES))
-        return GroupPlan(replace(counted, lower_bound=Cost(), proved=()), units, tuple(assignment))
+            return _plan_of(Hopeless(RULES))
+        return _plan_of(replace(counted, lower_bound=Cost(), proved=()), units, tuple(assignment))
 
     def _still(self, units: Sequence[EvictionUnit]) -> None:
         """The search may have been interrupted, and somebody may have gone."""
@@ -278,3 +347,23 @@ class GroupPreemption:
     def _holds(self, units: Sequence[EvictionUnit], assignment: Assignment) -> bool:
         with self.victim_index.without(units):
             return holds(self.cluster, assignment)
+
+
+def _plan_of(
+    plan: Planned, units: Sequence[EvictionUnit] = (), assignment: Sequence[tuple[PodRecord, int]] = ()
+) -> PreemptionResult:
+    return PreemptionResult(plan=plan, units=units, assignment=list(assignment))
+
+
+def _note(answer: Planned) -> str:
+    if isinstance(answer, GaveUp):
+        return GAVE_UP.format(answer.expansions)
+    return answer.reason if isinstance(answer, Hopeless) else RULES
+
+
+def _sentence(nodes: int, counts: dict[str, int]) -> str:
+    return f"0/{nodes} nodes are available: {', '.join(histogram(counts))}."
+
+
+def _no(record: PodRecord, text: str) -> PreemptionResult:
+    return PreemptionResult(f"preemption: {text}", alike=True, nominate="" if record.nominated else None)

@@ -1,0 +1,433 @@
+"""The scheduling cycle: try one unit, then bind it, preempt for it, or let it wait.
+
+`Cycle.attempt` reads from top to bottom. A single pod and a tree of groups take the same steps; a group is bound as a
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.engine.framework import ClusterChange, Emit, Wake
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.groups import messages
+from phalanx.engine.groups.admission import shortages_of
+from phalanx.engine.groups.build import Built
+from phalanx.engine.preemption.single_pod import MoreRows
+from phalanx.engine.scheduling.attempt.answers import (
+    Answer,
+    Cause,
+    NominatedAfterPreemption,
+    Placed,
+    PreemptionResult,
+    Refused,
+    carry_out,
+)
+from phalanx.engine.scheduling.attempt.attempt import How
+from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.evictions import Evictions
+from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.queue.units import (
+    ATTEMPT,
+    EquivalenceClass,
+    GroupTree,
+    Refusal,
+    SchedulingUnit,
+    SinglePod,
+)
+from phalanx.engine.scheduling.queue.waiting import Interest, Waiting, equivalence_key
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import Group, GroupKey
+
+SEATS_PER_WORK_UNIT = 2  # pods of a group that are committed with one unit of work
+ROW_WORK = 8  # units of work to look for victims of a single pod on one row
+MOST_TURNS = 4  # times the slices that preemption for a single pod takes where nothing changes
+NO_PREEMPTION = PreemptionResult()
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """What an equivalence class of groups waits for."""
+
+    interests: tuple[Interest, ...]
+    refusal: Refusal
+    nodes: bool  # any change of nodes may matter: members there dictate a domain, or a plan counts on them
+
+
+class Cycle:
+    def __init__(
+        self,
+        searches: SlicedAttempts,
+        refusals: Refusals,
+        binding: Binding,
+        evictions: Evictions,
+        reservations: GroupReservations,
+        emit: Emit,
+    ) -> None:
+        self._searches = searches
+        self._attempts = searches.attempts
+        self._cluster = searches.cluster
+        self._refusals = refusals
+        self._members = refusals.members
+        self._pods = refusals.pods
+        self._units = refusals.pods.units
+        self._queue = refusals.pods.queue
+        self._binding = binding
+        self._evictions = evictions
+        self._reservations = reservations
+        self._emit = emit
+        self._turns: dict[str, int] = {}  # unit key -> how often its preemption was put aside, of single pods
+
+    def attempt(self, unit: SchedulingUnit) -> None:
+        """Try a unit that was taken from the queue, and leave it somewhere in the queue, or out of it."""
+        came_from, unit.equivalence_class = unit.equivalence_class, None
+        group = self._members.group_of(unit)
+        if not unit.records or (group is None and unit.kind != "Pod"):
+            self._units.leave(unit)
+        else:
+            # 1. A unit like this one failed, and nothing has happened since that could help.
+            key = self._equivalence_key(unit, group)
+            known = self._queue.sleeping(key) if key is not None else None
+            if known is not None:
+                self._refusals.join(unit, group, known)
+            elif not self._waits_for_representative(unit, key):
+                # 2. The attempt.  3. What follows from its answer.
+                self._units.drop_stale_plan(unit)
+                target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
+                answer = self._answer(unit, target, key)
+                if answer is None:
+                    self._queue.put_aside(unit, came_from)
+                    return  # units that wait for its answer go on waiting
+                carry_out(answer, self._emit)
+                self._act(unit, target, answer)
+            if not unit.records and unit.place is ATTEMPT:
+                self._units.leave(unit)
+        self._queue.attempted(unit, came_from)
+
+    def _equivalence_key(self, unit: SchedulingUnit, group: Group | None) -> tuple[Any, ...] | None:
+        """Return the key that units share which no attempt can tell apart; None: no other unit is like this one."""
+        if group is None:
+            return None if unit.record.nominated else equivalence_key(unit.record)
+        # A group plugin may distinguish groups that are equal to the engine.
+        alike = not group.composite and self._attempts.points(self._members.tree(unit, group)) is None
+        return group_equivalence_key(unit, group) if alike else None
+
+    def _waits_for_representative(self, unit: SchedulingUnit, key: tuple[Any, ...] | None) -> bool:
+        if key is None or not self._searches.unfinished:
+            return False
+        representative = self._searches.representative(key)
+        if representative is None or representative is unit:
+            return False
+        self._queue.stand_by(unit, representative, key)
+        return True
+
+    # ---- the attempt
+
+    def _answer(
+        self, unit: SchedulingUnit, target: SinglePod | GroupTree, key: tuple[Any, ...] | None
+    ) -> Answer | None:
+        """Return None if the search is not finished; it goes on after other units were served."""
+        if isinstance(target, GroupTree):
+            answer = self._attempts.attempt(target, How(search=lambda: self._searches.answer(unit, target, key)))
+            if answer is None:
+                self._units.tell(unit, "searching", "others are served before the search for a place goes on")
+            return answer
+        try:
+            answer = self._attempts.attempt(target, How(rows=self._rows(unit)))
+        except MoreRows:
+            self._turns[unit.key] = self._turns.get(unit.key, 0) + 1
+            return None
+        if self._turns:
+            self._turns.pop(unit.key, None)
+        return answer
+
+    def _rows(self, unit: SchedulingUnit) -> int | None:
+        """Return how many rows preemption may look at before other units are served; None: all of them. Victims
+        change all the time: a unit that was put aside too often is not put aside again."""
+        limit = self._cluster.settings.search_slice
+        if not limit:
+            return None
+        few = max(1, limit // ROW_WORK)
+        often = self._turns.get(unit.key, 0) > MOST_TURNS * (1 + self._cluster.columns.n // few)
+        return None if often else few
+
+    # ---- what follows
+
+    def _act(self, unit: SchedulingUnit, target: SinglePod | GroupTree, answer: Answer) -> None:
+        if isinstance(answer, Placed):
+            if isinstance(target, GroupTree):
+                self._commit(unit, target.group, answer)
+            else:
+                self._binding.commit(unit, answer)
+        elif isinstance(answer, NominatedAfterPreemption):
+            self._preempt(unit, target, answer)
+        elif isinstance(target, SinglePod):
+            if answer.preemption is not None and answer.preemption.leaving:
+                self._evictions.await_leaving(unit, answer.preemption.leaving)
+            self._refusals.refuse_pod(unit, target.record, answer)
+        else:
+            if answer.nominate == "":
+                self._clear_nominations(unit, target.group)
+            self._refusals.refuse_group(unit, target.group, answer)
+
+    def _preempt(self, unit: SchedulingUnit, target: SinglePod | GroupTree, answer: NominatedAfterPreemption) -> None:
+        if isinstance(target, SinglePod):
+            self._evictions.carry_out_for_pod(unit, answer)
+            self._refusals.refuse_pod(unit, target.record, answer.refused, victims_leave=True)
+            return
+        self._evictions.carry_out_for_group(unit, target, answer)
+        self._reservations.keep(answer.expected_placements, self._reservations.beginning(target.group))
+        self._refusals.refuse_group(unit, target.group, answer.refused)
+
+    def _commit(self, unit: SchedulingUnit, group: Group, placed: Placed) -> None:
+        """Assume and bind every pod of the assignment; Reserve and Permit have passed for all of them."""
+        assert placed.built is not None
+        assignment = placed.assignment
+        self._searches.spent += len(assignment) // SEATS_PER_WORK_UNIT
+        beginning = self._reservations.beginning(group) if placed.expected_placements else frozenset()
+        self._units.commit(unit, len(assignment))
+        self._pods.assume(unit, assignment)
+        unit.refusal = None
+        self._members.commits.begin(group.key)
+        self._reservations.keep(placed.expected_placements, beginning)
+        self._binding.together(unit, assignment)
+        self._rest(unit, placed.built, {group.key for group in placed.satisfied})
+
+    def _rest(self, unit: SchedulingUnit, built: Built, satisfied: set[GroupKey]) -> None:
+        """Try the pods that got no place although their unit did: bind first, preempt later. Groups whose minimum is
+        not met get a condition."""
+        if not unit.records:
+            return
+        for part, member in built.group_of.items():
+            short = member.composite or bool(built.pending.get(part))
+            if short and member.key not in satisfied:
+                text = f"{messages.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
+                self._refusals.say(member, UNSCHEDULABLE, text)
+        self._units.admit(unit)
+
+    def _clear_nominations(self, unit: SchedulingUnit, group: Group) -> None:
+        """There is no plan: other units may use the nominated nodes."""
+        for record in unit.records.values():
+            if record.nominated:
+                self._pods.nominate(record, "")
+        self._reservations.follow(leaf.key for leaf in self._members.forest.leaves(group.key))
+
+
+class Refusals:
+    """Report why a unit was refused, and let it wait for an event that can help."""
+
+    def __init__(
+        self,
+        searches: SlicedAttempts,
+        pods: PodLifecycle,
+        members: Members,
+        waiting: Waiting,
+        status: PodStatus,
+    ) -> None:
+        self._cluster: ClusterState = searches.cluster
+        self._columns = searches.cluster.columns
+        self._searches = searches
+        self._attempts = searches.attempts
+        self.pods = pods
+        self.members = members
+        self._waiting = waiting
+        self._status = status
+        self._units = pods.units
+        self._queue = pods.queue
+
+    def join(self, unit: SchedulingUnit, group: Group | None, known: EquivalenceClass) -> None:
+        """Refuse a unit without an attempt, as the units of this class were."""
+        if group is not None:
+            self._tell(unit, group, known.waits_for.refusal)
+            self._queue.join(unit, known)
+        else:
+            self._queue.join(unit, known)
+            self._status.say(unit.record, UNSCHEDULABLE, known.message)
+
+    # ---- single pods
+
+    def refuse_pod(
+        self, unit: SchedulingUnit, record: PodRecord, refused: Refused, *, victims_leave: bool = False
+    ) -> None:
+        """`victims_leave`: pods are terminating to make room for it."""
+        diagnosis, profile = refused.diagnosis, self._cluster.profiles[record.scheduler_name]
+        if diagnosis is None:
+            self._refuse_after_filters(unit, record, refused)
+            return
+        if refused.nominate is not None:
+            self.pods.nominate(record, refused.nominate)
+        self._status.say(record, UNSCHEDULABLE, refused.message)
+        preemption = refused.preemption or NO_PREEMPTION
+        only_rows = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
+        if (victims_leave or preemption.waits) and only_rows:
+            self._waiting.sleep_until_victims_are_gone(unit, refused.message)
+            return
+        shared = refused.alike and not record.nominated
+        self._waiting.sleep(
+            unit,
+            record,
+            profile,
+            diagnosis.plugins,
+            refused.message,
+            self._cluster.now,
+            shared=shared,
+            asks=preemption.asks,
+        )
+
+    def _refuse_after_filters(self, unit: SchedulingUnit, record: PodRecord, refused: Refused) -> None:
+        """A plugin failed, or Reserve or Permit refused: try again after a while."""
+        if refused.cause is Cause.PERMIT:
+            self._units.history.note(record.key, "taken back", refused.message)
+            self.pods.nominate(record, "", write=False)
+        self._status.say(record, UNSCHEDULABLE if refused.cause is Cause.PERMIT else SCHEDULER_ERROR, refused.message)
+        self._units.back_off(unit)
+
+    # ---- groups
+
+    def refuse_group(self, unit: SchedulingUnit, group: Group, refused: Refused) -> None:
+        commits = self.members.commits
+        if refused.cause is Cause.WHOLE or refused.again:
+            # Room for the whole may come from anywhere: no event announces it, so it is tried again.
+            self._tell(unit, group, Refusal(refused.text, None, {}))
+            self._units.back_off(unit)
+        elif refused.cause is Cause.PERMIT:
+            self._units.tell(unit, "taken back", refused.message)
+            self._report(unit, group, UNSCHEDULABLE, refused.message)
+        elif refused.cause is Cause.ERROR or refused.built is None:
+            if refused.cause is Cause.TORN:
+                commits.release(group, unit.key)  # a gang that was never complete must not keep its nodes
+            self._units.tell(unit, "error", refused.message)
+            self._report(unit, group, SCHEDULER_ERROR, refused.message)
+        else:
+            if refused.releases:
+                commits.release(group, unit.key)
+            self._refuse(unit, group, refused, refused.built)
+
+    def _report(self, unit: SchedulingUnit, group: Group, reason: str, message: str) -> None:
+        for record in unit.records.values():
+            self._status.say(record, reason, message)
+        self._conditions(group, reason, message)
+        self._units.back_off(unit)
+
+    def _refuse(self, unit: SchedulingUnit, group: Group, refused: Refused, built: Built) -> None:
+        message = refused.text
+        texts: dict[Shape, str] = {}
+        for record in unit.records.values():
+            if record.shape not in texts:
+                texts[record.shape] = self._own_message(record, message)
+        refusal = Refusal(message, refused.outcome, texts)
+        self._tell(unit, group, refusal)
+        if refused.releases:
+            self._units.back_off(unit)  # an eviction may be refused: try again
+        else:
+            self._sleep(unit, group, built, refusal)
+
+    def _tell(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
+        unit.refusal = refusal
+        self._units.tell(unit, "refused", refusal.message)
+        for record in unit.records.values():
+            self._status.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
+        self._conditions(group, UNSCHEDULABLE, refusal.message)
+
+    def _own_message(self, record: PodRecord, group_message: str) -> str:
+        """Use the pod's own diagnosis if it fits no node, else the group's."""
+        evaluation = self._cluster.evaluation(record)
+        if evaluation.best() >= 0 and evaluation.pre_filter() is None:
+            return group_message
+        return evaluation.diagnose().message
+
+    def _conditions(self, group: Group, reason: str, message: str) -> None:
+        for member in self.members.forest.tree(group.key):
+            if member.spec is not None and not member.satisfied:
+                self.say(member, reason, message)
+
+    def say(self, group: Group, reason: str, message: str) -> None:
+        """Set the condition of one group of a tree that was tried; a group that lacks members says so."""
+        if reason == UNSCHEDULABLE and (shortages := shortages_of(self.members.forest, group)):
+            reason, message = messages.WAITING, messages.lacking(shortages)
+        self.members.conditions.say(group, "False", reason, message)
+
+    def _sleep(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
+        wakes = Wake.NOTHING
+        interests = []
+        strict = True
+        alive = self._columns.alive
+        for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
+            profile = evaluation.profile
+            strict = strict and profile.fit_is_strict
+            cross = []
+            for plugin, tracker in evaluation.filters:
+                if plugin in profile.row_filters or (not built.coupled and tracker.mask[alive].all()):
+                    continue  # asked row by row, or not in the way
+                cross.append(plugin)
+                wakes |= traits_of(plugin).wakes_on
+            if evaluation.pre_filter() is not None:
+                wakes = Wake.ANY
+            interest, more = self._waiting.interest(profile, shape, unit.priority, cross)
+            wakes |= more
+            interests.append(interest)
+        planned = any(record.nominated for record in unit.records.values())
+        running = any(member.seated for member in built.group_of.values())
+        nodes = planned or (running and bool(built.problem.domains))
+        if nodes:
+            wakes |= Wake.NODE
+        # A plan to make room is one root's own; everything else holds for all gangs like this one.
+        own = built.coupled or planned or self._attempts.points(self.members.tree(unit, group)) is not None
+        equivalence_class = self._queue.wait(
+            unit,
+            ("root", unit.key) if own else group_equivalence_key(unit, group),
+            wakes,
+            self._worth,
+            self._cluster.now,
+            message=refusal.message,
+            waits_for=Sleep(tuple(interests), refusal, nodes),
+            needs=_least(built.shapes) if strict else (),
+        )
+        self._waiting.be_patient(equivalence_class, unit.priority)
+        untold, equivalence_class.untold = equivalence_class.untold, []
+        for twin in untold:
+            if twin.equivalence_class is equivalence_class and (its := self.members.group_of(twin)):
+                self._tell(twin, its, refusal)
+        for shape in built.shapes:
+            self._cluster.evaluations.rest(shape)
+        if self._searches.missed != []:
+            self._queue.missed(equivalence_class, self._searches.missed)
+
+    def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
+        if self._units.expects(equivalence_class.key[1], change):  # type: ignore[index]
+            return False  # one of its victims: it is tried when the last one is gone
+        sleep: Sleep = equivalence_class.waits_for
+        if sleep.nodes and change.kind & Wake.NODE:
+            return True
+        return any(self._waiting.helps(interest, change) for interest in sleep.interests)
+
+
+def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
+    """Return the key that gangs share which no attempt can tell apart; the unit's own where something differs."""
+    spec = group.spec
+    if group.composite or spec is None or group.seated:
+        return ("root", unit.key)
+    demand: dict[int, int] = {}
+    policy = ""
+    for record in unit.records.values():
+        if record.nominated:
+            return ("root", unit.key)
+        demand[record.shape.id] = demand.get(record.shape.id, 0) + 1
+        policy = record.preemption_policy
+    rules = (spec.minimum - group.placed, spec.topology_key, spec.preferred_key, spec.disrupt_all, policy)
+    return ("gang", "", unit.priority, rules, tuple(sorted(demand.items())))
+
+
+def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
+    """Return what a row must at least have free to take any member."""
+    first, *others = (dict(shape.requests) for shape in shapes)
+    for other in others:
+        first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}
+    return tuple(sorted(first.items()))
