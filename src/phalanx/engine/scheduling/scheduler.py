@@ -74,7 +74,7 @@ class Scheduler:
         isolation = self.isolation = Isolation(emit)
         self.history = History(state)
         reminders = self.reminders = PendingWrites(state)
-        status = self.status = PodStatus(state, queue, self.history, reminders, emit)
+        status = self.status = PodStatus(state, self.history, reminders, emit)
         victim_index = VictimIndex(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
@@ -89,14 +89,14 @@ class Scheduler:
         members = Members(
             state, unit_lifecycle, conditions, Statuses(state, conditions, losses, emit), commits, reminders
         )
-        pods = self.pod_lifecycle = PodLifecycle(state, queue, waiting, members, unit_lifecycle, emit)
+        pods = self.pod_lifecycle = PodLifecycle(state, queue, members, unit_lifecycle, waiting.placed, emit)
         self.pods = Pods(state, pods, members, status, victim_index)
         evictions = Evictions(state, victim_index, unit_lifecycle, pods, losses, emit)
         self.binding = Binding(state, pods, members, status, emit, self.pods.back)
         room = GroupReservations(state, pods, members)
         refusals = Refusals(self.searches, pods, members, waiting, status)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, emit)
-        admission = Admission(members, self.pods, pods, status, unit_lifecycle)
+        admission = Admission(members, pods, status, self.pods.admit)
         self.groups = Groups(state, members, unit_lifecycle, admission, room, isolation)
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
+from phalanx.engine.scheduling.attempt.preemption import Preemption
+from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.members import root_key
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pods import Pods
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
 from phalanx.model.groups import PLACED, Group, GroupKey, MemberState, PodKey
 
-if TYPE_CHECKING:
-    from phalanx.engine.scheduling.scheduler import Scheduler
+
+class Tables(Protocol):
+    """The tables of a scheduler, which have to agree with each other."""
+
+    @property
+    def cluster(self) -> ClusterState: ...
+    @property
+    def queue(self) -> Queue: ...
+    @property
+    def pods(self) -> Pods: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def pod_lifecycle(self) -> PodLifecycle: ...
+    @property
+    def unit_lifecycle(self) -> UnitLifecycle: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def searches(self) -> SlicedAttempts: ...
+    @property
+    def preemption(self) -> Preemption: ...
 
 
-def validate(engine: Scheduler) -> None:
+def validate(engine: Tables) -> None:
     _columns_equal_rebuild(engine)
     _each_pending_pod_in_one_place(engine)
     _each_pod_in_its_state(engine)
@@ -31,8 +60,8 @@ def validate(engine: Scheduler) -> None:
     engine.history.validate()
 
 
-def _columns_equal_rebuild(engine: Scheduler) -> None:
-    columns = engine.columns
+def _columns_equal_rebuild(engine: Tables) -> None:
+    columns = engine.cluster.columns
     assert not columns.journal.recording, "a trial was left open"
     used = np.zeros_like(columns.used)
     nonzero = np.zeros_like(columns.nonzero)
@@ -62,7 +91,7 @@ def _columns_equal_rebuild(engine: Scheduler) -> None:
     assert columns.count == len(columns.row_of) == int(columns.alive.sum())
 
 
-def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
+def _each_pending_pod_in_one_place(engine: Tables) -> None:
     found: dict[str, QueueName] = {}
     members = engine.groups.members
     for root, place in engine.queue.places():
@@ -84,7 +113,7 @@ def _each_pending_pod_in_one_place(engine: Scheduler) -> None:
         assert key in engine.pods.records, f"{key} is queued but gone"
 
 
-def _each_pod_in_its_state(engine: Scheduler) -> None:
+def _each_pod_in_its_state(engine: Tables) -> None:
     pod_lifecycle = engine.pod_lifecycle
     pod_lifecycle.illegal.validate()
     for key, record in engine.pods.records.items():
@@ -102,14 +131,14 @@ def _each_pod_in_its_state(engine: Scheduler) -> None:
     for key in (*pod_lifecycle.holding, *pod_lifecycle.unit_of):
         assert key in engine.pods.records, f"{key} is gone, and kept"
     for name, pods in pod_lifecycle.pods_on_unknown_nodes.items():
-        assert pods and name not in engine.columns.row_of, f"pods wait for node {name}, which is there"
+        assert pods and name not in engine.cluster.columns.row_of, f"pods wait for node {name}, which is there"
         assert all(engine.pods.records.get(key) is record for key, record in pods.items())
 
 
-def _no_overcommit(engine: Scheduler) -> None:
+def _no_overcommit(engine: Tables) -> None:
     """A node may hold too much only if pods we did not place, or a node that shrank, made it so: a pod that is still
     assumed was checked by us, so without it the node must not be fuller than with room for it."""
-    columns = engine.columns
+    columns = engine.cluster.columns
     for record in engine.pods.records.values():
         if record.assumed and record.row >= 0 and record.row not in engine.pod_lifecycle.externally_filled_rows:
             for rid, _ in record.shape.requests:
@@ -118,11 +147,11 @@ def _no_overcommit(engine: Scheduler) -> None:
                 assert not over, f"{record} over-commits {name} of {record.node_name}"
 
 
-def _nominations(engine: Scheduler) -> None:
-    reserved = {record.key: node for node, record in engine.nominations.all()}
+def _nominations(engine: Tables) -> None:
+    reserved = {record.key: node for node, record in engine.cluster.nominations.all()}
     engine.groups.room.validate()
     expected_placements = {id(record) for record in engine.groups.room.reservations}
-    for node, record in engine.nominations.all():
+    for node, record in engine.cluster.nominations.all():
         if id(record) in expected_placements:
             continue
         assert engine.pods.records.get(record.key) is record, f"{record} was promised {node} and is gone"
@@ -132,7 +161,7 @@ def _nominations(engine: Scheduler) -> None:
             assert record.nominated == reserved.get(key, ""), f"{record} is not promised {record.nominated}"
 
 
-def _forest(engine: Scheduler) -> None:
+def _forest(engine: Tables) -> None:
     """Members are in the state of their records, and pending ones in the root of their tree."""
     members, forest = engine.groups.members, engine.cluster.forest
     seen: dict[GroupKey, Group] = {}
@@ -165,7 +194,7 @@ def _forest(engine: Scheduler) -> None:
             assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{record} waits in {leaf}"
 
 
-def _evictions(engine: Scheduler) -> None:
+def _evictions(engine: Tables) -> None:
     plans = {key: root.plan for key, root in engine.queue.units.items() if root.plan is not None}
     for key, plan in plans.items():
         assert plan.victims, f"the plan of {key} waits for nobody"
@@ -174,7 +203,7 @@ def _evictions(engine: Scheduler) -> None:
             assert record is not None and record.uid == uid, f"{key} waits for {victim}, which is gone"
 
 
-def _groups(engine: Scheduler) -> None:
+def _groups(engine: Tables) -> None:
     groups = engine.groups
     engine.unit_lifecycle.validate()
     if groups.busy:
@@ -189,7 +218,7 @@ def _groups(engine: Scheduler) -> None:
             assert state is found, f"{head} is {state.value}, and yet {found.value}"
 
 
-def _victim_index(engine: Scheduler) -> None:
+def _victim_index(engine: Tables) -> None:
     """Kept up change by change it says the same as when made anew."""
     kept, anew = engine.preemption.victim_index, VictimIndex(engine.cluster)
     kept.refresh()
@@ -207,10 +236,10 @@ def _victim_index(engine: Scheduler) -> None:
     }, "pods that are leaving"
 
 
-def _searches(engine: Scheduler) -> None:
+def _searches(engine: Tables) -> None:
     """Unfinished attempts are of roots that go on, and whoever stands by has somebody to wait for."""
     for key, search in engine.searches.unfinished.items():
         assert search.unit.key == key
-        assert not engine.columns.journal.recording
+        assert not engine.cluster.columns.journal.recording
     engine.searches.validate()
     engine.queue.validate()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.groups import messages
@@ -10,9 +10,7 @@ from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.messages import WAITING
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE, PodStatus
-from phalanx.engine.scheduling.lifecycle.pods import GATED_MESSAGE, Pods
-from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
@@ -21,7 +19,6 @@ GANG = "GangScheduling"  # the plugin kube-scheduler would name
 PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
-GATED = "SchedulingGated"
 
 _REASONS = {  # what the groups are told, and what their pods are
     HeldBy.OBJECTS: ("", WAITING),
@@ -30,23 +27,24 @@ _REASONS = {  # what the groups are told, and what their pods are
     HeldBy.GATES: (WAITING, GATED),
 }
 Newcomers = dict[str, PodRecord]
+AskGates = Callable[[SchedulingUnit, Iterable[PodRecord] | None], None]
 
 
 class Admission:
     def __init__(
         self,
         members: Members,
-        pods: Pods,
         pod_lifecycle: PodLifecycle,
         status: PodStatus,
-        unit_lifecycle: UnitLifecycle,
+        ask_gates: AskGates,
     ) -> None:
+        """`ask_gates`: ask PreEnqueue plugins (`Pods.admit`)."""
         self._members = members
         self._forest = members.forest
-        self._pods = pods
+        self._ask_gates = ask_gates
         self._pod_lifecycle = pod_lifecycle
         self._status = status
-        self._unit_lifecycle = unit_lifecycle
+        self._unit_lifecycle = pod_lifecycle.units
 
     def wait_for_objects(self, unit: SchedulingUnit, leaf: GroupKey, newcomers: Newcomers | None) -> None:
         """No root group is known for these pods."""
@@ -85,9 +83,9 @@ class Admission:
         if place is QueueName.WAITING and not helps and self._like_the_others(unit, newcomers):
             return True
         if place is QueueName.ACTIVE and newcomers is not None and before == (unit.priority, unit.asked):
-            self._pods.admit(unit, newcomers.values())
+            self._ask_gates(unit, newcomers.values())
         else:
-            self._pods.admit(unit)
+            self._ask_gates(unit, None)
         return True
 
     def _in_order(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None) -> bool:

@@ -78,7 +78,7 @@ class Cycle:
         self._members = refusals.members
         self._pods = refusals.pods
         self._units = refusals.pods.units
-        self._queue = refusals.pods.queue
+        self._queue = refusals.queue
         self._binding = binding
         self._evictions = evictions
         self._reservations = reservations
@@ -240,15 +240,15 @@ class Refusals:
         self._waiting = waiting
         self._status = status
         self._units = pods.units
-        self._queue = pods.queue
+        self.queue = waiting.queue
 
     def join(self, unit: SchedulingUnit, group: Group | None, known: EquivalenceClass) -> None:
         """Refuse a unit without an attempt, as the units of this class were."""
         if group is not None:
             self._tell(unit, group, known.waits_for.refusal)
-            self._queue.join(unit, known)
+            self.queue.join(unit, known)
         else:
-            self._queue.join(unit, known)
+            self.queue.join(unit, known)
             self._status.say(unit.record, UNSCHEDULABLE, known.message)
 
     # ---- single pods
@@ -380,7 +380,7 @@ class Refusals:
             wakes |= Wake.NODE
         # A plan to make room is one root's own; everything else holds for all gangs like this one.
         own = built.coupled or planned or self._attempts.points(self.members.tree(unit, group)) is not None
-        equivalence_class = self._queue.wait(
+        equivalence_class = self.queue.wait(
             unit,
             ("root", unit.key) if own else group_equivalence_key(unit, group),
             wakes,
@@ -398,7 +398,7 @@ class Refusals:
         for shape in built.shapes:
             self._cluster.evaluations.rest(shape)
         if self._searches.missed != []:
-            self._queue.missed(equivalence_class, self._searches.missed)
+            self.queue.missed(equivalence_class, self._searches.missed)
 
     def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         if self._units.expects(equivalence_class.key[1], change):  # type: ignore[index]

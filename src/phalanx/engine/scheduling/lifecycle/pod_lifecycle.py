@@ -6,20 +6,18 @@ nominations change together with the state. Who decides is elsewhere. Transition
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import ClusterChange, Emit, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.reserve_permit import unreserve
 from phalanx.engine.scheduling.lifecycle.transitions import Transition
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
-from phalanx.engine.scheduling.queue.waiting import Waiting
+from phalanx.engine.scheduling.queue.units import SchedulingUnit, UnitQueue
 from phalanx.engine.state.records import PodRecord, PodState
 
 PENDING, ASSUMED, BINDING = PodState.PENDING, PodState.ASSUMED, PodState.BINDING
@@ -38,20 +36,31 @@ class OnHold(msgspec.Struct):
     deadline: float
 
 
+class GroupMembership(Protocol):
+    """What the lifecycle of a pod needs to know of groups (`Members`)."""
+
+    def claims(self, record: PodRecord) -> bool: ...
+    def found(self, record: PodRecord) -> None: ...
+    def assumed(self, assignment: Iterable[tuple[PodRecord, int]]) -> None: ...
+    def bound(self, record: PodRecord) -> None: ...
+    def gone(self, record: PodRecord, *, finished: bool) -> None: ...
+
+
 class PodLifecycle:
     def __init__(
         self,
         state: ClusterState,
-        queue: Queue,
-        waiting: Waiting,
-        members: Members,
+        queue: UnitQueue,
+        members: GroupMembership,
         units: UnitLifecycle,
+        placed: Callable[[int], None],
         emit: Emit,
     ) -> None:
+        """`placed`: called with the priority of every pod that is counted on a node."""
         self._cluster = state
         self._columns = state.columns
         self.queue = queue
-        self._waiting = waiting
+        self._placed = placed
         self._members = members
         self.units = units
         self._emit = emit
@@ -210,7 +219,7 @@ class PodLifecycle:
         nominated = self._cluster.nominations.clear(record)
         if nominated and nominated != record.node_name:
             self._wake_nomination(nominated, record)
-        self._waiting.placed(record.priority)
+        self._placed(record.priority)
         if listens:
             queue.wake(ClusterChange(PLACED, row, record))
         self.unit_of[record.key] = unit
@@ -302,7 +311,7 @@ class PodLifecycle:
             return
         self._columns.place(record, row)
         self.externally_filled_rows.add(row)
-        self._waiting.placed(record.priority)
+        self._placed(record.priority)
         self.queue.wake(ClusterChange(PLACED, row, record))
 
     def _off_unknown_node(self, record: PodRecord) -> None:
@@ -318,7 +327,7 @@ class PodLifecycle:
         for record in self.pods_on_unknown_nodes.pop(name, {}).values():
             self._columns.place(record, row)
             self.externally_filled_rows.add(row)
-            self._waiting.placed(record.priority)
+            self._placed(record.priority)
 
     def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
         if stranded:

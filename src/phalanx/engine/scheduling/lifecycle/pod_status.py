@@ -10,19 +10,17 @@ from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
-from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.state.records import PodRecord
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
+GATED = "SchedulingGated"
+GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 class PodStatus:
-    def __init__(
-        self, state: ClusterState, queue: Queue, history: History, reminders: PendingWrites, emit: Emit
-    ) -> None:
+    def __init__(self, state: ClusterState, history: History, reminders: PendingWrites, emit: Emit) -> None:
         self._cluster = state
-        self._queue = queue
         self._history = history
         self._reminders = reminders
         self._emit = emit

@@ -14,14 +14,13 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, SCHEDULER_ERROR, PodStatus
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import group_of
 from phalanx.model.objects import Pod
 
-GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -157,7 +156,7 @@ class Pods:
                 return
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # kube-apiserver writes this itself; where it is there already nothing is sent.
-                self._status.say(record, "SchedulingGated", GATED_MESSAGE, event=False)
+                self._status.say(record, GATED, GATED_MESSAGE, event=False)
             self._unit_lifecycle.hold(unit, plugin, status.message)
             return
         if newcomers is None:

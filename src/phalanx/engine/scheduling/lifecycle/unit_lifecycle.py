@@ -14,13 +14,13 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions, Transition
-from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import (
     NO_GATE,
     Gate,
     PreemptionInProgress,
     QueueName,
     SchedulingUnit,
+    UnitQueue,
     UnitState,
 )
 from phalanx.engine.state.records import PodRecord
@@ -40,7 +40,7 @@ class Eviction(NamedTuple):
 
 
 class UnitLifecycle:
-    def __init__(self, state: ClusterState, queue: Queue, history: History, illegal: IllegalTransitions) -> None:
+    def __init__(self, state: ClusterState, queue: UnitQueue, history: History, illegal: IllegalTransitions) -> None:
         self._cluster = state
         self.queue = queue
         self.history = history

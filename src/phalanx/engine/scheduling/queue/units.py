@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -215,3 +215,16 @@ class SinglePod(msgspec.Struct, frozen=True, eq=False):
 
 
 AttemptUnit = SinglePod | GroupTree
+
+
+class UnitQueue(Protocol):
+    """What the lifecycles need of the queue (`Queue`)."""
+
+    units: dict[str, SchedulingUnit]  # every unit that has pending pods, by key
+
+    def gate(self, unit: SchedulingUnit) -> None: ...
+    def activate(self, unit: SchedulingUnit) -> None: ...
+    def back_off(self, unit: SchedulingUnit, now: float) -> None: ...
+    def remove(self, unit: SchedulingUnit) -> None: ...
+    def wake(self, change: ClusterChange) -> None: ...
+    def listens(self, kind: Wake) -> bool: ...

@@ -43,7 +43,7 @@ class Waiting:
     def __init__(self, state: ClusterState, queue: Queue, victims: VictimIndex) -> None:
         self._cluster = state
         self._columns = state.columns
-        self._queue = queue
+        self.queue = queue
         self._victims = victims
         self._floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
         # Buckets (with their priority) that need not ask those who evict before the floor sinks.
@@ -75,7 +75,7 @@ class Waiting:
         key = equivalence_key(record) if shared else ("root", unit.key)
         interest, more = self.interest(profile, record.shape, record.priority, cross, asks)
         needs = record.shape.requests if profile.fit_is_strict else ()
-        equivalence_class = self._queue.wait(
+        equivalence_class = self.queue.wait(
             unit, key, wakes | more, self._worth, now, message=message, waits_for=interest, needs=needs
         )
         self.be_patient(equivalence_class, record.priority)
@@ -85,7 +85,7 @@ class Waiting:
         pod. Pods of one shape share an equivalence class: one question per change, however many of them wait."""
         record = unit.record
         shape = record.shape
-        self._queue.wait(
+        self.queue.wait(
             unit,
             ("ongoing", shape.id, record.priority),
             Wake.NODE,
@@ -147,7 +147,7 @@ class Waiting:
             if not equivalence_class.asleep:
                 continue
             if rank > priority:
-                self._queue.rouse(equivalence_class)
+                self.queue.rouse(equivalence_class)
             else:
                 self._patient[key] = (equivalence_class, rank)
 
