@@ -28,6 +28,7 @@ _WRITTEN_BY_US = (
     "group-size",  # a scheduling gate
     "bound-in-group",
     "completed-in-run",
+    "dropped-fields",
     "made-as",
     "part-of",
     "pods-to-come",

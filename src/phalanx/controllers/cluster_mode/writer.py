@@ -14,7 +14,7 @@ import msgspec
 
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
-from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
+from phalanx.controllers.grouping.compare import Difference, difference, dropped_note, noting_dropped, with_counts_of
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
@@ -119,6 +119,11 @@ class ClusterWriter:
                 resource = WORKLOADS_V1ALPHA1 if first else cache.resource
                 made = msgspec.json.decode(await self._client.create(resource, wanted, meta["namespace"]))
                 if not first:
+                    noted = noting_dropped(made, wanted)
+                    if noted is not None:
+                        answer = await self._client.update(cache.resource, meta["name"], noted, meta["namespace"])
+                        made = msgspec.json.decode(answer)
+                        self._groups.events.warning(owner, NAME, "FieldsDropped", dropped_note(noted))
                     cache.remember(made)
                 note = f"Created {wanted['kind']} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
                 self._groups.events.normal(owner, NAME, f"{wanted['kind']}Created", note)

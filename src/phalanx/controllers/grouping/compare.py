@@ -16,6 +16,7 @@ _IGNORED_WHEN_UNSET = ("priority", "priorityClassName", "preemptionPolicy")
 _TEMPLATES = ("podGroupTemplates", "compositePodGroupTemplates")
 _COUNTS = ("minCount", "minGroupCount")
 _CARRIED = (*SHORT_FORMS, PART_OF)
+DROPPED = "scheduling.phalanx.dev/dropped-fields"  # fields of the spec that the server did not store: a gate is off
 
 
 class Difference(Enum):
@@ -37,7 +38,8 @@ def as_v1beta1(workload: Json) -> Json:
 def difference(known: Json, wanted: Json, default_class: str | None = None) -> Difference:
     """default_class: the PriorityClass of objects that name none; None: whichever they have is taken for it."""
     here, there = as_v1beta1(known)["spec"], as_v1beta1(wanted)["spec"]
-    found = _of_specs(here, there, default_class, defaulted=known["kind"] != "Workload")
+    dropped = frozenset(_annotation(known, DROPPED).split(","))
+    found = _of_specs(here, there, default_class, dropped, defaulted=known["kind"] != "Workload")
     if found is Difference.NONE and _carried(known) != _carried(wanted):
         return Difference.COUNTS
     return found
@@ -49,12 +51,46 @@ def _carried(obj: Json) -> Json:
     return {key: annotations[key] for key in _CARRIED if key in annotations}
 
 
-def _of_specs(known: Json, wanted: Json, default_class: str | None, *, defaulted: bool) -> Difference:
+def dropped_fields(stored: Json, wanted: Json) -> list[str]:
+    """Fields of a spec, or of its templates, that the server left out when it stored the object."""
+    here, there = as_v1beta1(stored)["spec"], as_v1beta1(wanted)["spec"]
+    found = {key for key, value in there.items() if value not in (None, [], {}) and here.get(key) in (None, [], {})}
+    for field in _TEMPLATES:
+        known = {template["name"]: template for template in here.get(field) or ()}
+        for template in there.get(field) or ():
+            inside = {"spec": template}, {"spec": known.get(template["name"], template)}
+            found.update(dropped_fields(inside[1], inside[0]))
+    return sorted(found)
+
+
+def _annotation(obj: Json, key: str) -> str:
+    return str((obj["metadata"].get("annotations") or {}).get(key) or "")
+
+
+def noting_dropped(stored: Json, wanted: Json) -> Json | None:
+    """The stored object with a note of what the server dropped from it, so that this is no difference; None: nothing.
+    Without the note it would be deleted and made again for ever."""
+    fields = dropped_fields(stored, wanted)
+    if not fields:
+        return None
+    annotations = {**(stored["metadata"].get("annotations") or {}), DROPPED: ",".join(fields)}
+    return {**stored, "metadata": {**stored["metadata"], "annotations": annotations}}
+
+
+def dropped_note(noted: Json) -> str:
+    """For an event on its owner."""
+    fields = ", ".join(_annotation(noted, DROPPED).split(","))
+    return f"{noted['kind']} {noted['metadata']['name']}: the API server does not store {fields}; a feature gate is off"
+
+
+def _of_specs(
+    known: Json, wanted: Json, default_class: str | None, dropped: frozenset[str], *, defaulted: bool
+) -> Difference:
     worst = Difference.NONE
-    for key in sorted({*known, *wanted}):
+    for key in sorted({*known, *wanted} - dropped):
         here, there = known.get(key), wanted.get(key)
         if key in _TEMPLATES:
-            found = _of_templates(here or [], there or [], default_class)
+            found = _of_templates(here or [], there or [], default_class, dropped)
         elif key == "schedulingPolicy":
             found = _of_policies(here or {}, there or {})
         elif key in _IGNORED_WHEN_UNSET and there is None:
@@ -69,12 +105,14 @@ def _of_specs(known: Json, wanted: Json, default_class: str | None, *, defaulted
     return worst
 
 
-def _of_templates(known: list[Json], wanted: list[Json], default_class: str | None) -> Difference:
+def _of_templates(
+    known: list[Json], wanted: list[Json], default_class: str | None, dropped: frozenset[str]
+) -> Difference:
     here = {template["name"]: template for template in known}
     there = {template["name"]: template for template in wanted}
     if here.keys() != there.keys():
         return Difference.SHAPE
-    found = [_of_specs(here[name], there[name], default_class, defaulted=False) for name in there]
+    found = [_of_specs(here[name], there[name], default_class, dropped, defaulted=False) for name in there]
     return max(found, key=lambda d: d.value, default=Difference.NONE)
 
 

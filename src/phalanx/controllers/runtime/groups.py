@@ -15,7 +15,14 @@ import msgspec
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, Invalid, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.controllers.grouping.compare import Difference, as_v1beta1, difference, with_counts_of
+from phalanx.controllers.grouping.compare import (
+    Difference,
+    as_v1beta1,
+    difference,
+    dropped_note,
+    noting_dropped,
+    with_counts_of,
+)
 from phalanx.controllers.grouping.core import (
     ADOPTED,
     COMPOSITE_POD_GROUPS,
@@ -169,6 +176,10 @@ class Groups:
         if known is None:
             known, made = await self._create(cache, wanted)
             if made:
+                noted = noting_dropped(known, wanted)
+                if noted is not None:
+                    await self._update(cache, noted)
+                    self.events.warning(owner, controller, "FieldsDropped", dropped_note(noted))
                 if announce:
                     note = f"Created {kind} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
                     self.events.normal(owner, controller, f"{kind}Created", note)
