@@ -29,6 +29,7 @@ _WRITTEN_BY_US = (
     "bound-in-group",
     "completed-in-run",
     "dropped-fields",
+    "generated",
     "made-as",
     "part-of",
     "pods-to-come",

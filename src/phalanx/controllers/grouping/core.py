@@ -26,6 +26,7 @@ COMPOSITE_POD_GROUPS = Resource(GROUP, "v1alpha3", "compositepodgroups", "Compos
 GROUP_TEMPLATE = f"{GROUP}/group-template-name"
 PARENT_COMPOSITE = f"{GROUP}/parent-compositepodgroup"
 
+GENERATED = "scheduling.phalanx.dev/generated"  # on a Workload that our controllers made
 ADOPTED = "scheduling.phalanx.dev/adopted"  # on a Workload its author made, which goes with its owner
 
 MAX_TEMPLATES = 8  # per list of a Workload

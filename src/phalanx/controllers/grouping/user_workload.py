@@ -12,6 +12,7 @@ from dataclasses import replace
 from phalanx.controllers.grouping.core import (
     ADOPTED,
     COMPOSITE_POD_GROUPS,
+    GENERATED,
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
     POD_GROUPS,
@@ -34,6 +35,11 @@ COPIED = (
 )
 
 
+def generated(workload: Json) -> bool:
+    """Made by our controllers, also where it has lost its owner since (`--cascade=orphan`)."""
+    return (workload["metadata"].get("annotations") or {}).get(GENERATED) == "true"
+
+
 def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
     """The Workload whose `controllerRef` names the owner and that somebody else made. One of ours goes before it."""
     about = [
@@ -53,7 +59,7 @@ def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
         mine = controller is not None and controller.get("uid") == owner["metadata"].get("uid")
         if mine and not adopted:
             return None
-        if controller is None or mine:
+        if mine or (controller is None and not generated(workload)):
             by_hand.append(workload)
     if len(by_hand) > 1:
         names = ", ".join(sorted(workload["metadata"]["name"] for workload in by_hand))

@@ -26,6 +26,7 @@ from phalanx.controllers.grouping.compare import (
 from phalanx.controllers.grouping.core import (
     ADOPTED,
     COMPOSITE_POD_GROUPS,
+    GENERATED,
     PARENT_COMPOSITE,
     POD_GROUPS,
     WORKLOADS,
@@ -35,6 +36,7 @@ from phalanx.controllers.grouping.core import (
     flat,
 )
 from phalanx.controllers.grouping.priorities import default_class
+from phalanx.controllers.grouping.user_workload import generated
 from phalanx.controllers.resources import PRIORITY_CLASSES
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
@@ -132,6 +134,7 @@ class Groups:
         grouping = grouping if self.composites.served else flat(grouping)
         wanted = {*keep, *((obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects)}
         surplus = [obj for obj in self.owned(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
+        await self._delete(self._left_by_predecessor(owner))
         await self._delete([obj for obj in surplus if not deleting(obj) and (not in_use or _is_plan(obj))])
         state = State.READY
         levels: list[list[Json]] = [
@@ -150,6 +153,19 @@ class Groups:
                 if found is State.REPLACING or state is State.READY:
                     state = found
         return state
+
+    def _left_by_predecessor(self, owner: Json) -> list[Json]:
+        """What our controllers made for an earlier object of the owner's name, which was deleted without it."""
+        left = [found for found in self.for_owner(owner) if controller_of(found) is None and generated(found)]
+        groups = [
+            group
+            for found in left
+            for group in self.pod_groups.by_index(
+                "workload", f"{found['metadata']['namespace']}/{found['metadata']['name']}"
+            )
+            if controller_of(group) is None
+        ]
+        return [obj for obj in (*groups, *left) if not deleting(obj)]
 
     def _with_workload(self, obj: Json, grouping: Grouping) -> Json:
         """Its Workload is an owner too; its uid is known only now."""
@@ -254,6 +270,9 @@ class Groups:
 
     async def _create(self, cache: Cache, wanted: Json) -> tuple[Json, bool]:
         meta = wanted["metadata"]
+        if _is_plan(wanted):
+            marked = {**(meta.get("annotations") or {}), GENERATED: "true"}
+            wanted = {**wanted, "metadata": {**meta, "annotations": marked}}
         resource: Resource = cache.resource
         if wanted["apiVersion"] == WORKLOADS_V1ALPHA1.api_version:
             resource = WORKLOADS_V1ALPHA1

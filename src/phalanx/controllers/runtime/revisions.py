@@ -12,6 +12,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting, index_by_controller
@@ -25,6 +26,7 @@ class Revisions:
         self.cache, self._owner = cache, owner
         self._label, self._numbered = label, numbered
         cache.index("controller", index_by_controller)
+        self._claims = Claims(cache, owner)
 
     def of(self, owner: Json) -> list[Json]:
         """Oldest first."""
@@ -33,7 +35,11 @@ class Revisions:
 
     async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
         """The revision of `data`: found, renumbered when it comes back, or made. Of an owner that is going nothing is
-        made: whoever takes away what it has would take away that as well, again and again."""
+        made: whoever takes away what it has would take away that as well, again and again. Revisions that an earlier
+        owner of the name left behind (`--cascade=orphan`) are adopted: their pods are up to date."""
+        if owner["spec"].get("selector"):
+            prefix = f"{owner['metadata']['name']}-"
+            await self._claims.of(owner, lambda revision: revision["metadata"]["name"].startswith(prefix))
         known = self.of(owner)
         highest = int(known[-1]["revision"]) if known else 0
         found = next((rev for rev in reversed(known) if rev.get("data") == data), None)

@@ -1,0 +1,72 @@
+"""A set that is deleted with --cascade=orphan and made again takes over what it left, and restarts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from world import Json, template, world
+
+
+def a_set(kind: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "w", "annotations": annotations or {}},
+        "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": template("w"), **spec},
+    }
+
+
+SETS = {
+    "StatefulSet": a_set("StatefulSet", replicas=2, serviceName="w", podManagementPolicy="Parallel"),
+    "DaemonSet": a_set("DaemonSet"),
+}
+
+
+def settled(obj: Json) -> bool:
+    status = obj.get("status") or {}
+    ready = status.get("readyReplicas", status.get("numberReady", 0))
+    updated = status.get("updatedReplicas", status.get("updatedNumberScheduled", 0))
+    return bool(status.get("observedGeneration") and ready == updated == 2)
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_its_pods_run_on_and_its_revision_is_adopted(kind: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=2) as cluster:
+            await cluster.apply(SETS[kind])
+            await cluster.until(kind, "w", when=settled)
+            before = {pod["metadata"]["uid"] for pod in cluster.all("Pod")}
+            (revision,) = cluster.names("ControllerRevision")
+            await cluster.delete(kind, "w", propagation="Orphan")
+            await cluster.gone(kind, "w")
+            made = await cluster.apply(SETS[kind])
+            await cluster.until(kind, "w", when=settled)
+            assert {pod["metadata"]["uid"] for pod in cluster.all("Pod")} == before
+            (now,) = cluster.all("ControllerRevision")
+            owner = now["metadata"]["ownerReferences"][0]["uid"]
+            assert (now["metadata"]["name"], owner) == (revision, made["metadata"]["uid"])
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_gang_that_is_made_again_follows_its_size_and_leaves_nothing_behind() -> None:
+    gang = {"scheduling.phalanx.dev/gang": "true"}
+    body = a_set("StatefulSet", gang, replicas=2, serviceName="w", podManagementPolicy="Parallel")
+
+    async def scenario() -> None:
+        async with world(nodes=4) as cluster:
+            await cluster.apply(body)
+            await cluster.until("StatefulSet", "w", when=settled)
+            before = set(cluster.names("Workload"))
+            await cluster.delete("StatefulSet", "w", propagation="Orphan")
+            await cluster.gone("StatefulSet", "w")
+            await cluster.apply(body)
+            await cluster.until("StatefulSet", "w", when=settled)
+            await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 4}})
+            await cluster.until("StatefulSet", "w", when=lambda o: (o.get("status") or {}).get("readyReplicas") == 4)
+            await cluster.eventually("Workload", lambda found: len(found) == 1)
+            assert not before & set(cluster.names("Workload")), "the predecessor's Workload is gone"
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
