@@ -174,6 +174,27 @@ FULL: dict[str, Json] = {
             "scheduling": {"schedulingPolicy": {"gang": {"minCount": 3}}},
         }
     },
+    "DisaggregatedSet": {
+        "spec": {
+            "slices": 2,
+            "placementPolicy": {"type": "ExclusiveSlice", "topology": "rack"},
+            "roles": [
+                {
+                    "name": name,
+                    "scaling": {"mode": "Static"},
+                    "metadata": {"labels": {"a": "b"}},
+                    "spec": {
+                        "replicas": 1,
+                        "startupPolicy": "LeaderCreated",
+                        "rolloutStrategy": {"rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": "50%"}},
+                        "leaderWorkerTemplate": {"size": 2, "leaderTemplate": _pod(), "workerTemplate": _pod()},
+                    },
+                }
+                for name in ("prefill", "decode")
+            ],
+        }
+    },
+    "DisaggregatedSetRoleScaler": {"spec": {"replicas": 1}},
     "PodDisruptionBudget": {
         "spec": {"minAvailable": 1, "selector": _SELECTOR, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
     },

@@ -47,14 +47,12 @@ def test_the_order_of_the_start_begins_again_with_a_restart() -> None:
         )
         await cluster.apply(made)
         await cluster.until("JobSet", "js", when=lambda j: status(j, "StartupPolicyCompleted") == "True")
-        watcher = cluster.store.watch("jobsets.jobset.x-k8s.io")
         await fail(cluster, "js-b-0")
         await cluster.until(
             "JobSet",
             "js",
             when=lambda j: j["status"].get("restarts") == 1 and status(j, "StartupPolicyInProgress") == "True",
         )
-        watcher.close()
         found = await cluster.until("JobSet", "js", when=lambda j: status(j, "StartupPolicyCompleted") == "True")
         assert status(found, "StartupPolicyInProgress") == "False"
 

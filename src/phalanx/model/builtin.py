@@ -102,6 +102,9 @@ def _workloads() -> Iterator[Kind]:
                 versions=(Version("v1alpha2", job_set), Version("v1", job_set, alias=True)))  # fmt: skip
     yield _kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", short_names=("lws",), subresources=_SCALED,
                 scale=Scale(selector="status.hpaPodSelector"), strategic=False)  # fmt: skip
+    yield _kind("DisaggregatedSet", "disaggregatedset.x-k8s.io", subresources=_STATUS, strategic=False)
+    yield _kind("DisaggregatedSetRoleScaler", "disaggregatedset.x-k8s.io", short_names=("dsrs",), subresources=_SCALED,
+                scale=Scale(selector="status.selector"), strategic=False)  # fmt: skip
 
 
 def _cluster() -> Iterator[Kind]:

@@ -46,6 +46,8 @@ DOES: dict[str, tuple[str, str]] = {
     "cronjobs.batch": (RUN, ""),
     "jobsets.jobset.x-k8s.io": (RUN, ""),
     "leaderworkersets.leaderworkerset.x-k8s.io": (RUN, ""),
+    "disaggregatedsets.disaggregatedset.x-k8s.io": (RUN, ""),
+    "disaggregatedsetrolescalers.disaggregatedset.x-k8s.io": (RUN, "the scale of one role"),
     "leases.coordination.k8s.io": (RUN, "heartbeats of nodes, election of schedulers and controllers"),
     "poddisruptionbudgets.policy": (ENFORCED, "by evictions and preemption"),
     "storageclasses.storage.k8s.io": (SIMULATED, "provisioning without disks"),

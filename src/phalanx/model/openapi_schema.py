@@ -47,6 +47,7 @@ _FIXED = {
     "apiextensions": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
     "jobset": "io.x-k8s.jobset",
     "leaderworkerset": "io.x-k8s.leaderworkerset",
+    "disaggregatedset": "io.x-k8s.disaggregatedset",
 }
 
 

@@ -8,6 +8,7 @@ from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.workloads.cronjob.kind import CRON_JOB
 from phalanx.controllers.workloads.daemonset.kind import DAEMON_SET
 from phalanx.controllers.workloads.deployment.kind import DEPLOYMENT
+from phalanx.controllers.workloads.disaggregatedset.kind import DISAGGREGATED_SET
 from phalanx.controllers.workloads.job.kind import JOB
 from phalanx.controllers.workloads.jobset.kind import JOB_SET
 from phalanx.controllers.workloads.kind import WorkloadKind
@@ -28,6 +29,7 @@ KINDS: tuple[WorkloadKind, ...] = (
     RAY_JOB,
     RAY_CLUSTER,
     JOB_SET,
+    DISAGGREGATED_SET,
     LEADER_WORKER_SET,
     CRON_JOB,
     JOB,

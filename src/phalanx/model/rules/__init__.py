@@ -78,6 +78,8 @@ _WHERE: dict[str, tuple[str, str]] = {
     "cronjobs.batch": ("batch", "cron_job"),
     "jobsets.jobset.x-k8s.io": ("jobset", "rules"),
     "leaderworkersets.leaderworkerset.x-k8s.io": ("leaderworkerset", "rules"),
+    "disaggregatedsets.disaggregatedset.x-k8s.io": ("disaggregatedset", "rules"),
+    "disaggregatedsetrolescalers.disaggregatedset.x-k8s.io": ("disaggregatedset", "scaler"),
     "workloads.scheduling.k8s.io": ("workload", "rules"),
     "podgroups.scheduling.k8s.io": ("podgroup", "pod_group"),
     "workloadpolicies.scheduling.phalanx.dev": ("policies", "workload_policy"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from phalanx.model import names
 from phalanx.model.fieldpath import immutable, invalid, not_supported, required
 from phalanx.model.gates import Gates
@@ -18,7 +20,24 @@ _TEMPLATE = "spec.leaderWorkerTemplate"
 
 
 def _default(obj: Json) -> None:
-    spec: Json = obj.setdefault("spec", {})
+    spec_default(obj.setdefault("spec", {}))
+
+
+def spec_default(spec: Json) -> None:
+    """Complete the spec of a LeaderWorkerSet: the defaults of its definition, then those of its webhook."""
+    schema_default(spec)
+    template, strategy = spec["leaderWorkerTemplate"], spec["rolloutStrategy"]
+    if template["restartPolicy"] == "Default":
+        template["restartPolicy"] = "None"
+    if strategy["type"] == "RollingUpdate" and strategy.get("rollingUpdateConfiguration") is None:
+        strategy["rollingUpdateConfiguration"] = {"partition": 0, "maxUnavailable": 1, "maxSurge": 0}
+    network: Json = spec.setdefault("networkConfig", {})
+    if not network.get("subdomainPolicy"):
+        network["subdomainPolicy"] = "Shared"
+
+
+def schema_default(spec: Json) -> None:
+    """Complete a spec as its definition does, also where it stands in another kind."""
     if spec.get("replicas") is None:
         spec["replicas"] = 1
     template: Json = spec.setdefault("leaderWorkerTemplate", {})
@@ -26,24 +45,18 @@ def _default(obj: Json) -> None:
         template["size"] = 1
     if not template.get("restartPolicy"):
         template["restartPolicy"] = "RecreateGroupOnPodRestart"
-    elif template["restartPolicy"] == "Default":
-        template["restartPolicy"] = "None"
     sub = template.get("subGroupPolicy")
     if sub is not None and not sub.get("subGroupPolicyType"):
         sub["subGroupPolicyType"] = "LeaderWorker"
     strategy: Json = spec.setdefault("rolloutStrategy", {})
     if not strategy.get("type"):
         strategy["type"] = "RollingUpdate"
-    if strategy["type"] == "RollingUpdate":
-        rolling: Json = strategy.setdefault("rollingUpdateConfiguration", {})
-        rolling.setdefault("partition", 0)
-        rolling.setdefault("maxUnavailable", 1)
-        rolling.setdefault("maxSurge", 0)
+    rolling = strategy.get("rollingUpdateConfiguration")
+    if rolling is not None:
+        for field, value in (("partition", 0), ("maxUnavailable", 1), ("maxSurge", 0)):
+            rolling.setdefault(field, value)
     if not spec.get("startupPolicy"):
         spec["startupPolicy"] = "LeaderCreated"
-    network: Json = spec.setdefault("networkConfig", {})
-    if not network.get("subdomainPolicy"):
-        network["subdomainPolicy"] = "Shared"
 
 
 def _sub_groups(template: Json, size: int) -> list[FieldError]:
@@ -103,31 +116,38 @@ def _scheduling(found: Json | None, size: int, gates: Gates) -> list[FieldError]
     return parts.errors
 
 
+def spec_errors(spec: Json, gates: Gates, path: str = "spec") -> list[FieldError]:
+    """Check the spec of a LeaderWorkerSet, wherever it stands."""
+    template: Json = spec.get("leaderWorkerTemplate") or {}
+    replicas, size = spec.get("replicas", 1), template.get("size", 1)
+    errors = _how_many(replicas, size)
+    if template.get("restartPolicy") not in _RESTART:
+        errors.append(not_supported(f"{_TEMPLATE}.restartPolicy", template.get("restartPolicy") or "", _RESTART))
+    policies = ("LeaderCreated", "LeaderReady")
+    if spec.get("startupPolicy") not in policies:
+        errors.append(not_supported("spec.startupPolicy", spec.get("startupPolicy") or "", policies))
+    shared = (spec.get("networkConfig") or {}).get("subdomainPolicy")
+    if shared not in ("Shared", "UniquePerReplica"):
+        kinds = ("Shared", "UniquePerReplica")
+        errors.append(not_supported("spec.networkConfig.subdomainPolicy", shared or "", kinds))
+    errors += _rollout(spec.get("rolloutStrategy") or {}, replicas)
+    errors += _sub_groups(template, size)
+    errors += _templates(template)
+    errors += _scheduling(spec.get("scheduling"), size, gates)
+    return [msgspec.structs.replace(error, path=path + error.path.removeprefix("spec")) for error in errors]
+
+
 def rules(gates: Gates) -> Rules:
     """Everything about LeaderWorkerSet."""
 
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
-        template: Json = spec.get("leaderWorkerTemplate") or {}
-        replicas, size = spec.get("replicas", 1), template.get("size", 1)
-        errors = _how_many(replicas, size)
-        if template.get("restartPolicy") not in _RESTART:
-            errors.append(not_supported(f"{_TEMPLATE}.restartPolicy", template.get("restartPolicy") or "", _RESTART))
-        policies = ("LeaderCreated", "LeaderReady")
-        if spec.get("startupPolicy") not in policies:
-            errors.append(not_supported("spec.startupPolicy", spec.get("startupPolicy") or "", policies))
-        shared = (spec.get("networkConfig") or {}).get("subdomainPolicy")
-        if shared not in ("Shared", "UniquePerReplica"):
-            kinds = ("Shared", "UniquePerReplica")
-            errors.append(not_supported("spec.networkConfig.subdomainPolicy", shared or "", kinds))
-        errors += _rollout(spec.get("rolloutStrategy") or {}, replicas)
-        errors += _sub_groups(template, size)
+        errors = spec_errors(spec, gates)
         notes = (obj.get("metadata") or {}).get("annotations") or {}
-        if _SUBGROUP_EXCLUSIVE in notes and template.get("subGroupPolicy") is None:
+        if _SUBGROUP_EXCLUSIVE in notes and (spec.get("leaderWorkerTemplate") or {}).get("subGroupPolicy") is None:
             text = "needs subGroupPolicy"
             errors.append(invalid(f"metadata.annotations[{_SUBGROUP_EXCLUSIVE}]", notes[_SUBGROUP_EXCLUSIVE], text))
-        errors += _templates(template)
-        return errors + _scheduling(spec.get("scheduling"), size, gates)
+        return errors
 
     def update(new: Json, old: Json) -> list[FieldError]:
         if new.get("spec") == old.get("spec"):

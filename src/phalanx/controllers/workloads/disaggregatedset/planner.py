@@ -1,0 +1,106 @@
+"""Steps of a rollout over several roles: old replicas go as new ones come, in proportion, all roles together.
+
+Every value is a list with an entry for each role. `surge` limits how many more replicas a role may have than wanted,
+`unavailable` how many fewer. An old revision never keeps some roles without the others. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+Counts = Sequence[int]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a rollout of one role may do."""
+
+    surge: int = 1
+    unavailable: int = 0
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """Where a rollout stands."""
+
+    initial: Counts  # old replicas when it began
+    old: Counts
+    new: Counts
+    target: Counts
+    limits: Sequence[Limits]
+
+    def minimum(self, role: int, new: Counts) -> int:
+        """Return the old replicas that must stay beside `new`; none where the role grows."""
+        if self.initial[role] < self.target[role]:
+            return 0
+        return max(0, self.target[role] - self.limits[role].unavailable - new[role])
+
+
+Step = tuple[list[int], list[int]]  # (old, new)
+
+
+def next_step(at: Rollout) -> Step | None:
+    """Return the replicas to have next; None when the rollout is done or has to wait."""
+    roles = range(len(at.initial))
+    steps = max((_steps(at, role) for role in roles), default=0)
+    complete = all(at.new[role] >= at.target[role] for role in roles)
+    if not steps or (complete and not any(at.old)):
+        return None
+    if any(at.old[role] > at.initial[role] for role in roles):
+        return [min(at.old[role], at.initial[role]) for role in roles], list(at.new)
+    if complete:
+        return [0 for _ in roles], list(at.new)
+    more = _more_new(at, steps)
+    if more != list(at.new) and _fits(at, more):
+        return list(at.old), more
+    least = [at.minimum(role, at.new) for role in roles]
+    fewer = _keep_whole(at, list(map(max, _fewer_old(at, steps), least)), at.new)
+    if any(fewer[role] < at.old[role] for role in roles):
+        return fewer, list(at.new)
+    room = [_room(at, role, more) for role in roles]
+    if any(room[role] < at.old[role] for role in roles):
+        return _keep_whole(at, room, more), more
+    return None
+
+
+def _steps(at: Rollout, role: int) -> int:
+    """Return how many steps a role takes alone, in batches of its surge, else of what may be unavailable."""
+    limits = at.limits[role]
+    batch = limits.surge if limits.surge > 0 else max(1, limits.unavailable)
+    return -(-max(at.initial[role], at.target[role], 0) // batch)
+
+
+def _more_new(at: Rollout, steps: int) -> list[int]:
+    """Bring the role that is furthest behind one step on; others follow to the same step."""
+    done = [at.new[role] * steps // target if target else steps for role, target in enumerate(at.target)]
+    step = min(done) + 1
+    return [max(at.new[role], min(target, -(-step * target // steps))) for role, target in enumerate(at.target)]
+
+
+def _fewer_old(at: Rollout, steps: int) -> list[int]:
+    done = [(initial - at.old[role]) * steps // initial for role, initial in enumerate(at.initial) if initial]
+    step = max(done, default=0) + 1
+    return [min(at.old[role], max(0, initial - step * initial // steps)) for role, initial in enumerate(at.initial)]
+
+
+def _fits(at: Rollout, new: Counts) -> bool:
+    return all(
+        at.old[role] + new[role] <= target + at.limits[role].surge for role, target in enumerate(at.target) if target
+    )
+
+
+def _room(at: Rollout, role: int, new: Counts) -> int:
+    """Return the old replicas for which there is room beside `new`, and not fewer than must stay."""
+    room = max(0, min(at.old[role], at.target[role] + at.limits[role].surge - new[role]))
+    return max(room, at.minimum(role, new))
+
+
+def _keep_whole(at: Rollout, old: list[int], new: Counts) -> list[int]:
+    """Drain all roles of the old revision or none: one without the others serves nothing."""
+    present = [role for role, initial in enumerate(at.initial) if initial]
+    ended = [role for role in present if old[role] == 0]
+    if not ended or len(ended) == len(present):
+        return old
+    if not any(at.minimum(role, new) for role in range(len(old))):
+        return [0 for _ in old]
+    return [1 if role in ended else count for role, count in enumerate(old)]
