@@ -64,3 +64,10 @@ def test_values_that_grow_without_bounds_end_the_evaluation(expression: str) -> 
     assert isinstance(program, Program), str(program)
     with pytest.raises(CostLimitExceeded):
         program.evaluate(VALUES, 1_000_000)
+
+
+def test_error_message_stays_short_whatever_the_expression() -> None:
+    many = ENVIRONMENT.compile(" && ".join(["nosuch"] * 5_000))
+    assert isinstance(many, CompileError)
+    assert many.message.startswith("ERROR: <input>:1:1: undeclared reference to 'nosuch'")
+    assert len(many.message) < 100_000 and many.message.endswith(" more")

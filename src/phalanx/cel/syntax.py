@@ -114,16 +114,24 @@ class ExpressionError(Exception):
 
 
 MAX_PROBLEMS = 100  # as many as an error message shows
+MAX_SHOWN = 16 * 1024  # characters of an error message; problems beyond are counted
 
 
 def render(source: str, problems: list[Problem]) -> str:
     """Return the problems with their lines, a caret below each place."""
     lines = source.split("\n")
     shown: list[str] = []
+    size = 0
     for problem in sorted(problems, key=lambda p: p.pos)[:MAX_PROBLEMS]:
+        if size > MAX_SHOWN:
+            break
         before = source[: problem.pos]
         row = before.count("\n")
         column = len(before) - (before.rfind("\n") + 1)
         text = lines[row].replace("\t", " ") if row < len(lines) else ""
-        shown.append(f"ERROR: <input>:{row + 1}:{column + 1}: {problem.message}\n | {text}\n | {'.' * column}^")
+        head = f"ERROR: <input>:{row + 1}:{column + 1}: {problem.message}"
+        shown.append(head if len(text) > MAX_SHOWN else f"{head}\n | {text}\n | {'.' * column}^")
+        size += len(shown[-1])
+    if len(shown) < len(problems):
+        shown.append(f"… and {len(problems) - len(shown)} more")
     return "\n".join(shown)
