@@ -10,6 +10,8 @@ from crontabs import CRONS, DEFINITIONS, cron, definition
 from writing import CONFIGS, DEPLOYMENTS, MERGE, PODS, World, config, deployment, pod
 
 from phalanx.base.errors import ApiProblem, Forbidden, Invalid
+from phalanx.local.api.request import User
+from phalanx.local.api.rights import Rights
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"
@@ -417,6 +419,51 @@ def test_mutation_that_does_not_compile_is_refused(world: World, mutation: Json,
     with pytest.raises(Invalid) as problem:
         world.create(MUTATING, mutating(mutation))
     assert text in str(problem.value)
+
+
+def test_mutating_policy_has_conditions_params_and_is_asked_again(world: World) -> None:
+    world.create(CONFIGS, config("values", team="blue"))
+    made = mutating(
+        patched("[JSONPatch{op: 'add', path: '/data/team', value: params.data.team}]"),
+        match=rules(operations=["CREATE"]),
+        paramKind={"apiVersion": "v1", "kind": "ConfigMap"},
+        matchConditions=[{"name": "marked", "expression": "object.metadata.name.startsWith('x')"}],
+        reinvocationPolicy="IfNeeded",
+    )
+    active(world, made, paramRef={"name": "values", "parameterNotFoundAction": "Deny"})
+    assert world.create(CONFIGS, config("x", a="1"))["data"] == {"a": "1", "team": "blue"}
+    assert world.create(CONFIGS, config("y", a="1"))["data"] == {"a": "1"}
+
+
+def test_authorizer_knows_what_the_user_may_do(world: World) -> None:
+    world.ctx.rights = Rights(world.store)
+    allowed = "authorizer.group('').resource('configmaps').namespace('ns').check('delete').allowed()"
+    account = "!authorizer.serviceAccount('ns', 'default').group('').resource('pods').check('get').allowed()"
+    path = "!authorizer.path('/metrics').check('get').allowed()"
+    bound(
+        world,
+        policy(
+            {"expression": allowed, "message": "may not delete"},
+            account,
+            path,
+            "authorizer.requestResource.check('get').reason() == ''",
+        ),
+    )
+    role = {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]}
+    world.create("/apis/rbac.authorization.k8s.io/v1/namespaces/ns/roles", role)
+    request = world.request("create", CONFIGS, config("a"))
+    request.user = User("bob", groups=("system:authenticated",))
+    with pytest.raises(Invalid, match="may not delete"):
+        world.run(world.writer.handle(request))
+
+
+def test_deleting_a_collection_asks_about_each_object(world: World) -> None:
+    bound(world, policy("oldObject.metadata.name != 'keep'", match=rules(operations=["DELETE"])))
+    for name in ("a", "keep"):
+        world.create(CONFIGS, config(name))
+    with pytest.raises(Invalid):
+        world.ask("deletecollection", CONFIGS)
+    assert world.get(f"{CONFIGS}/keep") is not None
 
 
 # -- device selectors --------------------------------------------------------------------------------------------------

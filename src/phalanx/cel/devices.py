@@ -23,7 +23,6 @@ from .syntax import CompileError
 from .values import EvaluationError, FieldMap, kind_of, type_name
 
 MAX_COST = 1_000_000  # cost units that one evaluation may use (CELSelectorExpressionMaxCost)
-MAX_LENGTH = 10 * 1024  # bytes of an expression that the API accepts (CELSelectorExpressionMaxLength)
 _INTERNED = 4096  # expressions
 
 Attributes = Mapping[str, Mapping[str, Any]]

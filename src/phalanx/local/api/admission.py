@@ -7,8 +7,6 @@ that admission costs next to nothing per pod.
 from __future__ import annotations
 
 from phalanx.base.clock import rfc3339
-from phalanx.cel.devices import compile_device_selector
-from phalanx.cel.syntax import CompileError
 from phalanx.local.api.context import Context
 from phalanx.local.api.escalation import GUARDED, check_grant
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
@@ -20,11 +18,10 @@ from phalanx.local.api.service_accounts import ServiceAccounts
 from phalanx.local.api.service_addresses import ServiceAddresses
 from phalanx.local.api.view import decode
 from phalanx.model.fieldpath import forbidden as field_forbidden
-from phalanx.model.fieldpath import invalid as field_invalid
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
 from phalanx.model.objects.devices import ADMIN_NAMESPACE_LABEL
-from phalanx.model.rules.devices import admin_access, expressions
+from phalanx.model.rules.devices import admin_access
 
 IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
 POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
@@ -96,7 +93,6 @@ class Admission:
             if obj["spec"].get("schedulingGroup"):
                 self._after_group(obj, namespace)
         elif key in _WITH_SELECTORS:
-            _compile_selectors(kind, obj)
             self._admin_access(kind, obj, namespace)
         elif key == "services":
             self._assign(kind, obj, namespace, None)
@@ -257,14 +253,3 @@ def _pod_defaults(pod: Json) -> None:
 
 def _tolerates(toleration: Json, key: str) -> bool:
     return toleration.get("key") in (key, "", None) and toleration.get("effect") in ("NoExecute", "", None)
-
-
-def _compile_selectors(kind: Kind, obj: Json) -> None:
-    """Selectors of devices must compile before anything is allocated by them."""
-    errors = [
-        field_invalid(path, expression, str(compiled))
-        for path, expression in expressions(obj, kind.kind)
-        if isinstance(compiled := compile_device_selector(expression), CompileError)
-    ]
-    if errors:
-        raise invalid(kind, obj["metadata"].get("name") or "", errors)

@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.cel import types as t
 from phalanx.cel.admission import APPLY_TYPE, JSON_PATCH_TYPE, AdmissionEnvironment, compile_variables
-from phalanx.cel.devices import MAX_COST, MAX_LENGTH, compile_device_selector
+from phalanx.cel.devices import MAX_COST, compile_device_selector
 from phalanx.cel.syntax import CompileError
 from phalanx.local.api.policies import environment_of
 from phalanx.local.api.rule_matching import MUTATING, MUTATING_POLICIES, VALIDATING, VALIDATING_POLICIES
@@ -19,17 +19,17 @@ from phalanx.model.fieldpath import (
     invalid,
     not_supported,
     required,
-    too_long,
     too_many,
 )
 from phalanx.model.kinds import FieldError, Json, Kind
 from phalanx.model.names import label_key
+from phalanx.model.rules.devices import MAX_EXPRESSION, expressions
 
 _MAX_CONDITIONS = 64  # of one webhook or policy
 _MAX_ANNOTATION_EXPRESSION = 5 * 1024  # bytes
 _REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESOURCE = "resource.k8s.io"
+_WITH_SELECTORS = ("deviceclasses", "resourceclaims", "resourceclaimtemplates")
 
 
 def expression_errors(kind: Kind, obj: Json, old: Json | None = None) -> list[FieldError]:
@@ -164,41 +164,16 @@ def _mutating(obj: Json) -> Iterator[FieldError]:
             yield from _compiled(environment, text, f"{at}.{field}.expression", wanted, empty="")
 
 
-def _selectors(selectors: Any, at: str) -> Iterator[FieldError]:
-    for i, selector in enumerate(selectors or ()):
-        cel = selector.get("cel") if isinstance(selector, dict) else None
-        if not isinstance(cel, dict):
-            yield required(f"{at}[{i}].cel")
-            continue
-        expression = str(cel.get("expression") or "")
-        if len(expression.encode()) > MAX_LENGTH:
-            yield too_long(f"{at}[{i}].cel.expression", MAX_LENGTH)
+def _device_selectors(obj: Json) -> Iterator[FieldError]:
+    """Yield what is wrong with selectors of devices; their rules of the kind look at what is missing or too long."""
+    for path, expression in expressions(obj, str(obj.get("kind") or "")):
+        if len(expression.encode()) > MAX_EXPRESSION:
             continue
         found = compile_device_selector(expression)
         if isinstance(found, CompileError):
-            yield invalid(f"{at}[{i}].cel.expression", expression, found.message)
+            yield invalid(path, expression, found.message)
         elif found.max_cost > MAX_COST:
-            yield forbidden(f"{at}[{i}].cel.expression", "too complex, exceeds cost limit")
-
-
-def _device_class(obj: Json) -> Iterator[FieldError]:
-    yield from _selectors((obj.get("spec") or {}).get("selectors"), "spec.selectors")
-
-
-def _claim_spec(spec: Json, at: str) -> Iterator[FieldError]:
-    for i, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
-        where = f"{at}.devices.requests[{i}]"
-        yield from _selectors((request.get("exactly") or {}).get("selectors"), f"{where}.exactly.selectors")
-        for j, choice in enumerate(request.get("firstAvailable") or ()):
-            yield from _selectors(choice.get("selectors"), f"{where}.firstAvailable[{j}].selectors")
-
-
-def _claim(obj: Json) -> Iterator[FieldError]:
-    yield from _claim_spec(obj.get("spec") or {}, "spec")
-
-
-def _claim_template(obj: Json) -> Iterator[FieldError]:
-    yield from _claim_spec((obj.get("spec") or {}).get("spec") or {}, "spec.spec")
+            yield forbidden(path, "too complex, exceeds cost limit")
 
 
 _CHECKS: dict[str, Callable[[Json], Iterator[FieldError]]] = {
@@ -206,7 +181,5 @@ _CHECKS: dict[str, Callable[[Json], Iterator[FieldError]]] = {
     VALIDATING: _webhooks,
     VALIDATING_POLICIES: _validating,
     MUTATING_POLICIES: _mutating,
-    f"deviceclasses.{_RESOURCE}": _device_class,
-    f"resourceclaims.{_RESOURCE}": _claim,
-    f"resourceclaimtemplates.{_RESOURCE}": _claim_template,
+    **{f"{plural}.resource.k8s.io": _device_selectors for plural in _WITH_SELECTORS},
 }
