@@ -84,6 +84,8 @@ def test_changes_come_with_the_state_before_and_indexes_follow(kept: int, monkey
         assert names(cache.matching("labels", "default", parse_labels("app=db,n=3"))) == ["p03"]
         await cluster.delete("Pod", "p04", grace_seconds=0)
         key, new, old = await changes.get()
+        assert key.name == "p04" and new is not None and new["metadata"]["deletionTimestamp"]
+        key, new, old = await changes.get()
         assert key.name == "p04" and new is None and old is not None
         assert cache.get("default", "p04") is None and len(cache) == 19
         assert not cache.any_in_index("labels", "default/n=4")

@@ -1,4 +1,4 @@
-"""The annotations and labels under our own prefix. A key that is not among them was meant to be one, and is told."""
+"""The annotations and labels under our own prefix. A key under it that is not listed is reported as a mistake."""
 
 from __future__ import annotations
 

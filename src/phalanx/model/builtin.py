@@ -162,7 +162,7 @@ def _networks() -> Iterator[Kind]:
 
 
 def _control() -> Iterator[Kind]:
-    """Kinds whose meaning is a control plane's own affair: kept for whoever lists, watches or writes them."""
+    """Kinds that only a full control plane acts on: stored for clients that list, watch or write them."""
     scaler = [tables.record(f"autoscaling/{version}.HorizontalPodAutoscaler") for version in ("v2", "v1")]
     yield _kind("HorizontalPodAutoscaler", "autoscaling", version="v2", short_names=("hpa",), categories=("all",),
                 subresources=_STATUS, versions=(

@@ -155,7 +155,7 @@ def _name_repeated(value: Any, path: str, texts: list[str], unknown: Collection[
         for name, inner in value if isinstance(value, _Twice) else value.items():
             at = f"{path}.{name}" if path else name
             nobody_knows = f'unknown field "{at}"'
-            if nobody_knows in unknown:  # told once, and nothing of what is in it
+            if nobody_knows in unknown:  # reported once, without its content
                 if name not in names:
                     texts.append(nobody_knows)
                 names.add(name)
@@ -184,7 +184,7 @@ APART_PROTOBUF = 64 << 10
 
 
 def is_slow(body: bytes, content_type: str) -> bool:
-    """Whether reading this takes long enough to do it beside the loop. JSON never does."""
+    """Return True if parsing takes long enough to run in a thread. JSON never does."""
     kind = media_type(content_type)
     if kind == PROTOBUF:
         return len(body) > APART_PROTOBUF

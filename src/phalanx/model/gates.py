@@ -34,7 +34,7 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "DRAWorkloadResourceClaims": (False, ("GenericWorkload",)),
     "WorkloadWithJob": (True, ("GenericWorkload",)),
     "MutableMinGroupCount": (False, ("CompositePodGroup",)),
-    # These need GenericWorkload too, and mean nothing without it: whoever switches that off need not name them.
+    # These need GenericWorkload too, and mean nothing without it: switching that off need not name them.
     "JobSetGang": (True, ()),
     "PodGroupPerReplica": (True, ()),
     "WorkloadSchedulingCycle": (True, ()),

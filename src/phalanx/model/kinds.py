@@ -95,7 +95,7 @@ class Kind:
     parts: Mapping[str, Part] = field(default_factory=dict)  # by subresource
     status_writes: tuple[str, ...] = ()  # metadata that a write to the status subresource may change, too
     convert: Json | None = None  # custom resources: the webhook that turns one version into another
-    warning: str = ""  # told to everybody who writes one
+    warning: str = ""  # sent to every client that writes one
     stored: bool = True  # false: asked and answered in one request, nothing is kept (reviews, Binding)
     stored_as: str = ""  # storage key of the kind this one is a view of (events.k8s.io Event of core Event)
     # Rules work on the storage version. `default` edits in place. Gate dropping is part of `prepare`.

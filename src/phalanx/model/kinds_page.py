@@ -15,7 +15,7 @@ from phalanx.model.kinds import Kind
 ENFORCED = "enforced"  # what it says holds
 RUN = "run"  # a controller or the scheduler acts on it
 SIMULATED = "simulated"  # acted on, without containers, disks or networks behind it
-STORED = "stored"  # kept, shown and watched; nobody acts on it
+STORED = "stored"  # kept, shown and watched; no controller acts on it
 ANSWERED = "answered"  # a question: nothing is kept
 
 DOES: dict[str, tuple[str, str]] = {
@@ -91,8 +91,8 @@ DOES: dict[str, tuple[str, str]] = {
     "ipaddresses.networking.k8s.io": (STORED, "not made for Services"),
     "servicecidrs.networking.k8s.io": (STORED, "Services always get addresses of `kubernetes`, 10.96.0.0/12"),
     "horizontalpodautoscalers.autoscaling": (STORED, ""),
-    "certificatesigningrequests.certificates.k8s.io": (STORED, "may be approved; nobody signs"),
-    "podcertificaterequests.certificates.k8s.io": (STORED, "nobody signs"),
+    "certificatesigningrequests.certificates.k8s.io": (STORED, "may be approved; not signed"),
+    "podcertificaterequests.certificates.k8s.io": (STORED, "not signed"),
     "clustertrustbundles.certificates.k8s.io": (STORED, "nothing mounts them"),
     "flowschemas.flowcontrol.apiserver.k8s.io": (STORED, ""),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": (STORED, ""),
@@ -115,7 +115,7 @@ Made by `make docs` from the registry; do not edit. How shapes are declared: [sh
 - **enforced**: what an object says holds.
 - **run**: a controller or the scheduler acts on it.
 - **simulated**: acted on, without containers, disks or networks behind it.
-- **stored**: kept, shown and watched; nobody acts on it.
+- **stored**: kept, shown and watched; no controller acts on it.
 - **answered**: a question; nothing is kept.
 
 Verbs are create, delete, deletecollection, get, list, patch, update and watch where none are named. Kinds of your own

@@ -63,7 +63,7 @@ def _too_long(limit: int, unit: str) -> str:
     return f"must be no more than {limit} {unit}"
 
 
-# Lengths are checked outside the caches: they must not hold on to megabytes that somebody sent as a name.
+# Lengths are checked outside the caches: they must not hold on to megabytes sent as a name.
 @lru_cache(maxsize=1 << 14)
 def _label_matches(value: str) -> bool:
     return _is_label(value) is not None

@@ -131,7 +131,7 @@ class Schemas:
     def _field(self, field: Field) -> Json:
         found = self._type(field.type)
         if "$ref" in found and field.doc:
-            found = {"allOf": [found]}  # words beside a bare $ref would be ignored
+            found = {"allOf": [found]}  # a description next to a bare $ref would be ignored
         if field.doc:
             found["description"] = field.doc
         if field.default is not None:

@@ -28,7 +28,7 @@ _NAMED: dict[str, Json] = {
 
 
 class Swagger:
-    """The document of one registry. Built-in kinds are described once, custom ones anew when a kind changes."""
+    """The document of one registry. Built-in kinds are described once, custom ones again when a kind changes."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -88,7 +88,7 @@ def definition(written: Json) -> Json:
 
 def _schema(written: Json) -> Json:
     match written.get("allOf"):
-        case [{"$ref": _} as reference]:  # how v3 puts words beside a reference
+        case [{"$ref": _} as reference]:  # how v3 adds a description to a reference
             return _schema({**{name: value for name, value in written.items() if name != "allOf"}, **reference})
     found = {name: value for name, value in written.items() if name not in _JUNCTIONS}
     if "$ref" in found:

@@ -18,7 +18,7 @@ N = TypeVar("N", int, float)
 
 def effective(main: Iterable[Mapping[str, N]], init: Iterable[tuple[bool, Mapping[str, N]]]) -> dict[str, N]:
     """Of a whole pod, by resource: all containers and sidecars together, or the largest moment of initialisation if
-    that is more. `init`: in order, whether it is a sidecar and what it asks for; an init container runs beside the
+    that is more. `init`: in order, whether it is a sidecar and what it asks for; an init container runs next to the
     sidecars before it."""
     total: dict[str, N] = {}
     for amounts in main:

@@ -1,4 +1,4 @@
-"""What Kubernetes writes though nobody said it: an object always has its `status`, with the zero values it cannot lack.
+"""Zero values that Kubernetes always writes: an object has its `status`, with the fields that cannot be absent.
 
 Records that are not pointers and required numbers are never absent on the wire there, and an Event always has its
 times, null or not. Programs read these without asking and patch below them. Kinds that upstream keeps as custom
@@ -24,7 +24,7 @@ _ALWAYS = {
 
 
 def zeros_of(schema: Object) -> Json:
-    """What an object of this kind has at least, beside metadata. Not to be changed: `fill` copies."""
+    """Return what an object of this kind has at least, besides metadata. Do not change it: `fill` copies."""
     if schema.name == "core/v1.Event":
         return {name: value for name, value in _record(schema).items() if name != "metadata"}
     found: Json = {}

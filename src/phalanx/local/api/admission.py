@@ -99,7 +99,7 @@ class Admission:
         elif key == _INGRESSES:
             self._ingress_class(obj)
         elif key == _SIGNING_REQUESTS:
-            # Who asks for a certificate cannot say to be somebody else.
+            # The requester of a certificate is the authenticated user.
             spec = obj.setdefault("spec", {})
             spec.update(username=user.name, groups=list(user.groups))
             spec.pop("uid", None)
@@ -128,9 +128,9 @@ class Admission:
             raise invalid(kind, obj["metadata"].get("name") or "", [field_forbidden(f"{path}.devices.requests", text)])
 
     def _after_group(self, pod: Json, namespace: str) -> None:
-        """A group that is being deleted takes nobody in whose controller will make another: they wait for that one.
+        """Refuse a pod for a group that is being deleted if its controller will create another group.
 
-        A pod made by hand has nobody who would; it joins the group that is going, as kube-scheduler 1.37 has it.
+        A pod without a controller joins the group that is being deleted, as in kube-scheduler 1.37.
         """
         if not any(owner.get("controller") for owner in pod["metadata"].get("ownerReferences") or ()):
             return
@@ -203,7 +203,7 @@ class Admission:
             check_grant(self._rights, user, kind, new, old, str(old["metadata"].get("namespace") or ""))
 
     def status(self, kind: Kind, new: Json, old: Json) -> None:
-        """Since when a volume is in its phase; whoever writes a time of his own keeps it."""
+        """Set since when a volume is in its phase; a time that the client writes is kept."""
         said, before = new.get("status") or {}, old.get("status") or {}
         since = "lastPhaseTransitionTime"
         if kind.storage_key != "persistentvolumes" or said.get("phase") == before.get("phase"):

@@ -321,7 +321,7 @@ class App:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 if len(piece) > YIELD_BYTES:
                     # There is more behind a piece of this size, and sending to who went away never waits: without a
-                    # turn for the others nobody could say that this client is gone before all of it is made.
+                    # turn for other requests a disconnect would not be noticed before all of it is encoded.
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
             pass

@@ -84,13 +84,13 @@ class Applier:
         managers = read_managers(metadata) if acceptable(metadata.get("managedFields") or []) else None
         if managers:
             return managers
-        # Nobody has been tracked so far: what is there belongs to the time before.
+        # No manager was tracked so far: existing fields belong to "before-first-apply".
         fields = self._fields.content(kind, live)
         time = metadata.get("creationTimestamp") or now
         return [Manager(BEFORE_FIRST_APPLY, UPDATE, live["apiVersion"], time, fields)] if fields else []
 
     def _applied_by_kubectl(self, kind: Kind, walker: Walker, live: Json) -> Fields:
-        """Fields that `kubectl apply` set from the client side and nobody changed since.
+        """Fields that `kubectl apply` set from the client side and that did not change since.
 
         `kubectl apply --server-side` on such an object is the same user going on, not a conflict.
         """
@@ -211,7 +211,7 @@ def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any
 
 
 def prune(walker: Walker, value: Any, last: Fields, kept: Fields, wished: Fields) -> None:
-    """Remove from `value` what the last configuration owned and nobody owns now. Edits `value` in place.
+    """Remove from `value` what the last configuration owned and no manager owns now. Edits `value` in place.
 
     `wished` is the part of `kept` that configurations name: they may wish an empty map, an update cannot leave one.
     """
@@ -238,7 +238,7 @@ def prune(walker: Walker, value: Any, last: Fields, kept: Fields, wished: Fields
             if known is not None:
                 prune(known[1], value[name], node, now, wished.get(element, {}))
                 if not value[name] and not known[1].plain and element not in wished:
-                    del value[name]  # empty maps and lists are not stored, so nobody may go on owning one
+                    del value[name]  # empty maps and lists are not stored, so they cannot stay owned
         else:
             prune(walker.item(), value[name], node, now, wished.get(element, {}))
 
@@ -266,7 +266,7 @@ def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields, w
 
 
 def check_keys(walker: Walker, value: Any, where: str, path: str = "") -> None:
-    """Items of a keyed list must have their keys, and have them once; otherwise nobody could say who owns what."""
+    """Items of a keyed list must have their keys, and have them once; otherwise ownership would be ambiguous."""
     if walker.atomic or not value:
         return
     if walker.key is not None:

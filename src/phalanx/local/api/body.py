@@ -65,7 +65,7 @@ def shape(
 ) -> tuple[str, ...]:
     """Check types, drop unknown fields; what was dropped is a problem, a warning or nothing, as the client asked.
 
-    Of a JSON `body` repeated and unknown fields are told as they stand in it, of all else repeated ones first.
+    Of a JSON `body` repeated and unknown fields are reported in their order, otherwise repeated ones first.
     """
     custom = isinstance(schema, CustomObject)
     unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema)
@@ -86,7 +86,7 @@ def shape(
 
 
 def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
-    """Like `shape` for an applied configuration: nobody can own a field that is not declared, so it is always refused.
+    """Like `shape` for an applied configuration: a field that is not declared cannot be owned, so it is always refused.
 
     Zero values stay: they are wishes here and noise everywhere else.
     """

@@ -93,7 +93,7 @@ class Changes:
         )
         events = self.ctx.registry.by_path("", "v1", "events")
         if not found or entry is None or events is None or is_controlled(obj):
-            return found  # what a controller makes is its owner's, who was told
+            return found  # a controller's object: its owner got the warning
         kind, now = request.kind, self.ctx.clock.now()
         event = event_of(kind.kind, api_version(kind.group, request.version.name), obj, found, now)
         stamp_new(events, event["metadata"], event["metadata"]["namespace"], rfc3339(now), self.ctx.rng)
@@ -345,7 +345,7 @@ class Changes:
         return object_in(kind, version, value)
 
     async def stored(self, kind: Kind, entry: Entry) -> Json:
-        """As it is stored; a custom resource with the defaults its schema has by now, so that nobody changed them."""
+        """As it is stored; a custom resource with the defaults its schema has by now, so that they are no changes."""
         homes = () if kind.stored_as else kind.versions
         complete = next((home.from_storage for home in homes if home.name == kind.storage_version), None)
         value = entry.value
@@ -364,7 +364,7 @@ class Changes:
             raise invalid(kind, name, errors)
 
     def _judge_version(self, request: Request, obj: Json) -> None:
-        """Before a webhook makes another version of it: what is wrong is told in the words of the client's version."""
+        """Before a webhook makes another version of it: errors are reported in the fields of the client's version."""
         kind, version = request.kind, request.version
         if kind.convert is not None and version.openapi is not None and version.name != kind.storage_version:
             set_defaults(obj, version.openapi)

@@ -1,6 +1,6 @@
 """Connections into a pod (exec, attach, port-forward, proxy): admission is asked as elsewhere, then they are refused.
 
-Nothing runs in a simulated pod; whoever may not connect, or is refused by a webhook, hears that and not this.
+Nothing runs in a simulated pod; missing rights and refusals of webhooks are reported first.
 """
 
 from __future__ import annotations

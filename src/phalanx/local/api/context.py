@@ -21,9 +21,9 @@ class Context:
     registry: Registry
     gates: Gates = field(default_factory=Gates)
     clock: Clock = field(default_factory=SystemClock)
-    # Names and uids must not repeat, but nobody gains by guessing one: no system call for each.
+    # Names and uids must not repeat but need not be secret: no system call for each.
     rng: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(256)))
-    rights: Rights | None = None  # None: whoever is let in may do everything
+    rights: Rights | None = None  # None: every authenticated user may do everything
     tokens: Tokens = field(init=False)
     conversions: Conversions = field(init=False)
 

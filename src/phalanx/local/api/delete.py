@@ -108,7 +108,7 @@ class Deletes:
             await self._changes.webhooks.refuse_or_pass(Admitted(request, "DELETE", None, old, options.dry_run))
 
     async def _delete_chosen(self, kind: Kind, entry: Entry, options: DeleteOptions) -> bytes:
-        """One of a collection; empty when somebody else was quicker."""
+        """Delete one object of a collection; return empty if another client was quicker."""
         _, namespace, name = entry.key
         try:
             obj, stored, _ = await self.delete_object(kind, namespace, name, replace(options, uid=entry.index.uid))
@@ -236,7 +236,7 @@ def _set_grace(metadata: Json, grace: int) -> None:
 
 
 def _usual_propagation(kind: Kind, metadata: Json) -> str:
-    """What happens to dependents when nobody says: nothing here, the collector takes them. Old kinds let them be."""
+    """Return the default propagation policy: background, or Orphan for old kinds."""
     told = {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
     return "Orphan" if kind.storage_key in _LEAVES_DEPENDENTS and not told else ""
 

@@ -1,6 +1,6 @@
-"""Nobody gives rights that he does not have: writes to roles and bindings are held against the writer's own rules.
+"""Prevent privilege escalation: writes to roles and bindings are checked against the writer's own rules.
 
-Whoever has the verb `escalate` on roles, or `bind` on a role, is trusted with more, as everywhere in Kubernetes.
+The verbs `escalate` on roles and `bind` on a role allow more, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GUARDED = frozenset((ROLES, CLUSTER_ROLES, ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS)
 
 
 def check_grant(rights: Rights, user: User, kind: Kind, new: Json, old: Json | None, namespace: str) -> None:
-    """Raises Forbidden when this write would give somebody what the writer has not."""
+    """Raises Forbidden if this write would grant rights that the writer does not have."""
     if MASTERS in user.groups:
         return
     name = str((new.get("metadata") or {}).get("name") or "")

@@ -2,7 +2,7 @@
 
 In the spirit of API priority and fairness. A client is a user and a program (the name in its user agent). In every turn
 of the loop each client may begin a few requests, and all clients together somewhat more, in rotation; the rest waits in
-the client's own queue, and a full queue is answered with 429. Our own components, and whoever renews a lease, stand
+the client's own queue, and a full queue is answered with 429. Our own components and lease renewals stand
 outside of what all clients share. Counts only: nothing here looks at a clock.
 """
 
@@ -139,7 +139,7 @@ class Fairness:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """A new turn: everybody may begin again, first who was served last the longest ago."""
+        """Start a new round: every client may begin again, least recently served first."""
         self._turning = False
         self._begun = 0
         for name, flow in tuple(self._flows.items()):

@@ -1,7 +1,7 @@
 """Sets of field paths in the very form in which managedFields stores them (fieldsV1), and their algebra.
 
 A set is a tree: `{"f:spec": {"f:replicas": {}}}`. A node owns itself when it is empty or holds "."; the root is never
-owned. Trees are values: every function returns trees that may share parts with its arguments, so nobody may change
+owned. Trees are values: every function returns trees that may share parts with its arguments, so do not change
 one in place. Sharing is what makes ownership cheap enough for every write.
 """
 

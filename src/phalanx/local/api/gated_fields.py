@@ -1,6 +1,6 @@
 """Fields of new objects that a feature gate may take away: of their spec, and of the templates in it.
 
-Whoever writes such an object is told with a warning; whoever looks at it later, with an event.
+The response to such a write carries a warning, and an event on the object says so later.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_controlled(obj: Json) -> bool:
 
 
 def event_of(kind: str, version: str, obj: Json, warnings: Sequence[str], now: float) -> Json:
-    """What the object's author was told when it came to be."""
+    """Return the event that repeats the warning of the write."""
     meta, time = obj["metadata"], rfc3339(now)
     namespace = meta.get("namespace") or "default"
     about = {"apiVersion": version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}

@@ -1,6 +1,6 @@
 """/livez, /readyz and /healthz in kube-apiserver's form: `ok`, or every check by name with ?verbose.
 
-What is told here is told to anybody, so a reason never names paths, objects or people.
+Answers here are public, so a reason never names paths, objects or users.
 """
 
 from __future__ import annotations

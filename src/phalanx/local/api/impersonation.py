@@ -1,4 +1,4 @@
-"""Acting as somebody else: the Impersonate-… headers, for those who have the verb `impersonate`."""
+"""Impersonation: the Impersonate-… headers, for users with the verb `impersonate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store keeps beside each encoded object, so that selecting, collecting and watching need no decoding.
+"""What the store keeps with each encoded object, so that selecting, collecting and watching need no decoding.
 
 Must stay small: one Index exists per stored object. Values that only some field selectors ask for are computed on
 the first ask and kept.

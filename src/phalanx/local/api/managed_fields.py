@@ -1,6 +1,6 @@
 """Who owns which field: reads, updates and writes metadata.managedFields for everything but apply (see `apply`).
 
-The system's part of metadata belongs to nobody, and an endpoint only tracks what it can change: the main one leaves
+The system's part of metadata has no manager, and an endpoint only tracks what it can change: the main one leaves
 status alone where status has its own endpoint, the status one looks at nothing else.
 """
 
@@ -139,7 +139,7 @@ class FieldTracker:
             metadata.pop("managedFields", None)
             return
         if not before.get("managedFields") and not asked:
-            return  # forgotten before; the next apply starts anew
+            return  # forgotten before; the next apply starts from scratch
         changed, removed = self.differences(kind, old, new, subresource)
         if asked == before.get("managedFields") or not asked or not acceptable(asked):
             if not changed and not removed:
@@ -200,7 +200,7 @@ def record(
     now: str,
     subresource: str,
 ) -> list[Manager]:
-    """An update takes what it changed from everybody else; what it removed has no owner any more."""
+    """An update takes ownership of what it changed; what it removed has no owner any more."""
     identity = (manager, UPDATE, api_version, subresource)
     mine: Manager | None = None
     for other in managers:

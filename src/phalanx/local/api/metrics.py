@@ -25,7 +25,7 @@ class ApiMetrics:
             ("verb", "group", "version", "resource", "subresource", "code"),
             registry=self.registry,
         )
-        # Since somebody last asked: a sum costs less than a counter of prometheus_client.
+        # Since the last scrape: a sum costs less than a counter of prometheus_client.
         self._answered: dict[tuple[str, str, str, str, str, int], int] = {}
         revision = Gauge("phalanx_store_revision", "The last durable revision.", registry=self.registry)
         revision.set_function(lambda: ctx.store.revision)

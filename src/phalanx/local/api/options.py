@@ -80,7 +80,7 @@ def invalid_options(kind: str, errors: list[FieldError]) -> Invalid:
 
 @lru_cache(maxsize=64)  # few: a user agent may be long
 def manager_from_agent(user_agent: str) -> str:
-    """Who changed a field when nobody said so: the program's name in the user agent."""
+    """Return the default field manager: the program's name in the user agent."""
     name = user_agent.split("/", 1)[0].strip()
     name = "".join(char for char in name if char.isprintable())[:_MANAGER_LENGTH]
     return name or "unknown"

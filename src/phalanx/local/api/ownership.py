@@ -25,7 +25,7 @@ MOST_PLANS = 256  # of one type; objects of one kind have few sets of names
 
 
 def item_key(schema: ListOf) -> Key:
-    """How the items of a set or map list are told apart."""
+    """Return the key of an item of a set or map list."""
     if schema.kind == "set":
 
         def by_value(item: Any) -> str | None:
@@ -258,7 +258,7 @@ def _is_atomic(schema: Type) -> bool:
 
 
 def _always_there(field: Field) -> bool:
-    """Values (not pointers) of records and required lists exist in every object, so nobody adds them."""
+    """Values (not pointers) of records and required lists exist in every object, so no manager adds them."""
     if isinstance(field.type, Object):
         return not field.pointer
     return isinstance(field.type, ListOf) and field.required

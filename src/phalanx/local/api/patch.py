@@ -70,7 +70,7 @@ class Patches:
         if metadata is not None and not isinstance(metadata, dict):
             raise BadRequest("the patch makes metadata something that is not an object")
         check_type(request.kind, request.version, new)
-        # Most patches are of a status and leave the spec as it is stored, which nobody reads here.
+        # Most patches are of a status and leave the spec as it is stored, which is not read here.
         aside = new.pop("spec", None) if _leaves_spec(request, patch) else None
         warnings = shape(new, request.kind, request.version.schema, options, [])
         if aside is not None:

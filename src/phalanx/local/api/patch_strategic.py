@@ -173,7 +173,7 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
 
 
 class _Wishes(NamedTuple):
-    """What a patch says about a list of objects that are told apart by a key."""
+    """What a patch says about a list of objects that have a merge key."""
 
     changes: list[dict[str, Any]]
     dead: set[Any]  # keys of those that go

@@ -25,14 +25,14 @@ BATCH = 64  # objects between two turns of the loop
 
 
 def check(request: Request, shape: Shape) -> None:
-    """Told before anything is done. Everything has metadata."""
+    """Check before anything is done. Everything has metadata."""
     if shape == "object" and not in_protobuf(request.version):
         raise NotAcceptable("only the following media types are accepted: application/json, application/yaml")
 
 
 async def converted(request: Request, answer: Answer) -> Answer:
     if not answer.content_type.startswith("application/json"):
-        return answer  # logs are text for everybody
+        return answer  # logs are always text
     obj: Json = decode(answer.whole())
     answer.chunks, answer.content_type = None, PROTOBUF
     if request.verb in ("list", "deletecollection") and isinstance(obj.get("items"), list):

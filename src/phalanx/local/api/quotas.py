@@ -203,7 +203,7 @@ class Quotas:
         self.woken.set()
 
     def forget(self) -> None:
-        """Count everything anew, should any write have gone past us."""
+        """Count everything again, in case a write was missed."""
         self._ledgers.clear()
         for entry in self._store.list(TABLE):
             self._wake(entry.key[1])

@@ -303,7 +303,7 @@ def _token_expired(page: Continue) -> ApiProblem:
 
 
 def _log(request: Request, annotations: Mapping[str, str]) -> Answer:
-    """What the pod is told to have written; else that nothing runs in it."""
+    """Return the log that an annotation gives; else an error that nothing runs in the pod."""
     if LOG in annotations:
         lines = annotations[LOG].splitlines(keepends=True)
         tail = parse_number(request.query, "tailLines") if "tailLines" in request.query else len(lines)

@@ -1,6 +1,6 @@
 """Who may do what: role-based access control over the Role, ClusterRole and binding objects in the store.
 
-Answers questions and raises nothing. What is bound to whom is read from the store when one of those objects changed
+Answers questions and raises nothing. Bindings are read from the store when one of those objects changed
 and is a few dictionaries otherwise.
 """
 

@@ -94,7 +94,7 @@ def _mount(spec: Json, volume: str) -> None:
 
 
 def _projected() -> Json:
-    """A new one for each pod: whoever edits the pod behind us edits it in place."""
+    """Return a new volume for each pod: later admission steps edit it in place."""
     field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
     return {
         "sources": [

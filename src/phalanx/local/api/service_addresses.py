@@ -55,7 +55,7 @@ class ServiceAddresses:
                 self._ports[port["nodePort"]] = holder
 
     def _taken(self, holder: Holder | None, me: Holder, what: str, value: object) -> bool:
-        """Whether somebody else really has it: a holder may be gone, or have given it back."""
+        """Return True if another Service really has it: a holder may be gone, or have released it."""
         if holder is None or holder == me:
             return False
         entry = self._store.latest((_SERVICES, *holder))
@@ -96,7 +96,7 @@ class ServiceAddresses:
         )
         if spec.get("type") not in PORTED:
             if before.get("type") in PORTED:
-                for port in ports:  # given back, unless somebody insists, which validation will tell
+                for port in ports:  # released, unless requested explicitly, which validation reports
                     port.pop("nodePort", None)
             return []
         had = {(port.get("port"), port.get("protocol")): port.get("nodePort") for port in before.get("ports") or ()}

@@ -120,7 +120,7 @@ class Storing:
                 try:
                     await self.put(kind, latest.key, obj, latest.revision)
                 except RevisionMismatch:
-                    continue  # whoever wrote it settled it
+                    continue  # settled by the writer
 
     async def finish_definition(self, name: str) -> None:
         """A definition that is being deleted goes with the last of its objects."""

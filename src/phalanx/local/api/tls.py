@@ -34,7 +34,7 @@ class Identity(msgspec.Struct, frozen=True):
     server: Pair
 
     def context(self, *, clients: bool = False) -> ssl.SSLContext:
-        """clients: whoever shows a certificate of this authority is known by it; nobody has to."""
+        """clients: authority of client certificates, which are optional."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         if clients:
             context.load_verify_locations(cadata=self.ca.decode())
@@ -45,7 +45,7 @@ class Identity(msgspec.Struct, frozen=True):
         return context
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Show this certificate to everybody who connects from now on."""
+        """Use this certificate for new connections."""
         # The ssl module reads certificates from files only; this one is private and gone at once.
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "server.pem"

@@ -26,7 +26,7 @@ from phalanx.local.store.contract import StoreProtocol
 AUDIENCE = "https://kubernetes.default.svc"
 _HEAD = {"alg": "HS256", "typ": "JWT"}
 _ADMIN = User()
-_LONGEST = 8192  # bytes; nobody makes us compute over more
+_LONGEST = 8192  # bytes; longer tokens are refused before any computation
 
 
 class _Account(msgspec.Struct):
@@ -135,7 +135,7 @@ class Tokens:
         for resource, home, held in claims.bound.held_by():
             entry = self.store.get((resource, home, held.name))
             if entry is None or _object(entry.value).metadata.uid != held.uid:
-                return None  # it is gone; another of its name is somebody else
+                return None  # it is gone; a new object of its name is another identity
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
         extra: dict[str, tuple[str, ...]] = {}
         if claims.bound.pod is not None:

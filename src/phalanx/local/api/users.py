@@ -1,4 +1,4 @@
-"""Users of a local cluster beside the administrator: a file of names, groups, hashes of tokens (mode 600).
+"""Additional users of a local cluster: a file of names, groups, hashes of tokens (mode 600).
 
 `phalanx user` writes it, the server reads it again when it changed. A token stands in its user's kubeconfig only.
 """
@@ -119,7 +119,7 @@ class Users(msgspec.Struct):
             try:
                 known = read_users(self.path)
             except ConfigProblem:
-                known = []  # nobody is let in by a file that nobody can read
+                known = []  # an unreadable file authenticates no user
             self._by_hash = {user.token_sha256: user.user for user in known if user.token_sha256}
             self._by_certificate = {user.certificate: user.user for user in known if user.certificate}
             self._stamp = stamp

@@ -115,7 +115,7 @@ YAML_BYTES = 4 << 20  # of JSON; writing YAML takes a hundred times longer than 
 
 
 async def to_yaml(body: bytes) -> bytes:
-    """A long answer is written beside the loop, a very long one not at all."""
+    """Encode a long answer in a thread; refuse a very long one."""
     if len(body) > YAML_BYTES:
         raise NotAcceptable(f"the answer has {len(body)} bytes, too many for YAML: ask for JSON or use limit=")
     if len(body) > 16 << 10:

@@ -164,7 +164,9 @@ async def _follow_store(
             told = batch[-1].revision
             yield batch
             if len(batch) >= PIECE_CHANGES:
-                await asyncio.sleep(0)  # there is more; perhaps nothing of it matches, and then nobody else waits
+                await asyncio.sleep(
+                    0
+                )  # there is more; perhaps nothing of it matches, and then other clients would wait
     finally:
         watcher.close()
 
@@ -182,7 +184,7 @@ class _Follow:
         self._form_key = (kind.key, version.name, form.shape, form.meta_version, self._include)
         self._headers_sent = form.shape != "table"
         if form.shape == "table":
-            check_include(self._include)  # told at once, not in the middle of the stream
+            check_include(self._include)  # reported at once, not in the middle of the stream
 
     async def pairs(self, steps: Steps) -> AsyncGenerator[list[tuple[str, bytes]], None]:
         async with aclosing(steps):
@@ -263,7 +265,7 @@ class _Follow:
             return line(event, value)  # nothing to encode: putting it together costs less than finding it
         if not self._headers_sent:
             return line(event, self._object(value))
-        key = (self._form_key, change.revision, event)  # one encoding per change, whoever asks first
+        key = (self._form_key, change.revision, event)  # one encoding per change, shared by all watchers
         known = self._lines.get(key)
         if known is None:
             known = self._lines.keep(key, line(event, self._object(value)))

@@ -1,4 +1,4 @@
-"""Calls a webhook: HTTPS in threads of its own, so that a slow one holds up nobody but those it was asked about.
+"""Calls a webhook: HTTPS in threads of its own, so that a slow one delays only the requests it was called for.
 
 Every webhook has its own few threads and its own connections, kept open between calls. Not the event loop's own TLS
 client: under uvloop clients of other servers were seen to end the process.
@@ -162,7 +162,7 @@ class Caller:
             try:
                 return self._ask(kept, body, timeout)
             except (OSError, http.client.HTTPException):
-                pass  # it was closed while nobody used it; what we ask has no effect of its own
+                pass  # the idle connection was closed; the call is safe to repeat
         return self._ask(self._connect(timeout), body, timeout)
 
     def _connect(self, timeout: float) -> _Connection:

@@ -1,4 +1,4 @@
-"""Admission webhooks: which of them a write concerns, what they are told, and what becomes of their answers.
+"""Admission webhooks: which of them a write concerns, what they are sent, and how their answers are applied.
 
 Never called for the configurations of webhooks and policies: a mistake in one could not be undone.
 """

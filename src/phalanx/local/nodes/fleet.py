@@ -111,7 +111,7 @@ Tell = Callable[[int, int], None]  # done, of so many
 
 
 def _nobody(done: int, total: int) -> None:
-    """Whoever does not ask how far it is."""
+    """Ignore progress."""
 
 
 async def create_fleet(
@@ -125,9 +125,9 @@ async def create_fleet(
     """Make sure that nodes 0 … count-1 exist; those that are there stay as they are. Returns how many were made.
 
     A count of None is as many as there are, or the usual number in a new cluster. What was asked for and cannot be had
-    because nodes exist already is told in the log.
+    because nodes exist already is logged.
     """
-    rng, attempt = random.Random(0), 0  # one process makes nodes: there is nobody to keep out of step with
+    rng, attempt = random.Random(0), 0  # a single process creates nodes: no jitter needed
     while True:
         try:
             return await _complete_fleet(client, count, topology, clock, usual, tell)

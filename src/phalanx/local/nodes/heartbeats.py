@@ -2,7 +2,7 @@
 
 Every node renews at most every ten seconds (`KubeletOptions` may say more); beyond 2,000 nodes less often, so that all
 of them together never write more than WRITES_PER_SECOND. The lease's duration grows with the interval, and with how
-late renewals are on a machine that has too much to do: whoever judges by it stays right.
+late renewals are a sign of an overloaded machine, and judged as such.
 """
 
 from __future__ import annotations

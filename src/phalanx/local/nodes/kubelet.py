@@ -1,4 +1,4 @@
-"""One simulated kubelet for all simulated nodes: runs the pods bound to them, as told by annotations.
+"""One simulated kubelet for all simulated nodes: runs the pods bound to them, as annotations say.
 
 It looks after nodes that carry the label `simulation.phalanx.dev/simulated: "true"` and leaves every other node and its
 pods alone. It is level-triggered: each step looks at one pod as it is now and does what is due; one write per pod is
@@ -93,10 +93,10 @@ class Run(msgspec.Struct):
     waits: tuple[int, list[str]] | None = None  # for these images, with which generation: as written
     back_at: float | None = None  # waiting to restart until then
     last_exit: int = 0
-    stopped: float | None = None  # since when it is told to stop
+    stopped: float | None = None  # since when it is stopping
     stop_at: float = 0.0
     stop_code: int = 0
-    grace: int | None = None  # with which it was told to
+    grace: int | None = None  # of the deletion that stops it
     deferred: bool = False  # asks for more than its node has left
     over: bool = False  # a final phase was written
     deleted: bool = False
@@ -429,7 +429,7 @@ class SimulatedKubelet:
         run.deleted = True
 
     def _plan_stop(self, pod: KubeletPod, run: Run, now: float) -> None:
-        """When and how its containers end; planned anew when somebody deletes it with less patience."""
+        """Return when and how its containers end; planned again after a deletion with a shorter grace period."""
         grace = pod.metadata.deletion_grace_period_seconds
         if run.stopped is not None and grace == run.grace:
             return
@@ -449,7 +449,7 @@ class SimulatedKubelet:
         return seconds / self._options.speed
 
     def _ready_at(self, pod: KubeletPod, run: Run) -> float:
-        """When its containers are ready: at once, unless somebody told otherwise."""
+        """Return when its containers are ready: at once, unless an annotation says otherwise."""
         seconds = number(pod.metadata.annotations, READY_SECONDS)
         return run.started if seconds is None else run.started + self._real(seconds)
 

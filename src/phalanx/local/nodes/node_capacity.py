@@ -1,4 +1,4 @@
-"""Does a pod still fit on its node? The check a kubelet makes on its own, whoever bound the pod."""
+"""Does a pod still fit on its node? The check that a kubelet makes before it starts a pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _shapes: dict[tuple[tuple[str, int], ...], Amounts] = {}  # requests that pods o
 
 
 def _shared(found: Amounts) -> Amounts:
-    """One table for all pods that ask for the same; nobody changes it."""
+    """One shared, immutable table for all pods with the same requests."""
     shape = tuple(found.items())
     known = _shapes.get(shape)
     if known is None:
@@ -80,7 +80,7 @@ class Shortage(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        unit = NANO // 1000 if self.resource == "cpu" else NANO  # cpu is told in thousandths
+        unit = NANO // 1000 if self.resource == "cpu" else NANO  # cpu is reported in thousandths
         told = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
         return f"{self.short}, requested: {told[0]}, used: {told[1]}, capacity: {told[2]}"
 

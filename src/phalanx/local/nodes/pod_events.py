@@ -1,6 +1,6 @@
 """Events about pods, as kubelets write them: for pods that ask for it, and for images that cannot be pulled.
 
-Not for every pod: tens of thousands of them would be twice as many writes, and nobody reads most of it.
+Not for every pod: tens of thousands of them would double the writes, and most of it is never read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PodEvents:
     async def not_pulled(self, pod: KubeletPod, node: str, images: list[str]) -> None:
         for image in images:
             await self._tell(
-                pod, node, "Failed", f'Failed to pull image "{image}": it is told to be missing', "Warning"
+                pod, node, "Failed", f'Failed to pull image "{image}": an annotation says that it is missing', "Warning"
             )
 
     async def _tell(self, pod: KubeletPod, node: str, reason: str, message: str, type_: str = "Normal") -> None:

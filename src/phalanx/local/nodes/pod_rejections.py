@@ -1,4 +1,4 @@
-"""What a node does not start, whoever bound it: (reason, message), or None for a pod that may start."""
+"""Return why a node rejects a pod, as (reason, message), or None for a pod that may start."""
 
 from __future__ import annotations
 

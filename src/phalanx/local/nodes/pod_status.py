@@ -43,7 +43,7 @@ def _container(pod: KubeletPod, container: Container, state: Json, ready: bool, 
         "lastState": last,
     }
     if pod.metadata.generation > 1 and container.resources.requests:
-        # Elsewhere every status has them; here only where somebody may have changed them.
+        # In Kubernetes every status has them; here only where they may have changed.
         given = {"requests": container.resources.requests, "limits": container.resources.limits}
         status["allocatedResources"] = container.resources.requests
         status["resources"] = {name: amounts for name, amounts in given.items() if amounts}
@@ -135,7 +135,7 @@ def not_pulled(pod: KubeletPod, host_ip: str, started: str, now: str) -> Json:
 def _waiting(pod: KubeletPod, container: Container) -> Json:
     waiting = {"reason": "ContainerCreating"}
     if container.image in pod.missing:
-        message = f'Back-off pulling image "{container.image}": ErrImagePull: it is told to be missing'
+        message = f'Back-off pulling image "{container.image}": ErrImagePull: an annotation says that it is missing'
         waiting = {"reason": "ImagePullBackOff", "message": message}
     return {
         **_container(pod, container, {"waiting": waiting}, False, 0, {}),

@@ -1,4 +1,4 @@
-"""Simulated nodes as one thing to run beside an API server, in its process or with a kubeconfig."""
+"""Simulated nodes as one component, in the process of an API server or with a kubeconfig."""
 
 from __future__ import annotations
 

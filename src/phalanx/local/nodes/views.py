@@ -135,7 +135,7 @@ class KubeletPod(Struct, frozen=True, gc=False):
 
     @property
     def closed_gates(self) -> list[str]:
-        """Readiness gates whose condition nobody has made true."""
+        """Return readiness gates whose condition is not true."""
         if not self.spec.readiness_gates:
             return []
         open_ = {c.type for c in self.status.conditions or () if c.status == "True"}
@@ -151,7 +151,7 @@ class KubeletPod(Struct, frozen=True, gc=False):
 
     @property
     def missing(self) -> list[str]:
-        """Images of its containers that nobody can pull."""
+        """Return images of its containers that cannot be pulled."""
         told = self.metadata.annotations.get(MISSING_IMAGE)
         if not told:
             return []
@@ -244,7 +244,7 @@ def kept(node: KubeletNode) -> KubeletNode:
 
 
 def new_offers(before: NodeStatus, after: NodeStatus) -> dict[str, str | None]:
-    """Capacity that somebody gave to a node or took from it becomes allocatable, or no longer is."""
+    """Follow changes of capacity in allocatable."""
     found: dict[str, str | None] = {
         name: str(amount)
         for name, amount in after.capacity.items()

@@ -26,11 +26,11 @@ Tell = Callable[[int, int], None]
 
 
 def _nobody(done: int, total: int) -> None:
-    """Whoever does not ask how far it is."""
+    """Ignore progress."""
 
 
 def write_snapshot(path: Path, entries: Iterable[Entry], revision: int) -> None:
-    """A file (mode 600) with these objects at this revision. Blocks; to be called beside the loop."""
+    """A file (mode 600) with these objects at this revision. Blocks; call it in a thread."""
     rows = (Row(entry.revision, *entry.key, entry.created, 0, False, entry.value) for entry in entries)
     write_rows(path, sorted(rows), revision)
 
@@ -81,7 +81,7 @@ def restore(file: Path, store: Path, *, replace: bool = False, tell: Tell = _nob
 
 
 def accept(store: Path) -> tuple[int, int]:
-    """Whoever calls answers for the files as they are: verify what can be, then mark them as whole."""
+    """Accept the files as they are: verify what can be verified, then mark them as whole."""
     if not store.is_file():
         raise ConfigProblem("--data", f"there is no store {store}")
     rows, revision = read_snapshot(store)

@@ -1,6 +1,6 @@
 """The commit thread: takes what has queued up, makes it durable in one transaction, reports back.
 
-Writes that arrive while a commit is under way form the next batch, so the cost of a sync is shared by everybody who
+Writes that arrive while a commit is under way form the next batch, so the cost of a sync is shared by all clients that
 waits for it. The thread never touches the state in memory; it hands outcomes to `report`, in order.
 """
 
@@ -27,7 +27,7 @@ COMPACT_STEP = 512  # superseded rows per transaction: keeps each commit short
 VERIFY_SECONDS = 600.0  # from the end of one reading of the file to the next
 VERIFY_ROWS = 200  # per slice: a few milliseconds that a commit may have to wait
 VERIFY_PAUSE = 0.05  # seconds between slices
-COMPACT_IDLE = 256  # worth a sync of its own when nobody writes
+COMPACT_IDLE = 256  # worth a sync of its own when the store is idle
 
 
 class Outcome(msgspec.Struct):
@@ -72,7 +72,7 @@ class CommitThread:
                 self._wake.notify()
 
     def discard(self, floor: int, revisions: tuple[int, ...]) -> None:
-        """These rows are out of everybody's reach; changes up to `floor` can no longer be replayed."""
+        """These rows are unreachable; changes up to `floor` can no longer be replayed."""
         self._discards.append(_Discard(floor, revisions))
         if len(self._discards) == COMPACT_IDLE:
             with self._wake:

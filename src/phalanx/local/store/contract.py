@@ -5,7 +5,7 @@ Contract:
 - Values are encoded JSON that already carries its own resourceVersion: the revision is handed to `build`.
 - A write is visible to readers and watchers only when it is durable, and only then acknowledged.
 - `latest` also sees writes that are still on their way to the disk: what a read-modify-write must start from.
-- Nobody may change an Entry or its value.
+- An Entry and its value are immutable.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Inspection:
                 return None
             raise damaged(
                 self.path,
-                f"{self._mark_path.name} cannot be read, so nobody can tell whether acknowledged writes are missing. "
+                f"{self._mark_path.name} cannot be read, so it is unknown whether acknowledged writes are missing. "
                 "If you are sure that none are, accept the files with `phalanx restore --as-is`",
             ) from None
 
@@ -112,7 +112,7 @@ class Inspection:
                 return  # nothing was ever acknowledged
             raise damaged(
                 self.path,
-                f"{name} is missing, so nobody can tell whether acknowledged writes are missing too. If this is an "
+                f"{name} is missing, so it is unknown whether acknowledged writes are missing too. If this is an "
                 f"older copy put back on purpose, {accept}",
             )
         if marked.store and self.identity and marked.store != self.identity:

@@ -28,7 +28,7 @@ class Log:
     """Verify, read once, begin, then append. All methods belong to one thread at a time."""
 
     def __init__(self, path: Path, *, accept: bool = False) -> None:
-        """`accept`: whoever calls answers for what is there; only `phalanx restore --as-is` does."""
+        """`accept`: take what is there as it is; only `phalanx restore --as-is` does."""
         self.path = path
         self._wal = Path(f"{path}-wal")
         self._mark: Mark | None = None
@@ -61,7 +61,9 @@ class Log:
             self._prepare(self._connection)
             now = self._connection.execute("SELECT revision, floor, rows FROM state").fetchone()
             if tuple(now) != seen:
-                raise sqlite3.OperationalError("database is locked")  # somebody wrote between looking and opening
+                raise sqlite3.OperationalError(
+                    "database is locked"
+                )  # another process wrote between the check and the opening
             self._mark = Mark(mark.path_of(self.path), self.identity)
         except sqlite3.DatabaseError as error:
             self.abandon()

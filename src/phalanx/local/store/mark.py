@@ -1,4 +1,4 @@
-"""The mark beside a store: the last revision that was acknowledged, and which process holds the store.
+"""The mark file of a store: the last revision that was acknowledged, and which process holds the store.
 
 It is written after the commit is on the disk, without a sync of its own, so it can lag behind but never run ahead: a
 log that knows less than its mark has lost acknowledged writes (a missing, truncated or damaged WAL looks like a clean,
@@ -19,7 +19,7 @@ SIZE = 128  # bytes; always overwritten in place, within one sector
 
 class Marked(NamedTuple):
     revision: int
-    pid: int  # 0: nobody has it
+    pid: int  # 0: no process has it
     store: str  # identity of the store it belongs to; "" in marks of format 1
 
 

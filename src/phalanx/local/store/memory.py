@@ -20,7 +20,7 @@ def _library() -> Any:
 
 
 def give_back() -> None:
-    """Takes milliseconds: to be called beside the loop."""
+    """Takes milliseconds: call it in a thread."""
     library = _library()
     if library is not None:
         library.malloc_trim(0)

@@ -31,7 +31,7 @@ INSERT INTO state VALUES (0, 0, 0, 0);
 """
 ABOUT = "CREATE TABLE about (store TEXT NOT NULL); INSERT INTO about VALUES ('%s');"
 # What each format added to the one before; run in one transaction, after everything was verified.
-UPGRADES = {2: ABOUT}  # 2: the store has an identity, so that a mark or a backup of another one is told apart
+UPGRADES = {2: ABOUT}  # 2: the store has an identity, so that a mark or a backup of another store is recognised
 
 
 class StoreInUse(ConfigProblem):
@@ -64,7 +64,7 @@ def damaged(path: Path, what: str) -> ConfigProblem:
 
 
 def read_rows(cursor: sqlite3.Cursor, which: str) -> Generator[tuple[Row, int], None, None]:
-    """Rows with the checksums that were written beside them; `which` is our own SQL, never anybody's input."""
+    """Read rows with their checksums; `which` is our own SQL, never input."""
     fields = "rev, resource, namespace, name, created, previous, deleted, value, checksum"
     for record in cursor.execute(f"SELECT {fields} FROM log {which}"):
         yield Row._make((*record[:6], bool(record[6]), record[7])), record[8]

@@ -20,7 +20,7 @@ AFTER_FAILURE = 5.0  # seconds that a write refused by the disk keeps the alarm 
 
 
 class Space:
-    """Free room beside one file. `check` may be called from any thread."""
+    """Free space of the file system of one file. `check` may be called from any thread."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Space:
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
             self.free = self._ask()
-            # Half as much again before it ends: an alarm that flickers helps nobody.
+            # Half as much again before it ends: an alarm must not flicker.
             self._on = self.free < self._alarm_bytes * (1.5 if self._on else 1)
         if now - self._failed < AFTER_FAILURE:
             return "the disk of the data directory refused a write"

@@ -303,7 +303,7 @@ class Store:
             self._commits.discard(change.revision, superseded + tombstone)
 
     def _expire(self) -> None:
-        """Let go of what is old also when nobody writes; nothing to do, no timer."""
+        """Drop old changes also when there are no writes; no timer when there is nothing to do."""
         self._expiry = None
         # Short of room, history is what can be done without.
         ahead = max(0.0, self._window.bounds.seconds - UNDER_ALARM) if self.alarm() else 0.0

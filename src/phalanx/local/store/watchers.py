@@ -54,7 +54,7 @@ class StoreWatcher:
                 until = loop.time() + seconds
             elif loop.time() >= until:
                 break
-            # One alarm for many waits, most of which end before it: it may ring early, and is set anew then.
+            # One alarm for many waits, most of which end before it: it may ring early, and is set again then.
             if self._alarm is None or self._alarm.when() > until:
                 self._silence()
                 self._alarm = loop.call_at(until, self._ring)
@@ -130,7 +130,7 @@ class Hub:
             self._window.unfollow(watcher.scope, watcher.run)
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """Wake everybody these changes may concern; they are in the window already."""
+        """Wake the watchers that these changes may concern; the changes are in the window already."""
         if not self._scopes:
             return
         touched = dict.fromkeys(scope for change in changes for scope in scopes_of(change))

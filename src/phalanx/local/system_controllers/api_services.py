@@ -1,7 +1,7 @@
 """APIServices of the groups served here: `kubectl get apiservices` lists them as Local and available, as everywhere.
 
 Those of built-in groups are made at the start, those of custom resources come and go with their definitions. What
-somebody made for a group of another server is left alone.
+a user made for a group of another server is left alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANAGED = "kube-aggregator.kubernetes.io/automanaged"
 _KEY = "apiservices.apiregistration.k8s.io"
 _ALL = ""
 _CUSTOM = (1000, 100)  # as everywhere for custom resources; their versions are put in order by their names
-# What decides the order of groups in discovery elsewhere; here it is only told.
+# What decides the order of groups in discovery elsewhere; here it is only shown.
 _GROUPS = {
     "": 18000,
     "apps": 17800,

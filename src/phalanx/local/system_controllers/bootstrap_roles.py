@@ -1,7 +1,7 @@
 """The roles that every cluster with RBAC has from its first moment, under the names people know.
 
 `admin`, `edit` and `view` aggregate, so that a ClusterRole with the label of one of them adds to it. What is there
-stays as it is: somebody may have changed it on purpose.
+stays as it is: it may have been changed on purpose.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 _READ = ["get", "list", "watch"]
 _WRITE = ["create", "delete", "deletecollection", "patch", "update"]
 
-# What somebody works with inside a namespace: group -> resources, without what gives or holds rights.
+# What a user works with inside a namespace: group -> resources, without what gives or holds rights.
 _WORK: dict[str, list[str]] = {
     "": [
         "configmaps", "endpoints", "events", "persistentvolumeclaims", "pods", "podtemplates", "replicationcontrollers",

@@ -181,7 +181,7 @@ class GarbageCollector:
             if owner.uid not in self._feed.items:
                 self._remember_absent(owner.uid)
             return "absent"
-        # The watches have not shown it yet; should it go before they do, nobody would notice: look again.
+        # The watches have not shown it yet; should it go before they do, that would go unnoticed: look again.
         self._remember_met(owner.uid)
         self._puzzling.add(item.meta.uid)
         self._work.add_after(item.meta.uid, LOOK_AGAIN)
@@ -207,7 +207,7 @@ class GarbageCollector:
         if owners.waiting and self._dependents.get(live.uid):
             policy = "Foreground"
             if any(self._waits(dependent) for dependent in self._dependents[live.uid]):
-                # A circle of objects that wait for each other: this one lets go, so that somebody is first.
+                # A circle of objects that wait for each other: this one releases its dependents, so that one is first.
                 await self._unblock_owners(item.kind, live)
         elif live.has(ORPHAN):
             policy = "Orphan"

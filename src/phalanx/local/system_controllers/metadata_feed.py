@@ -1,7 +1,7 @@
 """The metadata of every stored object, kept by watches: what garbage collection and namespace deletion look at.
 
 One informer per stored kind, each reading only what the duties need of an object: its metadata, and for kinds with a
-view of their own a little more, so that nobody has to watch pods a second time. Kinds come and go with
+view of their own a little more, so that pods are watched only once. Kinds come and go with
 CustomResourceDefinitions; the registry's generation number says when. Events are left out: they are many, and nothing
 owns or is owned by them.
 """
@@ -65,8 +65,8 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     metadata: Meta
 
     def keep(self, namespace: str, name: str) -> None:
-        """Called once, before anybody sees it: what is kept of many objects shares its strings with others who know
-        them, and drops what nobody asks for."""
+        """Called once, before it is shared: what is kept of many objects shares its strings with other users of
+        them, and drops what is not used."""
         meta = self.metadata
         force_setattr(meta, "namespace", namespace)
         force_setattr(meta, "name", name)
@@ -135,7 +135,7 @@ class Feed:
             self._kinds_changed.clear()
 
     async def _wait(self, event: asyncio.Event) -> None:
-        """For the event; never beside a reader that has ended, whose kind nobody would look after."""
+        """For the event; never next to a reader that has ended, whose kind would be unattended."""
         waiting = asyncio.create_task(event.wait())
         try:
             await asyncio.wait([waiting, *self._tasks.values()], return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
 """What every namespace contains by itself: the service account `default`, and the certificate to trust the server by.
 
-Made when a namespace appears and again when somebody deletes them, as clusters do; an edited certificate is put back.
+Made when a namespace appears and again after they are deleted, as in Kubernetes; an edited certificate is put back.
 """
 
 from __future__ import annotations

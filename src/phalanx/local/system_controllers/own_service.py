@@ -1,8 +1,8 @@
 """The Service `kubernetes` in `default`: where programs inside a cluster find its API server, and its endpoints.
 
-Beside it stands the ServiceCIDR of the same name, which says what range addresses of Services come from.
+The ServiceCIDR of the same name says from which range addresses of Services come.
 
-Brought up to date when the server starts, since its port may be another one, and made again when somebody deletes a
+Brought up to date when the server starts, since its port may be another one, and created again after a client deletes a
 part of it. The address is the one the server listens on.
 """
 

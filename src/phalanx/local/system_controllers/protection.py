@@ -181,7 +181,7 @@ class GroupProtection:
 
     def _circular(self, place: ServiceAddress) -> bool:
         """Whether a composite is among its own ancestors: no tree with it is ever scheduled, and none of the ring could
-        go before the others. Who is the parent of whom cannot be changed, so that what was heard is true."""
+        go before the others. Parents are immutable, so what was observed stays true."""
         above, steps = self._made.get(place), 0
         while above is not None and above != place and steps < MOST_STEPS:
             above, steps = self._made.get(above), steps + 1

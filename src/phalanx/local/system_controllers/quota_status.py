@@ -1,4 +1,4 @@
-"""Writes the status of ResourceQuotas: what is used, soon after it changed, and all counted anew now and then."""
+"""Writes the status of ResourceQuotas: what is used, soon after it changed, and all counted again now and then."""
 
 from __future__ import annotations
 

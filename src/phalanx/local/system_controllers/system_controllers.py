@@ -1,4 +1,4 @@
-"""All duties as one thing to run beside an API server."""
+"""All system controllers of the local API server as one component."""
 
 from __future__ import annotations
 

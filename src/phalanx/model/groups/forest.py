@@ -95,7 +95,7 @@ class GroupForest:
         return self.put_member(pod_key(pod), group_of(pod), pod)
 
     def put_member(self, key: PodKey, leaf: GroupKey | None, pod: Pod) -> Heads:
-        """`put_pod` for whoever knows the pod's key and group already."""
+        """`put_pod` for callers that know the pod's key and group already."""
         before = self._leaf_of.get(key)
         heads: Heads = ()
         if before is not None:

@@ -29,7 +29,7 @@ class MemberState(enum.IntEnum):  # integers: counted with every event of every 
     CONFIRMED = 2  # the bind is acknowledged, the object seen does not say so yet
     RUNNING = 3  # bound to a node
     SUCCEEDED = 4  # counts only where its controller says that nothing takes its place (see `Group.complete`)
-    FAILED = 5  # does not count: somebody has to replace it
+    FAILED = 5  # does not count: it has to be replaced
     LEAVING = 6  # deleted before it got a node
     FOREIGN = 7  # pending, but another scheduler's
     ENDING = 8  # terminating on its node: dictates the domain, but is as good as gone
@@ -62,7 +62,7 @@ class GroupSpec(msgspec.Struct, frozen=True):
     topology_key: str | None
     preferred_key: str | None
     disrupt_all: bool
-    priority: int | None  # None: nobody said, the pods decide (implicit groups)
+    priority: int | None  # None: not set, the pods decide (implicit groups)
     preemption_policy: str | None
     workload: str | None
     template: str | None

@@ -126,7 +126,7 @@ def mismatch(
             "all pods in a single pod group should have the same .spec.schedulerName set,"
             f' got: "{names[1]}" and "{names[0]}"'
         )
-    expected = None if root is None else root.priority  # None: nobody said, the lowest of the pods' counts
+    expected = None if root is None else root.priority  # None: not set, the lowest of the pods' counts
     other = sorted({t[1] for t in traits if t[1] != expected}) if expected is not None else []
     if other:
         return (

@@ -64,7 +64,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 DEFAULT = Policy()
-Fields = Mapping[str, Any]  # some fields of a Policy by name: those that somebody has set
+Fields = Mapping[str, Any]  # some fields of a Policy by name: those that are set
 
 
 class FieldProblem(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class Roster:
         for key, node in nodes.items():
             old = members[key]
             assumed[key] = (ASSUMED, node)
-            if old.state is PENDING and not group.gated:  # nearly everybody: nothing is counted but the state
+            if old.state is PENDING and not group.gated:  # the common case: nothing is counted but the state
                 members[key] = Member(old.pod, ASSUMED, node)
                 moved += 1
             else:

@@ -1,4 +1,4 @@
-"""Typed views of objects for whoever reads them (engine, controllers, kubelets). The server works on plain JSON."""
+"""Typed views of objects for readers (engine, controllers, kubelets). The server works on plain JSON."""
 
 from phalanx.model.objects.cluster import (
     Namespace,

@@ -1,4 +1,4 @@
-"""Metadata as the scheduler and controllers see it. Typed views for reading: fields nobody here reads are left out."""
+"""Metadata as the scheduler and controllers see it. Typed views for reading: unused fields are left out."""
 
 from __future__ import annotations
 

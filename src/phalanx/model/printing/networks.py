@@ -1,4 +1,4 @@
-"""Columns of what stands between a client and a pod, and of kinds that are kept for somebody else's control loop."""
+"""Columns of what stands between a client and a pod, and of kinds that are stored only."""
 
 from __future__ import annotations
 

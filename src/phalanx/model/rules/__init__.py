@@ -1,6 +1,6 @@
 """The rules of every kind: what values are allowed, defaulted, dropped, converted.
 
-`rules_for(storage_key, gates)` is the one way in. A kind nobody wrote rules for gets empty ones.
+`rules_for(storage_key, gates)` is the one way in. A kind without rules gets empty ones.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def _daemon_set_errors(obj: Json) -> list[FieldError]:
 
 
 def _template_generation(new: Json, old: Json | None) -> None:
-    """Counts changes of the template in an annotation that nobody else writes."""
+    """Count changes of the template in an annotation of our own."""
     meta: Json = new.setdefault("metadata", {})
     if old is None:
         given = str((meta.get("annotations") or {}).get(_GENERATION) or "")

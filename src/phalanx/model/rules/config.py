@@ -23,7 +23,7 @@ from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.meta import label_errors
 
 MAX_SIZE = 1024 * 1024  # bytes of all values together
-_STICKY_SECONDS = 10_800  # how long a client stays with its pod when nobody says
+_STICKY_SECONDS = 10_800  # default session affinity of a client to its pod
 _SEALED = "field is immutable when `immutable` is set"
 
 

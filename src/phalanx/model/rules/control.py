@@ -1,4 +1,4 @@
-"""Kinds that are somebody else's control loop: autoscalers, certificates, fairness, runtime classes, migrations.
+"""Kinds of control loops that do not run here: autoscalers, certificates, fairness, runtime classes, migrations.
 
 They are kept faithfully and judged lightly; no part of this cluster acts on them, but for RuntimeClass in admission.
 """
@@ -135,7 +135,7 @@ def api_service(gates: Gates) -> Rules:
 
     def first_status(obj: Json) -> Json:
         if (obj.get("spec") or {}).get("service"):
-            return {}  # nobody forwards to it, so nobody knows
+            return {}  # nothing forwards to it, so its state is unknown
         condition = {
             "type": "Available",
             "status": "True",

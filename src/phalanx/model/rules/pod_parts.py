@@ -36,7 +36,7 @@ def _resize_only(new: Json, old: Json) -> Json:
 
 
 def note_allocated(new: Json, old: Json) -> None:
-    """Kubelets write into every status what a container was given; simulated ones, to save room, only once somebody
+    """Kubelets write into every status what a container was given; simulated ones, to save room, only after a client
     may have asked for something else, and by then the pod no longer says what that was. Here it still does."""
     if all(_resources(new.get("spec") or {}, place) == _resources(old.get("spec") or {}, place) for place in _PLACES):
         return

@@ -1,4 +1,4 @@
-"""Roles and their bindings: rules that name something, subjects that can be somebody.
+"""Roles and their bindings: rules that name something, subjects that can exist.
 
 Who asks is held against them elsewhere (local.api.rights). Their names may have colons.
 """

@@ -20,7 +20,7 @@ from phalanx.model.rules.contract import Viewed
 from phalanx.model.rules.groupparts import controller_reference, same, union
 
 ANNOTATION = "scheduling.phalanx.dev/v1beta1-fields"
-# On a Workload that somebody made as v1alpha1: its groups are fixed whichever version is used to change them.
+# On a Workload created as v1alpha1: its groups are fixed whichever version is used to change them.
 MADE_AS = "scheduling.phalanx.dev/made-as"
 MAX_POD_GROUPS = 8
 _GROUP = "scheduling.k8s.io"

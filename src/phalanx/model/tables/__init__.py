@@ -21,7 +21,7 @@ from typing import cast, get_args
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, ScalarName, Type, Wire
 
 _SCALARS: dict[str, Type] = {name: Scalar(name) for name in get_args(ScalarName)}
-# Unions of the CRD schema language: any JSON to everybody but the protobuf decoder.
+# Unions of the CRD schema language: any JSON, except for the protobuf decoder.
 _WIRES: dict[str, Wire] = {"schemaorbool": "orbool", "schemaorarray": "orarray", "schemaorstrings": "orstrings"}
 _records: dict[str, Object] = {}
 _loaded: set[str] = set()  # or being loaded: tables may refer to each other in circles
