@@ -18,6 +18,7 @@ from phalanx.engine.devices.inventory import Device, build_pool
 from phalanx.engine.devices.requests import ClaimSpecs
 from phalanx.engine.devices.selectors import Selectors
 from phalanx.engine.engine import Engine
+from phalanx.engine.explain import why
 from phalanx.model import objects as o
 from phalanx.model.objects.devices import ResourceClaimStatus
 
@@ -235,6 +236,17 @@ def test_a_device_that_others_still_use_is_not_freed_by_an_eviction():
     assert set(world.bound) == {"low", "same"}
     world.see(claim("h"), pod("high", "h", priority=10)).run()
     assert world.evicted == [] and "high" not in world.bound
+
+
+def test_why_names_the_claim_and_what_rules_devices_out():
+    world = World(node("a"), published("a", device("g0", numa=0), device("g1", numa=1), device("g2", numa=1)))
+    world.see(claim("c1", asks(cel=f'device.attributes["{DRIVER}"].numa == 1')), pod("p1", "c1")).run()
+    world.see(claim("c2", asks(count=2, cel=f'device.attributes["{DRIVER}"].numa == 1')), pod("p2", "c2")).run()
+    (told,) = why(world.engine, "Pod", "default", "p2").items
+    assert told.hints[-1] == (
+        "claim default/c2, request r: needs 2 devices; of 3 published 1 are ruled out by selector #0 of the request, "
+        "1 are in use, 1 can be used now, at most 1 on one node"
+    )
 
 
 # ---- against brute force

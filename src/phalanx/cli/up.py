@@ -20,6 +20,12 @@ from phalanx.cli.options import MAX_NODES, deciding_options, server_options
     help="Simulated nodes to start with.  [default: those there are; in a new cluster 10, with --demo 32]",
 )
 @click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
+@click.option(
+    "--devices",
+    default="",
+    metavar="SPEC",
+    help="Devices that simulated drivers publish for every node, such as gpu.example.com:8,nvlink=4 (DRA).",
+)
 @click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
 @click.option("--demo/--no-demo", default=False, help="Make sample workloads and follow them in a live table.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
@@ -54,6 +60,7 @@ def up(
     log_level: str,
     nodes: int | None,
     topology: str,
+    devices: str,
     no_nodes: bool,
     demo: bool,
     no_controllers: bool,
@@ -76,6 +83,7 @@ def up(
       phalanx up
       phalanx up --demo
       phalanx up --nodes 5000 --topology zones=2,blocks=4,racks=8
+      phalanx up --devices gpu.example.com:8,nvlink=4    # devices for resource claims
       phalanx up --name team-a --detach && phalanx status team-a && phalanx down team-a
       phalanx up --nodes 0 --no-nodes --no-controllers    # API server and scheduler only
       KUBECONFIG=data/kubeconfig kubectl get nodes
@@ -106,6 +114,7 @@ def up(
         server,
         nodes,
         topology,
+        devices,
         usual_nodes,
         usual_topology,
         run_nodes=not no_nodes,

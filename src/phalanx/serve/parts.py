@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 
 from phalanx.engine.engine import Engine
+from phalanx.local.nodes.devices import parse_devices
 from phalanx.local.nodes.fleet import Tell
 from phalanx.local.nodes.simulation import SimulatedNodes
 from phalanx.local.nodes.topology import parse_topology
@@ -86,6 +87,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
 def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part:
     spec = settings.topology or settings.usual_topology
     topology = parse_topology(spec) if spec else None
+    drivers = parse_devices(settings.devices)
 
     def make(server: ApiServer) -> Component:
         nodes = SimulatedNodes(
@@ -95,6 +97,7 @@ def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part
             usual=settings.usual_nodes,
             clock=server.context.clock,
             tell=tell,
+            devices=drivers,
         )
         return Loop("nodes", nodes.run, ready=nodes.ready.wait)
 

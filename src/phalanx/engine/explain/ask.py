@@ -14,6 +14,7 @@ import msgspec
 from phalanx.base.clock import rfc3339
 from phalanx.engine.explain import headline, hints
 from phalanx.engine.explain.blockers import blockers_of, total_blockers
+from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
@@ -127,6 +128,7 @@ class _Asked:
             hints=[
                 *(hints.for_pod(self._groups.forest, record) if self._groups is not None else ()),
                 *hints.kept(self._engine.nominations, record.priority, [record.key]),
+                *(for_devices(self._engine.indexes.devices, [record]) if verdict.result != "placed" else ()),
             ],
         )
 
@@ -282,8 +284,12 @@ class _Asked:
             hints=[
                 *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
                 *(hints.kept(self._engine.nominations, root.priority, root.records) if root is not None else ()),
+                *(self._device_hints(root) if root is not None and waits else ()),
             ],
         )
+
+    def _device_hints(self, root: SchedulingUnit) -> list[str]:
+        return for_devices(self._engine.indexes.devices, root.records.values())
 
     def _group_blockers(self, key: GroupKey) -> list[str]:
         """Facts that rule out every node for a member, or the whole cluster for all members that must run at once."""

@@ -10,6 +10,7 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
 from phalanx.local.nodes.copied_nodes import create_twins
+from phalanx.local.nodes.devices import SimulatedDriver, publish_devices
 from phalanx.local.nodes.fleet import USUAL, Tell, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
@@ -32,14 +33,16 @@ class SimulatedNodes:
         clock: Clock | None = None,
         options: KubeletOptions | None = None,
         tell: Tell | None = None,
+        devices: Sequence[SimulatedDriver] = (),
     ) -> None:
-        """`tell`: how many of the nodes that are missing have been made."""
+        """`devices`: what drivers publish for every node. `tell`: how many of the missing nodes have been made."""
         self.ready = asyncio.Event()
         self._client = client
         self._count = count
         self._topology = topology
         self._usual = usual
         self._originals = originals
+        self._devices = devices
         self._tell: Tell = tell or (lambda done, total: None)
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
@@ -50,6 +53,7 @@ class SimulatedNodes:
         if self._originals:
             await create_twins(self._client, self._originals, self._clock, self._tell)
         await create_fleet(self._client, self._count, self._topology, self._clock, self._usual, self._tell)
+        await publish_devices(self._client, self._devices)
         await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat())))
 
     async def _beat(self) -> None:

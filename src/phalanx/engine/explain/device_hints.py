@@ -1,0 +1,104 @@
+"""Why claims of a pod find no devices: how many each selector rules out, how many are tainted or in use. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.engine.devices.inventory import Device
+from phalanx.engine.devices.requests import Request
+from phalanx.engine.devices.selectors import SelectorFailure
+from phalanx.engine.devices.state import DeviceState
+from phalanx.engine.state.claims import MISSING, NAMED, claim_names
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+
+MOST_SHAPES = 4  # that are explained
+
+
+def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
+    """One line per request of these pods that has no devices yet; of pods that ask for the same, one is named."""
+    state.sync()
+    found: dict[str, None] = {}
+    one_each: dict[Shape, PodRecord] = {}
+    for record in records:
+        if record.shape.claims:
+            one_each.setdefault(record.shape, record)
+    for shape, record in list(one_each.items())[:MOST_SHAPES]:
+        names = claim_names(record.pod) if record.pod is not None else []
+        for number, use in enumerate(shape.claims):
+            if use.kind == MISSING:
+                found[use.problem] = None
+                continue
+            own = names[number][1] if number < len(names) else "of its extended resources"
+            name = "/".join(use.claim) if use.kind == NAMED else f"{record.namespace}/{own}"
+            if use.kind == NAMED:
+                claim = state.claim(use.claim)
+                held = state.holdings.claims.get(use.claim)
+                if claim is None or held is not None:
+                    if held is not None:
+                        found[f"claim {name} is allocated: the pod must go where its devices are"] = None
+                    continue
+                spec = state.specs.of(claim)
+            else:
+                spec = state.specs.of_spec(use.spec, use.key, shape.namespace)
+            if spec.problem or spec.error:
+                found[f"claim {name}: {spec.problem or spec.error}"] = None
+                continue
+            for alternatives in spec.requests:
+                for request in alternatives:
+                    found[f"claim {name}, request {request.name}: {_request(state, request)}"] = None
+    return list(found)
+
+
+def _request(state: DeviceState, request: Request) -> str:
+    devices = list(state.inventory.devices.values())
+    out: dict[str, int] = {}
+    free: dict[str, int] = {}  # by the node that a device belongs to; "": several nodes
+    for device in devices:
+        reason = _ruled_out(state, request, device)
+        if reason:
+            out[reason] = out.get(reason, 0) + 1
+        else:
+            free[device.reach.node] = free.get(device.reach.node, 0) + 1
+    wanted = "all devices" if request.everything else f"{request.count} device{'s' if request.count > 1 else ''}"
+    parts = [f"{count} {reason}" for reason, count in out.items()]
+    most = max((count for node, count in free.items() if node), default=0)
+    text = f"needs {wanted}; of {len(devices)} published "
+    left = f"{sum(free.values())} can be used now"
+    if most and not request.everything:
+        left += f", at most {most} on one node"
+    return text + ", ".join([*parts, left])
+
+
+def _ruled_out(state: DeviceState, request: Request, device: Device) -> str:
+    for expression, where in request.selectors:
+        verdict = state.selectors.verdict(expression, device)
+        if isinstance(verdict, SelectorFailure):
+            return f"make {_place(where)} fail ({verdict})"
+        if not verdict:
+            return f"are ruled out by {_place(where)}"
+    if (request.capacity or device.multiple) and request.takes(device) is None:
+        return "lack the capacity"
+    if device.taints and not request.tolerates(device):
+        return "are tainted"
+    if not request.admin and state.holdings.in_use(device):
+        return "are in use"
+    if device.multiple and _full(state, request, device):
+        return "have too little capacity left"
+    limits = device.pool.counters
+    if not request.admin and any(state.holdings.counted(key) + amount > limits[key] for key, amount in device.counters):
+        return "exceed what is left of shared counters"
+    return ""
+
+
+def _place(where: str) -> str:
+    """Claims that ask for the same share their selectors: the name is that of the first one."""
+    owner, _, selector = where.rpartition(": ")
+    return where if owner.startswith("class ") else f"{selector} of the request"
+
+
+def _full(state: DeviceState, request: Request, device: Device) -> bool:
+    takes = request.takes(device) or {}
+    return any(
+        state.holdings.consumed(device, name) + amount > device.capacity[name].value for name, amount in takes.items()
+    )

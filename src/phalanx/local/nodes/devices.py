@@ -1,0 +1,220 @@
+"""Simulated drivers: ResourceSlices of the devices that `phalanx up --devices` gives every simulated node.
+
+A spec names a driver, the number of devices per node and their properties: `gpu.example.com:8,nvlink=4`. Several specs
+are separated by semicolons. Each driver gets a DeviceClass of its own name without the domain (`gpu`), unless there is
+one. Nothing runs behind these devices: pods that use them behave like all simulated pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import AlreadyExists, ConfigProblem
+from phalanx.local.nodes.fleet import AT_ONCE, NODES, SIMULATED
+from phalanx.local.nodes.topology import HOSTNAME
+from phalanx.model import names
+from phalanx.model.quantity import from_units, is_valid, units
+
+SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # the attribute that drivers of all kinds share
+MOST = 64  # devices of one driver on a node
+PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # slices of a partitioned device, and their names
+SLICES_OF_A_DEVICE = 7
+CHANNELS = 8  # of a multi-node NVLink domain: so many gangs can use one at a time
+_KEYS = ("nvlink", "pcie", "numa", "domain", "memory", "model", "profile")
+PROFILES = ("whole", "mig", "shared")
+_HELP = f"write it like gpu.example.com:8,nvlink=4; known are {', '.join(_KEYS)}"
+
+Json = dict[str, Any]
+
+
+class SimulatedDriver(msgspec.Struct, frozen=True):
+    """What one driver publishes for every node."""
+
+    driver: str
+    count: int
+    nvlink: int = 0  # devices per NVLink domain of a node; 0: no such attribute
+    pcie: int = 0  # devices per PCIe root
+    numa: int = 0  # devices per NUMA node
+    domain: int = 0  # nodes per multi-node NVLink domain
+    memory: str = "80Gi"
+    model: str = "simulated"
+    profile: str = "whole"  # mig: partitions that share counters; shared: memory is divided among claims
+
+    def slices(self, node: str, index: int) -> list[Json]:
+        """The ResourceSlices of one node; `index`: its number among the nodes."""
+        devices = list(self._devices(node, index))
+        bodies: list[Json] = [{"devices": devices[at : at + MOST]} for at in range(0, len(devices), MOST)]
+        if self.profile == "mig":
+            bodies.append({"sharedCounters": [self._counters(number) for number in range(self.count)]})
+        pool = {"name": node, "generation": 1, "resourceSliceCount": len(bodies)}
+        return [
+            {
+                "apiVersion": SLICES.api_version,
+                "kind": SLICES.kind,
+                "metadata": {"name": f"{node}-{self.driver}-{number}"},
+                "spec": {"driver": self.driver, "nodeName": node, "pool": pool, **body},
+            }
+            for number, body in enumerate(bodies)
+        ]
+
+    def device_class(self) -> Json:
+        return _class(self.prefix, self.driver, "device")
+
+    def domains(self, nodes: Sequence[str]) -> Iterator[Json]:
+        """Multi-node NVLink domains: channels that all nodes of a domain, and only those, can use."""
+        for number, at in enumerate(range(0, len(nodes), self.domain) if self.domain else ()):
+            name = f"{self.prefix}-domain-{number}"
+            inside = {"key": HOSTNAME, "operator": "In", "values": list(nodes[at : at + self.domain])}
+            yield {
+                "apiVersion": SLICES.api_version,
+                "kind": SLICES.kind,
+                "metadata": {"name": name},
+                "spec": {
+                    "driver": self.driver,
+                    "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                    "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [inside]}]},
+                    "devices": [
+                        {"name": f"channel-{channel}", "attributes": {"type": {"string": "channel"}}}
+                        for channel in range(CHANNELS)
+                    ],
+                },
+            }
+
+    def domain_class(self) -> Json:
+        return _class(f"{self.prefix}-domain", self.driver, "channel")
+
+    @property
+    def prefix(self) -> str:
+        return self.driver.split(".")[0]
+
+    def _devices(self, node: str, index: int) -> Iterator[Json]:
+        prefix = self.prefix
+        for number in range(self.count):
+            attributes = self._attributes(node, index, number)
+            if self.profile == "mig":
+                yield from self._partitions(prefix, number, attributes)
+                continue
+            device: Json = {"name": f"{prefix}-{number}", "attributes": attributes}
+            device["capacity"] = {"memory": {"value": self.memory}}
+            if self.profile == "shared":
+                least = from_units(max(1, units(self.memory) // 80), "BinarySI")
+                policy = {"default": self.memory, "validRange": {"min": least, "step": least}}
+                device["allowMultipleAllocations"] = True
+                device["capacity"]["memory"]["requestPolicy"] = policy
+            yield device
+
+    def _attributes(self, node: str, index: int, number: int) -> Json:
+        found: Json = {
+            "type": {"string": "device"},
+            "model": {"string": self.model},
+            "index": {"int": number},
+            "uuid": {"string": f"{node}-{number}"},
+        }
+        if self.nvlink:
+            found["nvlink"] = {"int": number // self.nvlink}
+        if self.numa:
+            found["numa"] = {"int": number // self.numa}
+        if self.pcie:
+            found[PCIE_ROOT] = {"string": f"pci0000:{number // self.pcie:02x}"}
+        if self.domain:
+            found["nvlinkDomain"] = {"string": f"domain-{index // self.domain}"}
+        return found
+
+    def _partitions(self, prefix: str, number: int, attributes: Json) -> Iterator[Json]:
+        total = units(self.memory)
+        for size, name in PARTITIONS:
+            amounts = {
+                "slices": {"value": str(size)},
+                "memory": {"value": from_units(total * size // SLICES_OF_A_DEVICE, "BinarySI")},
+            }
+            for part in range(SLICES_OF_A_DEVICE // size):
+                yield {
+                    "name": f"{prefix}-{number}-{name}-{part}",
+                    "attributes": {**attributes, "profile": {"string": name}, "parent": {"int": number}},
+                    "capacity": {"memory": amounts["memory"]},
+                    "consumesCounters": [{"counterSet": f"{prefix}-{number}", "counters": amounts}],
+                }
+
+    def _counters(self, number: int) -> Json:
+        prefix = self.prefix
+        amounts = {"slices": {"value": str(SLICES_OF_A_DEVICE)}, "memory": {"value": self.memory}}
+        return {"name": f"{prefix}-{number}", "counters": amounts}
+
+
+def _class(name: str, driver: str, kind: str) -> Json:
+    expression = f'device.driver == "{driver}" && device.attributes["{driver}"].type == "{kind}"'
+    return {
+        "apiVersion": CLASSES.api_version,
+        "kind": CLASSES.kind,
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }
+
+
+def parse_devices(text: str, path: str = "--devices") -> list[SimulatedDriver]:
+    """Raises ConfigProblem."""
+    return [_driver(part.strip(), path) for part in text.split(";") if part.strip()]
+
+
+def _driver(text: str, path: str) -> SimulatedDriver:
+    head, *settings = text.split(",")
+    driver, _, count = head.partition(":")
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= MOST:
+        raise ConfigProblem(path, f"{head!r}: a driver and up to {MOST} devices per node; {_HELP}")
+    if problems := names.dns_subdomain(driver):
+        raise ConfigProblem(path, f"{driver!r}: {problems[0]}")
+    found: Json = {}
+    for setting in settings:
+        key, equals, value = setting.strip().partition("=")
+        if key not in _KEYS or not equals or not value:
+            raise ConfigProblem(path, f"{setting!r}: {_HELP}")
+        found[key] = _value(key, value, path)
+    return SimulatedDriver(driver, int(count), **found)
+
+
+def _value(key: str, value: str, path: str) -> str | int:
+    if key in ("nvlink", "pcie", "numa", "domain"):
+        if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 10_000:
+            raise ConfigProblem(path, f"{key}={value}: must be a number from 1")
+        return int(value)
+    if key == "memory" and not is_valid(value):
+        raise ConfigProblem(path, f"memory={value}: must be a quantity such as 80Gi")
+    if key == "profile" and value not in PROFILES:
+        raise ConfigProblem(path, f"profile={value}: known are {', '.join(PROFILES)}")
+    return value
+
+
+async def publish_devices(client: Client, drivers: Sequence[SimulatedDriver]) -> int:
+    """Publish the devices of all simulated nodes; what is there already stays. Returns how many slices were made."""
+    if not drivers:
+        return 0
+    for driver in drivers:
+        for body in (driver.device_class(), *([driver.domain_class()] if driver.domain else [])):
+            with contextlib.suppress(AlreadyExists):
+                await client.create(CLASSES, body)
+    nodes = msgspec.json.decode(await client.list(NODES, labels=f"{SIMULATED}=true"))["items"] or ()
+    found = sorted(node["metadata"]["name"] for node in nodes)
+    bodies = chain(
+        (body for driver in drivers for body in driver.domains(found)),
+        (body for index, node in enumerate(found) for driver in drivers for body in driver.slices(node, index)),
+    )
+    made = 0
+
+    async def create_some() -> None:
+        nonlocal made
+        for body in bodies:
+            with contextlib.suppress(AlreadyExists):
+                await client.create(SLICES, body)
+                made += 1
+
+    await asyncio.gather(*(create_some() for _ in range(AT_ONCE)))
+    return made
