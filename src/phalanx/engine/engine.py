@@ -254,7 +254,9 @@ class Engine(Scheduler):
         for record in self.preemption.victim_index.unprotected():
             queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
         self._say_again()
+        self.maintenance.step()
         self.groups.settle()
+        self.maintenance.replacements.settle()
         turns = self.binding.poll() if self.pod_lifecycle.holding else 0
         searches = self.searches
         searches.sweep()
@@ -356,7 +358,14 @@ class Engine(Scheduler):
             return self.cluster.now
         times = [held.deadline for held in self.pod_lifecycle.holding.values()]
         protection = self.preemption.victim_index.minimum_runtime
-        tables = (self.queue, self.reminders, self.groups.room, self.groups.members.health, protection)
+        tables = (
+            self.queue,
+            self.reminders,
+            self.groups.room,
+            self.groups.members.health,
+            protection,
+            self.maintenance,
+        )
         ahead = [table.next_time() for table in tables]
         times += [due for due in ahead if due is not None]
         return min(times) if times else None

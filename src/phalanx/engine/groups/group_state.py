@@ -43,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True):
     started: bool = False  # it had its minimum before
     disrupted: bool = False  # it is to go as a whole
     timed_out: bool = False
+    unready: int = 0  # pods that are bound and not ready for longer than its policy allows
 
 
 NO_FACTS = Facts()
@@ -50,7 +51,7 @@ NO_FACTS = Facts()
 
 def group_state(forest: GroupForest, group: Group, facts: Facts = NO_FACTS) -> GroupState:
     leaves = list(forest.leaves(group.key))
-    pods, placed_pods = sum(map(wanted_pods, leaves)), sum(leaf.placed for leaf in leaves)
+    pods, placed_pods = sum(map(wanted_pods, leaves)), sum(leaf.placed for leaf in leaves) - facts.unready
     minimum = group.spec.minimum if group.spec is not None else 1
     if group.composite:
         cyclic = bool(forest.resolve(group.key).cycle)

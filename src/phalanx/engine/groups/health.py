@@ -12,7 +12,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
-from phalanx.engine.groups.losses import Losses
+from phalanx.engine.groups.losses import Loss, Losses
 from phalanx.model.groups import COMPOSITE, POD_GROUP, Group, GroupKey, MemberState
 from phalanx.model.objects import CompositePodGroup, PodGroup
 from phalanx.model.printing.groups import HEALTHY
@@ -38,6 +38,9 @@ class GroupHealth:
         self._conditions, self._emit = conditions, emit
         self.losses = losses
         self.timed_out: dict[GroupKey, str] = {}  # group -> which limit has passed
+        self.restarts: dict[GroupKey, int] = {}  # how often a gang was ended to start again
+        self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members that are late, by uid
+        self.changed: dict[GroupKey, None] = {}  # groups to look at again, see `Maintenance`
         self._said: dict[GroupKey, _Said] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # numbers changed: written at this time, the next one first
@@ -53,6 +56,7 @@ class GroupHealth:
             started=self._conditions.is_true(key),
             disrupted=key in self._conditions.targets,
             timed_out=key in self.timed_out,
+            unready=sum(len(self.unready.get(leaf.key, ())) for leaf in self._forest.leaves(key)),
         )
 
     def message(self, group: Group, state: GroupState) -> str:
@@ -65,11 +69,17 @@ class GroupHealth:
             text += f"; {self.timed_out[group.key]}"
         if state.phase in GOOD:
             return text
-        lost = [loss for leaf in self._forest.leaves(group.key) for loss in self.losses.of(leaf.key)]
+        if self.restarts.get(group.key):
+            text += f"; restarted {self.restarts[group.key]} of {group.policy.max_restarts} times"
+        leaves = [leaf.key for leaf in self._forest.leaves(group.key)]
+        lost = [loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())]
         if lost:
             more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
             text += f"; lost: {', '.join(map(str, lost[:MOST_LOST]))}{more}"
         return text
+
+    def _counted_restarts(self, key: GroupKey) -> dict[str, int]:
+        return {"restarts": self.restarts[key]} if key in self.restarts else {}
 
     # ---- what happens
 
@@ -79,6 +89,9 @@ class GroupHealth:
         if known is not None and known.uid == obj.metadata.uid:
             return
         said = self._said[key] = _Said(obj.metadata.uid)
+        self.restarts.pop(key, None)
+        if obj.status.restarts:
+            self.restarts[key] = obj.status.restarts
         for condition in obj.status.conditions or ():
             if condition.type == HEALTHY:
                 said.status, said.reason, said.message = condition.status, condition.reason, condition.message
@@ -86,7 +99,16 @@ class GroupHealth:
     def forget(self, key: GroupKey) -> None:
         self._said.pop(key, None)
         self.timed_out.pop(key, None)
+        self.restarts.pop(key, None)
+        self.unready.pop(key, None)
         self.losses.forget(key)
+
+    def set_unready(self, leaf: GroupKey, late: dict[str, Loss]) -> None:
+        """These members are bound and not ready for too long."""
+        self.unready.pop(leaf, None)
+        if late:
+            self.unready[leaf] = late
+        self.touch(leaf)
 
     def touch(self, key: GroupKey) -> None:
         self._touched[key] = None
@@ -112,6 +134,8 @@ class GroupHealth:
                 touched[above.key] = None
         for key in touched:
             group = self._forest.group(key)
+            if group is not None and (group.policy.maintained or key in self.timed_out):
+                self.changed[key] = None
             if group is not None and key.kind in (POD_GROUP, COMPOSITE):
                 self._say(group)
 
@@ -146,7 +170,7 @@ class GroupHealth:
             reason=str(state.phase),
             message=message,
             observed_generation=group.spec.generation,
-            counts={"pods": state.pods, "scheduledPods": state.placed_pods},
+            counts={"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)},
         )
 
 

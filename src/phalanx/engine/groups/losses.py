@@ -75,26 +75,33 @@ class Losses:
 
     def __init__(self) -> None:
         self._lost: dict[GroupKey, dict[str, Loss]] = {}  # by uid of the pod
+        self._noted: dict[str, None] = {}  # uids of members that terminate
         self._preemptors: dict[str, str] = {}  # uid of an evicted pod -> for which object, in words
 
     def preempted_by(self, uid: str, preemptor: str) -> None:
         self._preemptors[uid] = preemptor
 
-    def note(self, leaf: GroupKey, old: Member | None, new: Member | None, now: float, nodes: Iterable[str]) -> bool:
-        """A member changed (`new` None: it is gone); True if that is a loss which was not known."""
+    def note(
+        self, leaf: GroupKey, old: Member | None, new: Member | None, now: float, nodes: Iterable[str]
+    ) -> Loss | None:
+        """A member changed (`new` None: it is gone); answers the loss if that is one and was not known."""
         if old is None or old.state not in (*PLACED, MemberState.ENDING):
-            return False
+            return None
         if new is not None and new.state not in (MemberState.ENDING, MemberState.FAILED):
-            return False
+            return None
         pod = (new or old).pod
         uid = pod.metadata.uid
-        if uid in self._lost.get(leaf, {}):
-            return False
+        if uid in self._lost.get(leaf, {}) or (new is None and old.state is MemberState.ENDING and uid in self._noted):
+            return None
         cause, detail = cause_of(pod, pod.spec.node_name in nodes if pod.spec.node_name else True)
         if uid in self._preemptors:
             cause, detail = Cause.PREEMPTED, f"by {self._preemptors[uid]}"
-        self.add(leaf, Loss(pod.metadata.name, uid, old.node, cause, detail, now))
-        return True
+        loss = Loss(pod.metadata.name, uid, old.node, cause, detail, now)
+        self.add(leaf, loss)
+        self._noted.pop(uid, None)
+        if new is not None:
+            self._noted[uid] = None  # it is still there, and its end is no second loss
+        return loss
 
     def add(self, leaf: GroupKey, loss: Loss) -> None:
         known = self._lost.setdefault(leaf, {})

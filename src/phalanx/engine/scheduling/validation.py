@@ -150,7 +150,9 @@ def _no_overcommit(engine: Tables) -> None:
 def _nominations(engine: Tables) -> None:
     reserved = {record.key: node for node, record in engine.cluster.nominations.all()}
     engine.groups.room.validate()
-    expected_placements = {id(record) for record in engine.groups.room.reservations}
+    expected_placements = {
+        id(record) for record in (*engine.groups.room.reservations, *engine.maintenance.replacements.records)
+    }
     for node, record in engine.cluster.nominations.all():
         if id(record) in expected_placements:
             continue

@@ -59,6 +59,11 @@ class Policy(msgspec.Struct, frozen=True):
         """Whether it says how many members a group runs with; above the minimum it is then extended into free room."""
         return (self.min_count, self.desired_count, self.max_count) != (None, None, None)
 
+    @property
+    def maintained(self) -> bool:
+        """Whether it asks for anything that happens after the start of a group, or at a time."""
+        return self.rescheduling != KEEP or bool(self.members_seconds or self.schedule_seconds or self.ready_seconds)
+
     def with_fields(self, fields: Fields) -> Policy:
         return msgspec.structs.replace(self, **fields) if fields else self
 

@@ -88,6 +88,7 @@ class CompositePodGroupSpec(Struct, frozen=True):
 
 class GroupStatus(Struct, frozen=True):
     conditions: list[Condition] | None = None
+    restarts: int = 0
 
 
 class OwnedMetadata(Struct, frozen=True):

@@ -212,10 +212,19 @@ class PodCondition(Struct, frozen=True):
     observed_generation: int | None = None
 
 
+class ContainerWaiting(Struct, frozen=True):
+    reason: str = ""
+
+
+class ContainerState(Struct, frozen=True):
+    waiting: ContainerWaiting | None = None
+
+
 class ContainerStatus(Struct, frozen=True):
     """What a container was given, where its node says so."""
 
     name: str = ""
+    state: ContainerState = ContainerState()
     allocated_resources: Resources | None = None
     resources: ResourceRequirements | None = None  # in force
 

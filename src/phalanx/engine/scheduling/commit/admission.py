@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from phalanx.base.clock import parse_rfc3339
+from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.messages import WAITING
@@ -19,6 +19,7 @@ GANG = "GangScheduling"  # the plugin kube-scheduler would name
 PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
+RESTART = "RestartBackoff"
 
 _REASONS = {  # what the groups are told, and what their pods are
     HeldBy.OBJECTS: ("", WAITING),
@@ -91,7 +92,12 @@ class Admission:
     def _in_order(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None) -> bool:
         hold = hold_of(self._forest, group.key)
         if hold is None:
-            return True
+            until = self._members.restart_after.get(group.key)
+            if until is None:
+                return True
+            text = f"waiting for the backoff of its restart, until {rfc3339(until)}"
+            self._hold(unit, newcomers, (), "", RESTART, text)
+            return False
         if hold.by is HeldBy.MEMBERS:
             self._below_quorum(unit, newcomers, group.key)
         else:
@@ -180,7 +186,7 @@ class Admission:
             records = newcomers.values()  # the others know
         else:
             self._unit_lifecycle.hold(unit, GANG, message)
-        quiet = pod_reason in (WAITING, GATED)
+        quiet = pod_reason in (WAITING, GATED, RESTART)
         for record in records:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):
                 # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod

@@ -145,7 +145,7 @@ class GroupReservations:
         whole = said(group) if group is not None else None
         if group is None or whole is None or not self._begun(group):
             self._over.pop(key, None)
-            self._release(key)
+            self.release(key)
             return
         if kept is None:
             return
@@ -226,7 +226,7 @@ class GroupReservations:
         if key in self.kept and group is not None and not group.placed:
             if self._begun(group):
                 return
-            self._release(key)
+            self.release(key)
         del self._by_promise[key]
 
     # ---- letting go
@@ -235,13 +235,14 @@ class GroupReservations:
         """Whoever has not come by now takes his chances like everybody else."""
         for key in [key for key, kept in self.kept.items() if kept.until <= self._cluster.now]:
             self._over[key] = None
-            self._release(key)
+            self.release(key)
 
     def next_time(self) -> float | None:
         """When the next promises end."""
         return next((kept.until for kept in self.kept.values()), None)
 
-    def _release(self, key: GroupKey) -> None:
+    def release(self, key: GroupKey) -> None:
+        """End what is reserved for a group."""
         kept = self.kept.pop(key, None)
         if kept is None:
             return

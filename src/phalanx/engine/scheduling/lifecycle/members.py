@@ -16,6 +16,7 @@ from phalanx.engine import events as e
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.losses import Loss
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
@@ -77,6 +78,8 @@ class Members:
         self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
         self.groups_with_failed_binds: dict[GroupKey, None] = {}  # leaves with failed binds
         self.notes = Notes({}, {}, {}, {})
+        self.lost_members: list[tuple[GroupKey, Loss, Pod]] = []  # since `Maintenance` last looked
+        self.restart_after: dict[GroupKey, float] = {}  # roots that are held until then, seconds
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
 
     def take(self) -> Notes:
@@ -133,7 +136,9 @@ class Members:
 
     def _note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
         if leaf is not None and self.conditions.is_true(leaf):
-            self.health.losses.note(leaf, old, new, self._cluster.now, self._cluster.columns.row_of)
+            state = self._cluster
+            if old and (loss := self.health.losses.note(leaf, old, new, state.now, state.columns.row_of)):
+                self.lost_members.append((leaf, loss, old.pod))
 
     def _as_before(self, old: Member | None, new: Member | None, leaf: GroupKey | None) -> bool:
         """Whether a new version of a member concerns nobody: a status update, or a bind that turns out as expected."""
@@ -421,8 +426,8 @@ class Members:
 
     def root_of(self, key: GroupKey) -> SchedulingUnit | None:
         """The root in which the pending pods of a group, or of those below it, are."""
-        target = self.forest.root_of(key)
-        return self._unit_lifecycle.waiting(root_key(target) if target is not None else f"waiting/{root_key(key)}")
+        target = self.forest.root_of(key) or ""
+        return self._unit_lifecycle.waiting(root_key(target) if target else f"waiting/{root_key(key)}")
 
     def group_of(self, unit: SchedulingUnit) -> Group | None:
         return self.forest.group(unit.group) if unit.group is not None else None
@@ -447,8 +452,7 @@ class Members:
             return
         if not leaf.binding:
             self.health.touch(leaf.key)
-        head = self.forest.root_of(leaf.key)
-        if head is None:
+        if (head := self.forest.root_of(leaf.key)) is None:
             return
         if not self.conditions.is_true(leaf.key) or self.conditions.targets:
             if self.commits.enough(leaf):

@@ -1,0 +1,290 @@
+"""Keep gangs whole after they have started, as their policies say: loss of members and time limits.
+
+Looked at are only groups whose policy asks for something, when something happened to them or a time has come. Times
+count from what objects say where they say it, so that a new scheduler process goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.group_state import GroupState, Phase
+from phalanx.engine.groups.losses import Cause, Loss
+from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
+from phalanx.engine.scheduling.commit.replacements import Replacements
+from phalanx.engine.scheduling.lifecycle.members import Members, root_key
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.model.groups import Group, GroupKey, Member, MemberState
+from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL
+from phalanx.model.objects import Pod
+
+LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
+NOT_REPLACED = (Cause.DELETED, Cause.RELEASED)  # a controller that deletes a pod may want fewer
+RUNNING = MemberState.RUNNING
+_NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+
+
+class _Times(msgspec.Struct):
+    """What is remembered of a group. Times in seconds."""
+
+    degraded: float | None = None  # since when it is below its minimum
+    scheduling: float | None = None  # since when it is complete and not placed
+    restart_after: float = 0.0
+
+
+class Maintenance:
+    def __init__(
+        self, state: ClusterState, members: Members, pods: PodLifecycle, room: GroupReservations, emit: Emit
+    ) -> None:
+        self._cluster, self._forest = state, state.forest
+        self._members, self._pods, self._room, self._emit = members, pods, room, emit
+        self._health = members.health
+        self.replacements = Replacements(state, members, pods)
+        self._times: dict[GroupKey, _Times] = {}
+        self._due: dict[GroupKey, float] = {}
+
+    # ---- time
+
+    def next_time(self) -> float | None:
+        """When `step` has something to do; a time that has passed means at once."""
+        if self._health.changed or self._members.lost_members:
+            return self._cluster.now
+        times = [*self._due.values(), *((due,) if (due := self.replacements.next_time()) is not None else ())]
+        return min(times, default=None)
+
+    def step(self) -> None:
+        """Before units are tried."""
+        changed, self._health.changed = self._health.changed, {}
+        now = self._cluster.now
+        for key in [key for key, due in self._due.items() if due <= now]:
+            del self._due[key]
+            changed[key] = None
+        lost, self._members.lost_members = self._members.lost_members, []
+        for leaf, loss, pod in lost:
+            self._replace(leaf, loss, pod)
+        for key in changed:
+            group = self._forest.group(key)
+            if group is None or not group.policy.maintained:
+                self._times.pop(key, None)
+                self._due.pop(key, None)
+                self._health.timed_out.pop(key, None)
+            else:
+                self._judge(group)
+        for root in [root for root, until in self._members.restart_after.items() if until <= now]:
+            del self._members.restart_after[root]
+            self._members.notes.judged[root] = None
+
+    def _at(self, key: GroupKey, when: float) -> None:
+        self._due[key] = min(self._due.get(key, when), when)
+
+    # ---- one group
+
+    def _judge(self, group: Group) -> None:
+        policy = group.policy
+        if policy.ready_seconds and not group.composite:
+            self._never_ready(group)
+        state = self._health.state(group)
+        times = self._times.setdefault(group.key, _Times())
+        self._limits(group, state, times)
+        if state.phase is not Phase.DEGRADED:
+            times.degraded = None
+        elif policy.rescheduling == TERMINATE_ALL and not self._above_acts(group):
+            self._below_minimum(group, times)
+
+    def _limits(self, group: Group, state: GroupState, times: _Times) -> None:
+        """membersSeconds and scheduleSeconds of a group that does not run."""
+        policy, now, key = group.policy, self._cluster.now, group.key
+        waits = Phase.SCHEDULING if state.phase is Phase.TIMED_OUT and group.ready else state.phase
+        waits = Phase.WAITING if waits is Phase.TIMED_OUT else waits
+        passed = ""
+        if waits is not Phase.SCHEDULING:
+            times.scheduling = None
+        if waits is Phase.WAITING and policy.members_seconds:
+            since = min(self._created(group), default=None)
+            if since is not None and now >= since + policy.members_seconds:
+                passed = f"incomplete for {policy.members_seconds} seconds (timeouts.membersSeconds)"
+            elif since is not None:
+                self._at(key, since + policy.members_seconds)
+        elif waits is Phase.SCHEDULING and policy.schedule_seconds:
+            if times.scheduling is None:
+                times.scheduling = max(self._created(group), default=now)
+            if now >= times.scheduling + policy.schedule_seconds:
+                passed = f"not placed for {policy.schedule_seconds} seconds (timeouts.scheduleSeconds)"
+                times.scheduling = now
+                self._to_the_end(key)
+            elif key in self._health.timed_out:
+                passed = self._health.timed_out[key]
+            self._at(key, times.scheduling + policy.schedule_seconds)
+        self._set_timed_out(group, passed)
+
+    def _set_timed_out(self, group: Group, passed: str) -> None:
+        known = self._health.timed_out.pop(group.key, "")
+        if passed:
+            self._health.timed_out[group.key] = passed
+        if known != passed:
+            self._health.touch(group.key)
+            if passed:
+                self._event(group, "TimedOut", f"{group.key} is {passed}; it is tried again when it can be")
+
+    def _created(self, group: Group) -> Iterator[float]:
+        """When its pending pods were made."""
+        for leaf in self._forest.leaves(group.key):
+            for member in leaf.members.values():
+                if member.state is MemberState.PENDING:
+                    yield _time(member.pod.metadata.creation_timestamp, self._cluster.now)
+
+    def _to_the_end(self, key: GroupKey) -> None:
+        """Return what is nominated and reserved for a group, and let the others of its priority go first."""
+        root = self._forest.root_of(key)
+        unit = self._members.root_of(key)
+        if root is None or unit is None:
+            return
+        for record in list(unit.records.values()):
+            if record.nominated:
+                self._pods.nominate(record, "")
+        for leaf in self._forest.leaves(root):
+            self._room.release(leaf.key)
+            self.replacements.release(leaf.key)
+        unit.asked = self._cluster.now
+        self._members.notes.judged[root] = None
+
+    # ---- loss
+
+    def _above_acts(self, group: Group) -> bool:
+        """Whether a group above it ends as a whole in its place."""
+        return any(
+            above.policy.rescheduling == TERMINATE_ALL and self._health.state(above).phase is Phase.DEGRADED
+            for above in self._forest.above(group.key)
+        )
+
+    def _below_minimum(self, group: Group, times: _Times) -> None:
+        now, policy, key = self._cluster.now, group.policy, group.key
+        if not any(leaf.counts[RUNNING] for leaf in self._forest.leaves(key)):
+            times.degraded = None  # the rest terminates already
+            return
+        if times.degraded is None:
+            lost = [loss.at for leaf in self._forest.leaves(key) for loss in self._health.losses.of(leaf.key)]
+            times.degraded = min(lost, default=now)
+        restarts = self._health.restarts.get(key, 0)
+        if restarts >= policy.max_restarts:
+            return  # the state says so
+        if now < times.degraded + policy.grace_seconds:
+            self._at(key, times.degraded + policy.grace_seconds)
+            return
+        times.degraded = None
+        self._terminate(group, restarts + 1)
+        wait = min(policy.backoff_seconds * 2.0**restarts, max(LONGEST_BACKOFF, policy.backoff_seconds))
+        root = self._forest.root_of(key)
+        if root is not None and wait:
+            self._members.restart_after[root] = now + wait
+            self._at(key, now + wait)
+
+    def _terminate(self, group: Group, restart: int) -> None:
+        """End the rest of a gang once, gracefully; its controller makes its pods again."""
+        policy, key = group.policy, group.key
+        self._health.restarts[key] = restart
+        self._health.touch(key)
+        assert group.spec is not None
+        why = f"{group.key} was below its minimum of {group.spec.minimum} for {policy.grace_seconds} seconds"
+        count = f"restart {restart} of {policy.max_restarts}"
+        members = [member for leaf in self._forest.leaves(key) for member in leaf.members.values()]
+        rest = [member for member in members if member.state is RUNNING]
+        for member in rest:
+            self._evict(member, f"{why}; {count}", key)
+        self._event(group, "GangTerminated", f"{why}: ended the other {len(rest)} pods; {count}")
+
+    def _evict(self, member: Member, message: str, key: GroupKey) -> None:
+        meta = member.pod.metadata
+        self._emit(
+            d.Evict,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            reason="GangTerminated",
+            message=message,
+            event_reason="GangTerminated",
+            event_message=message[: d.MAX_EVENT_MESSAGE],
+            preemptor=root_key(key),
+        )
+
+    def _replace(self, key: GroupKey, loss: Loss, pod: Pod) -> None:
+        """Reserve room in the domain of the others while the controller makes the replacement."""
+        group = self._forest.group(key)
+        if group is None or group.policy.rescheduling != REPLACE or group.spec is None or not group.placed:
+            return
+        if loss.cause in NOT_REPLACED and group.present >= group.spec.minimum:
+            return
+        self.replacements.reserve(group, pod, loss.node)
+
+    # ---- readiness
+
+    def _never_ready(self, leaf: Group) -> None:
+        """Members that are bound and not ready for longer than the policy allows count as lost."""
+        limit, now = leaf.policy.ready_seconds, self._cluster.now
+        late: dict[str, Loss] = {}
+        for member in leaf.members.values():
+            pod = member.pod
+            if member.state is not RUNNING or _ready(pod):
+                continue
+            since = _bound_at(pod, now)
+            if now < since + limit:
+                self._at(leaf.key, since + limit)
+                continue
+            cause = Cause.NEVER_PULLED if _image_missing(pod) else Cause.NEVER_READY
+            late[pod.metadata.uid] = Loss(pod.metadata.name, pod.metadata.uid, member.node, cause, "", now)
+        if late:
+            self._at(leaf.key, now + limit)
+        before = self._health.unready.get(leaf.key, {})
+        if before.keys() == late.keys():
+            return
+        self._health.set_unready(leaf.key, late)
+        if leaf.policy.rescheduling == REPLACE:
+            for member in leaf.members.values():
+                uid = member.pod.metadata.uid
+                if uid in late and uid not in before:
+                    text = f"not ready for {limit} seconds ({late[uid].cause}, timeouts.readySeconds); it is replaced"
+                    self._evict(member, text, leaf.key)
+
+    def _event(self, group: Group, reason: str, message: str) -> None:
+        if group.spec is None:
+            return
+        self._emit(
+            d.RecordEvent,
+            namespace=group.key.namespace,
+            name=group.key.name.partition("/")[0],
+            uid=group.spec.uid,
+            kind=group.key.kind,
+            type="Warning",
+            reason=reason,
+            action="Maintaining",
+            message=message[: d.MAX_EVENT_MESSAGE],
+        )
+
+
+def _time(text: str | None, otherwise: float) -> float:
+    try:
+        return parse_rfc3339(text) if text else otherwise
+    except ValueError:
+        return otherwise
+
+
+def _ready(pod: Pod) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+
+
+def _bound_at(pod: Pod, now: float) -> float:
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
+            return _time(condition.last_transition_time, now)
+    return _time(pod.status.start_time or pod.metadata.creation_timestamp, now)
+
+
+def _image_missing(pod: Pod) -> bool:
+    waiting = [status.state.waiting for status in pod.status.container_statuses or ()]
+    return any(each is not None and each.reason in _NO_IMAGE for each in waiting)

@@ -1,0 +1,123 @@
+"""Room that is reserved for the replacement of a lost member while its controller makes it (policy Replace).
+
+On the node of the lost member if that can be, else on another node of the domain that the group shares. Reserved like
+a nomination, against pods of equal and lower priority. The next pod of the group takes it over; a reservation that is
+not claimed ends after `RESERVED_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.state.records import PodRecord, PodState
+from phalanx.model.groups import Group, GroupKey
+from phalanx.model.objects import Pod
+
+RESERVED_SECONDS = 600.0
+
+
+class _Reserved(msgspec.Struct):
+    leaf: GroupKey
+    record: PodRecord  # of the pod to come
+    until: float
+
+
+class Replacements:
+    def __init__(self, state: ClusterState, members: Members, pods: PodLifecycle) -> None:
+        self._cluster, self._members, self._pods = state, members, pods
+        self._reserved: list[_Reserved] = []  # the one that ends next first
+        self._number = 0
+
+    def reserve(self, group: Group, lost: Pod, node: str) -> None:
+        """`node`: where the lost member was."""
+        if lost.spec.scheduler_name not in self._cluster.profiles:
+            return
+        self._number += 1
+        name = f"{group.key.name}/replacement-{self._number}"  # no pod can have such a name
+        meta = msgspec.structs.replace(lost.metadata, name=name, uid="", deletion_timestamp=None)
+        spec = msgspec.structs.replace(lost.spec, node_name="")
+        pod = Pod(metadata=meta, spec=spec)
+        record = PodRecord(pod, self._cluster.shapes.of(pod), 0, self._cluster.now)
+        record.nominated = ""
+        chosen = self._node(group, record, node)
+        if not chosen:
+            return
+        self._cluster.shapes.keep(record.shape)
+        self._pods.nominate(record, chosen, write=False, wake=False)
+        self._reserved.append(_Reserved(group.key, record, self._cluster.now + RESERVED_SECONDS))
+
+    def _node(self, group: Group, record: PodRecord, before: str) -> str:
+        columns = self._cluster.columns
+        try:
+            feasible = self._cluster.evaluation(record).feasible[: columns.n]
+        except PluginFailure:
+            return ""
+        row = columns.row_of.get(before, -1)
+        if row >= 0 and (feasible[row] or self._leaves_soon(row, before)):
+            return before
+        allowed = feasible & self._domain(group)
+        rows = np.flatnonzero(allowed)
+        return columns.names[int(rows[0])] if len(rows) else ""
+
+    def _leaves_soon(self, row: int, node: str) -> bool:
+        """The lost member may still hold its room while it terminates."""
+        found = self._cluster.columns.nodes[row]
+        return found is not None and not found.spec.unschedulable and not found.spec.taints
+
+    def _domain(self, group: Group) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Nodes in the domain of the other members; all nodes without a topology."""
+        columns, spec = self._cluster.columns, group.spec
+        key = spec.topology_key if spec is not None else None
+        allowed = np.ones(columns.n, dtype=np.bool_)
+        if key is None:
+            return allowed
+        labels = [node.metadata.labels.get(key) if node is not None else None for node in columns.nodes[: columns.n]]
+        rows = [columns.row_of.get(member.node, -1) for member in group.members.values() if member.node]
+        shared = {labels[row] for row in rows if row >= 0}
+        return np.array([label is not None and label in shared for label in labels], dtype=np.bool_)
+
+    # ---- what happens
+
+    def settle(self) -> None:
+        """Before units are tried: pods that came take over what is reserved; what has had its time ends."""
+        if not self._reserved:
+            return
+        left = []
+        for each in self._reserved:
+            if each.until <= self._cluster.now or self._members.forest.group(each.leaf) is None:
+                self._withdraw(each)
+            elif not self._claim(each):
+                left.append(each)
+        self._reserved = left
+
+    def _claim(self, reserved: _Reserved) -> bool:
+        waiting = self._members.waiting_pods.get(reserved.leaf, {})
+        for record in sorted(waiting.values(), key=lambda each: each.key):
+            if not record.nominated and record.state is PodState.PENDING:
+                node = reserved.record.nominated
+                self._withdraw(reserved, wake=False)
+                if node in self._cluster.columns.row_of:
+                    self._pods.nominate(record, node, write=False, wake=False)
+                return True
+        return False
+
+    def release(self, leaf: GroupKey) -> None:
+        for each in [each for each in self._reserved if each.leaf == leaf]:
+            self._withdraw(each)
+            self._reserved.remove(each)
+
+    def _withdraw(self, reserved: _Reserved, *, wake: bool = True) -> None:
+        self._pods.nominate(reserved.record, "", write=False, wake=wake)
+        self._cluster.shapes.drop(reserved.record.shape)
+
+    def next_time(self) -> float | None:
+        return self._reserved[0].until if self._reserved else None
+
+    @property
+    def records(self) -> list[PodRecord]:
+        return [each.record for each in self._reserved]

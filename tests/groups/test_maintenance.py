@@ -1,0 +1,211 @@
+"""Loss of members and time limits, as the policy of a group says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from phalanx.engine import decisions as d
+from phalanx.model.objects.pod import PodCondition
+from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
+from phalanx.testing.cluster import Cluster
+
+HEALTHY = "scheduling.phalanx.dev/Healthy"
+START = 1000.0
+
+
+def healthy(cluster: Cluster, name: str = "g", kind: str = "PodGroup") -> tuple[str, str, str]:
+    conditions = cluster.objects[kind][name].status.conditions or ()
+    return next(((c.status, c.reason, c.message) for c in conditions if c.type == HEALTHY), ("", "", ""))
+
+
+def member(name: str, group: str = "g", cpu: str = "1", created: float = START) -> Any:
+    return pod(name).group(group).cpu(cpu).created(created)
+
+
+def policy(**parts: Any) -> Any:
+    return workload_policy("policy").target("PodGroup", "g").set(**parts)
+
+
+def running(size: int = 3, nodes: int = 2, **parts: Any) -> Cluster:
+    """A gang of `size` pods on nodes of two racks, one node each."""
+    cluster = Cluster(grace=True)
+    cluster.see(*(node(f"n{n}").cpu("4").label("rack", f"r{n}") for n in range(nodes)), policy(**parts))
+    cluster.see(pod_group("g").gang(size), *(member(f"g-{n}") for n in range(size)))
+    cluster.step()
+    assert healthy(cluster)[1] == "Running"
+    return cluster
+
+
+def lose(cluster: Cluster, name: str) -> None:
+    cluster.gone("Pod", name)
+    cluster.step()
+
+
+@pytest.mark.parametrize("word", ["Keep", "Shrink", "Replace"])
+def test_other_policies_leave_the_rest_of_the_gang_alone(word: str) -> None:
+    cluster = running(rescheduling={"policy": word, "graceSeconds": 5})
+    lose(cluster, "g-0")
+    cluster.step(3600)
+    assert cluster.evicted == []
+    assert healthy(cluster)[1] == "Degraded"
+
+
+def test_terminate_all_ends_the_rest_once_after_the_grace_and_the_gang_starts_again() -> None:
+    cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 60, "backoffSeconds": 20})
+    lose(cluster, "g-0")
+    cluster.step(59)
+    assert cluster.evicted == []
+    cluster.step(1)
+    assert sorted(cluster.evicted) == ["g-1", "g-2"]
+    assert {each.reason for each in cluster.of(d.Evict)} == {"GangTerminated"}
+    cluster.step(30)
+    assert len(cluster.evicted) == 2, "once"
+    (event,) = [each for each in cluster.of(d.RecordEvent, "g") if each.reason == "GangTerminated"]
+    assert event.message.endswith("ended the other 2 pods; restart 1 of 5")
+    cluster.finish()
+    cluster.see(*(member(f"new-{n}") for n in range(3)))
+    cluster.step(5)
+    assert set(cluster.bound) == {f"new-{n}" for n in range(3)}
+    assert healthy(cluster)[1] == "Running"
+
+
+def test_a_restart_waits_for_its_backoff_which_doubles_and_ends_after_max_restarts() -> None:
+    rules = {"policy": "TerminateAll", "graceSeconds": 0, "backoffSeconds": 100, "maxRestarts": 2}
+    cluster = running(rescheduling=rules)
+    for restart, wait in ((1, 100), (2, 200)):
+        lose(cluster, next(iter(cluster.bound)))
+        cluster.step(1)
+        assert len(cluster.evicted) == 2 * restart
+        cluster.finish()
+        cluster.see(*(member(f"r{restart}-{n}") for n in range(3)))
+        cluster.step(wait - 10)
+        assert not cluster.bound, "backoff"
+        cluster.step(20)
+        assert len(cluster.bound) == 3
+    lose(cluster, next(iter(cluster.bound)))
+    cluster.step(3600)
+    assert len(cluster.evicted) == 4
+    assert "restarted 2 of 2 times" in healthy(cluster)[2]
+
+
+def test_restarts_are_counted_over_the_life_of_scheduler_processes() -> None:
+    cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 0, "backoffSeconds": 0, "maxRestarts": 1})
+    lose(cluster, "g-0")
+    cluster.step(1)
+    assert cluster.objects["PodGroup"]["g"].status.restarts == 1
+    cluster.finish()
+    cluster.see(*(member(f"new-{n}") for n in range(3)))
+    cluster.step(5)
+    cluster.restart()
+    cluster.step(5)
+    lose(cluster, "new-0")
+    cluster.step(3600)
+    assert len(cluster.evicted) == 2
+
+
+def test_a_gang_that_is_whole_again_within_the_grace_is_left_alone() -> None:
+    cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 60})
+    lose(cluster, "g-0")
+    cluster.step(30)
+    cluster.see(member("again"))
+    cluster.step(1)
+    cluster.step(3600)
+    assert cluster.evicted == []
+
+
+def test_a_tree_ends_as_a_whole() -> None:
+    cluster = Cluster(grace=True).see(
+        node("n").cpu("8"),
+        composite("tree").gang(2),
+        workload_policy("p")
+        .target("CompositePodGroup", "tree")
+        .set(rescheduling={"policy": "TerminateAll", "graceSeconds": 10}),
+        *(pod_group(name).gang(2).parent("tree") for name in ("a", "b")),
+        *(member(f"{name}-{n}", name) for name in ("a", "b") for n in range(2)),
+    )
+    cluster.step()
+    lose(cluster, "a-0")
+    cluster.step(11)
+    assert sorted(cluster.evicted) == ["a-1", "b-0", "b-1"]
+
+
+def test_replace_reserves_the_room_of_a_lost_member_until_its_replacement_comes() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    lost = cluster.pods["g-3"]
+    conditions = [PodCondition(type="DisruptionTarget", status="True", reason="EvictionByEvictionAPI")]
+    cluster.see(msgspec.structs.replace(lost, status=msgspec.structs.replace(lost.status, conditions=conditions)))
+    lose(cluster, "g-3")
+    cluster.see(pod("other").cpu("1").created(START + 1))
+    cluster.step(5)
+    assert "other" not in cluster.bound, "the room is reserved"
+    cluster.see(member("again", created=START + 9))
+    cluster.step(1)
+    assert cluster.bound["again"] == "n0"
+
+
+def test_what_is_reserved_for_a_replacement_that_never_comes_is_free_again() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    lose(cluster, "g-3")
+    cluster.see(pod("other").cpu("1").created(START + 1))
+    cluster.step(300)
+    assert "other" not in cluster.bound
+    cluster.step(400)
+    assert "other" in cluster.bound
+
+
+def test_a_group_that_is_incomplete_for_too_long_is_timed_out_and_still_starts() -> None:
+    cluster = Cluster().see(node("n").cpu("8"), policy(timeouts={"membersSeconds": 60}), pod_group("g").gang(2))
+    cluster.see(member("a"))
+    cluster.step(59)
+    assert healthy(cluster)[1] == "Waiting"
+    cluster.step(1)
+    status, reason, message = healthy(cluster)
+    assert (status, reason) == ("False", "TimedOut")
+    assert "incomplete for 60 seconds (timeouts.membersSeconds)" in message
+    cluster.see(member("b", created=cluster.now))
+    cluster.step(5)
+    assert healthy(cluster)[1] == "Running"
+
+
+def test_a_group_that_is_not_placed_for_too_long_goes_behind_the_others_of_its_priority() -> None:
+    cluster = Cluster().see(policy(timeouts={"scheduleSeconds": 60}), pod_group("g").gang(2))
+    cluster.see(member("a"), member("b"), pod("later").cpu("1").created(START + 30))
+    cluster.step(0)
+    cluster.step(60)
+    assert healthy(cluster)[1] == "TimedOut"
+    cluster.see(node("n").cpu("1"))
+    cluster.step(10)
+    assert set(cluster.bound) == {"later"}
+    cluster.see(node("m").cpu("2"))
+    cluster.step(10)
+    assert set(cluster.bound) == {"later", "a", "b"}
+    assert healthy(cluster)[1] == "Running"
+
+
+def test_a_member_that_is_never_ready_counts_as_lost() -> None:
+    cluster = running(timeouts={"readySeconds": 30}, rescheduling={"policy": "TerminateAll", "graceSeconds": 10})
+    for name in ("g-0", "g-1"):
+        found = cluster.pods[name]
+        conditions = [PodCondition(type="Ready", status="True")]
+        cluster.see(msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=conditions)))
+    cluster.step(31)
+    assert healthy(cluster)[1] == "Degraded"
+    assert "g-2 (never ready)" in healthy(cluster)[2]
+    cluster.step(11)
+    assert sorted(cluster.evicted) == ["g-0", "g-1", "g-2"]
+
+
+def test_a_wrong_time_limit_evicts_no_pod() -> None:
+    cluster = running(timeouts={"readySeconds": -5, "scheduleSeconds": 10**10})
+    cluster.step(3600)
+    assert cluster.evicted == []
+    assert healthy(cluster)[1] == "Running"
+
+
+def test_a_clock_that_jumps_ahead_ends_at_most_what_is_below_its_minimum() -> None:
+    cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 60})
+    cluster.step(10**8)
+    assert cluster.evicted == []
