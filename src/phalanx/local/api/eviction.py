@@ -1,22 +1,25 @@
-"""Eviction: a delete that respects PodDisruptionBudgets. The budget pays before the pod goes."""
+"""Eviction: a delete that respects PodDisruptionBudgets and gangs. The budget pays before the pod goes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from phalanx.base.clock import rfc3339
-from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, InternalError, TooManyRequests
+from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, InternalError, NotFound, TooManyRequests
 from phalanx.local.api.binding import set_condition
 from phalanx.local.api.change import Changes
 from phalanx.local.api.delete import DeleteOptions, Deletes, options_from
+from phalanx.local.api.gang_members import Gang, GangMembers
 from phalanx.local.api.options import write_options
 from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import decode, encode
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.kinds import Json, Kind
+from phalanx.model.objects import Pod
 from phalanx.model.selectors import BadSelector, from_selector
 
 BUDGETS = "poddisruptionbudgets.policy"
@@ -30,6 +33,7 @@ class Evictions:
     def __init__(self, changes: Changes, deletes: Deletes) -> None:
         self._changes = changes
         self._deletes = deletes
+        self._gangs = GangMembers(changes.store)
 
     async def evict(self, request: Request, eviction: Json) -> Answer:
         dry_run = write_options(request).dry_run
@@ -39,19 +43,57 @@ class Evictions:
         if entry is None:
             raise not_found(kind, request.name)
         pod: Json = decode(entry.value)
+        gang = None if _beyond_budgets(pod) else self._gangs.of(msgspec.json.decode(entry.value, type=Pod))
+        if gang is not None and gang.others:
+            await self._evict_gang(request, entry, pod, gang, options)
+            return Answer(201, _DONE)
         if not _beyond_budgets(pod):
-            budgets = self._budgets(pod)
-            if len(budgets) > 1:
-                raise InternalError(
-                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-                    status_reason="InternalError",
-                )
-            if budgets:
-                pinned = await self._pay(budgets[0], pod, options)
-                if pinned:
-                    options = replace(options, revision=options.revision or str(entry.revision))
+            options = await self._pay_all(entry, pod, options)
         await self._delete(kind, request, options)
         return Answer(201, _DONE)
+
+    async def _evict_gang(self, request: Request, entry: Entry, pod: Json, gang: Gang, options: DeleteOptions) -> None:
+        """All members of a gang go, or none: every budget must have enough for all of them."""
+        members = [(entry, pod), *((other, decode(other.value)) for other in gang.others)]
+        self._check_together(gang, [member for _, member in members])
+        for latest, member in members:
+            if not _beyond_budgets(member):
+                await self._pay_all(latest, member, options)
+        await self._delete(request.kind, request, options)
+        rest = DeleteOptions(dry_run=options.dry_run)
+        for other in gang.others:
+            try:
+                await self._delete(request.kind, replace(request, name=other.key[2]), rest)
+            except NotFound:
+                continue  # gone by itself
+
+    def _check_together(self, gang: Gang, pods: list[Json]) -> None:
+        needed: dict[str, int] = {}
+        allowed: dict[str, int] = {}
+        for pod in pods:
+            for budget in self._budgets(pod) if not _beyond_budgets(pod) else ():
+                name = budget.key[2]
+                needed[name] = needed.get(name, 0) + 1
+                allowed[name] = int((decode(budget.value).get("status") or {}).get("disruptionsAllowed") or 0)
+        for name, count in sorted(needed.items()):
+            if allowed[name] < count:
+                text = (
+                    f"{gang.group} is evicted as a whole ({gang.why}): the disruption budget {name} allows"
+                    f" {allowed[name]} disruptions, {count} are needed"
+                )
+                raise TooManyRequests(f"{VIOLATES} {text}", retry_after=10, causes=_cause(text))
+
+    async def _pay_all(self, entry: Entry, pod: Json, options: DeleteOptions) -> DeleteOptions:
+        """Take what the budget of a pod asks for; answers the options with which it may be deleted."""
+        budgets = self._budgets(pod)
+        if len(budgets) > 1:
+            raise InternalError(
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                status_reason="InternalError",
+            )
+        if budgets and await self._pay(budgets[0], pod, options):
+            return replace(options, revision=options.revision or str(entry.revision))
+        return options
 
     def _budgets(self, pod: Json) -> list[Entry]:
         labels = pod["metadata"].get("labels") or {}

@@ -426,8 +426,8 @@ class Members:
 
     def root_of(self, key: GroupKey) -> SchedulingUnit | None:
         """The root in which the pending pods of a group, or of those below it, are."""
-        target = self.forest.root_of(key) or ""
-        return self._unit_lifecycle.waiting(root_key(target) if target else f"waiting/{root_key(key)}")
+        target = self.forest.root_of(key)
+        return self._unit_lifecycle.waiting(root_key(target) if target is not None else f"waiting/{root_key(key)}")
 
     def group_of(self, unit: SchedulingUnit) -> Group | None:
         return self.forest.group(unit.group) if unit.group is not None else None
@@ -442,8 +442,7 @@ class Members:
         return bool(self.notes.dirty or self.notes.touched or self.notes.judged)
 
     def say(self, key: GroupKey, reason: str, message: str) -> None:
-        group = self.forest.group(key)
-        if group is not None:
+        if (group := self.forest.group(key)) is not None:
             self.conditions.say(group, "False", reason, message)
 
     def _answered(self, leaf: Group | None) -> None:

@@ -1,0 +1,82 @@
+"""Which pods go together when one of them is evicted: those of the largest group that is only disrupted as a whole.
+
+A group goes as a whole when its disruption mode is `all` or its rescheduling policy is `TerminateAll`: what is left of
+it could do nothing, or would be ended a little later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from phalanx.local.store.contract import Entry, StoreProtocol
+from phalanx.model.groups import GroupForest, GroupKey, group_of
+from phalanx.model.groups.policy import TERMINATE_ALL
+from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload, WorkloadPolicy
+
+T = TypeVar("T")
+_KINDS: dict[type[Any], str] = {
+    PodGroup: "podgroups.scheduling.k8s.io",
+    CompositePodGroup: "compositepodgroups.scheduling.k8s.io",
+    Workload: "workloads.scheduling.k8s.io",
+    WorkloadPolicy: "workloadpolicies.scheduling.phalanx.dev",
+}
+
+
+class Gang(msgspec.Struct, frozen=True):
+    """A group that goes as a whole, with its other members that still run or wait on a node."""
+
+    group: GroupKey
+    why: str  # what says so, in words
+    others: list[Entry]
+
+
+class GangMembers:
+    def __init__(self, store: StoreProtocol) -> None:
+        self._store = store
+
+    def of(self, pod: Pod) -> Gang | None:
+        """None: the pod goes alone."""
+        leaf = group_of(pod)
+        if leaf is None or self._store.latest((_KINDS[PodGroup], leaf.namespace, leaf.name)) is None:
+            return None
+        forest = self._forest(leaf.namespace)
+        found, why = None, ""
+        for group in [forest.group(leaf), *forest.above(leaf)]:
+            if group is None or group.spec is None:
+                continue
+            if group.spec.disrupt_all:
+                found, why = group.key, "disruption mode all"
+            elif group.policy.rescheduling == TERMINATE_ALL and group.spec.gang:
+                found, why = group.key, "rescheduling policy TerminateAll"
+        if found is None:
+            return None
+        leaves = {below.key for below in forest.leaves(found)}
+        return Gang(found, why, self._members(leaves, pod))
+
+    def _forest(self, namespace: str) -> GroupForest:
+        forest = GroupForest()
+        for workload in self._all(Workload, namespace):
+            forest.put_workload(workload)
+        for composite in self._all(CompositePodGroup, namespace):
+            forest.put_composite(composite)
+        for group in self._all(PodGroup, namespace):
+            forest.put_pod_group(group)
+        for policy in self._all(WorkloadPolicy, namespace):
+            forest.put_policy(policy)
+        return forest
+
+    def _all(self, kind: type[T], namespace: str) -> list[T]:
+        return [msgspec.json.decode(entry.value, type=kind) for entry in self._store.list(_KINDS[kind], namespace)]
+
+    def _members(self, leaves: set[GroupKey], but: Pod) -> list[Entry]:
+        found = []
+        for entry in self._store.list("pods", but.metadata.namespace):
+            pod = msgspec.json.decode(entry.value, type=Pod)
+            ended = pod.status.phase in ("Succeeded", "Failed") or pod.metadata.deletion_timestamp is not None
+            if ended or not pod.spec.node_name or pod.metadata.uid == but.metadata.uid:
+                continue
+            if group_of(pod) in leaves:
+                found.append(entry)
+        return found

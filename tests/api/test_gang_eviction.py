@@ -1,0 +1,100 @@
+"""Eviction of a member of a gang that is only disrupted as a whole: all go, or none does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from writing import PODS, STRATEGIC, World, pod
+
+from phalanx.base.errors import TooManyRequests
+
+GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups"
+POLICIES = "/apis/scheduling.phalanx.dev/v1alpha1/namespaces/ns/workloadpolicies"
+BUDGETS = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets"
+
+
+def gang(world: World, mode: str, size: int = 3) -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": size}}, "disruptionMode": {mode: {}}}
+    world.create(GROUPS, {"metadata": {"name": "g"}, "spec": spec})
+    for number in range(size):
+        body = pod(f"g-{number}")
+        body["metadata"]["labels"] = {"app": "web"}
+        body["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+        world.create(PODS, body)
+        world.create(f"{PODS}/g-{number}/binding", {"target": {"kind": "Node", "name": f"n{number}"}})
+        ready = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "conditions": ready}
+        world.patch(f"{PODS}/g-{number}/status", {"status": status}, STRATEGIC)
+
+
+def evict(world: World, name: str) -> Any:
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    return world.create(f"{PODS}/{name}/eviction", eviction)
+
+
+def leaving(world: World) -> list[str]:
+    found = [world.get(f"{PODS}/g-{number}")["metadata"] for number in range(3)]
+    return [meta["name"] for meta in found if meta.get("deletionTimestamp")]
+
+
+def budget(world: World, allowed: int) -> None:
+    body = {"metadata": {"name": "b"}, "spec": {"maxUnavailable": 3, "selector": {"matchLabels": {"app": "web"}}}}
+    made = world.create(BUDGETS, body)
+    status = {
+        "observedGeneration": made["metadata"]["generation"],
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 3,
+        "desiredHealthy": 0,
+        "expectedPods": 3,
+    }
+    world.patch(f"{BUDGETS}/b/status", {"status": status})
+
+
+def test_mode_single_lets_a_pod_go_alone(world: World) -> None:
+    gang(world, "single")
+    evict(world, "g-1")
+    assert leaving(world) == ["g-1"]
+
+
+def test_mode_all_takes_the_gang_together(world: World) -> None:
+    gang(world, "all")
+    assert evict(world, "g-1")["status"] == "Success"
+    assert leaving(world) == ["g-0", "g-1", "g-2"]
+    targets = [c for c in world.get(f"{PODS}/g-2")["status"]["conditions"] if c["type"] == "DisruptionTarget"]
+    assert targets[0]["reason"] == "EvictionByEvictionAPI"
+
+
+def test_terminate_all_takes_the_gang_together(world: World) -> None:
+    gang(world, "single")
+    spec = {"targetRef": {"kind": "PodGroup", "name": "g"}, "rescheduling": {"policy": "TerminateAll"}}
+    world.create(POLICIES, {"metadata": {"name": "p"}, "spec": spec})
+    evict(world, "g-1")
+    assert leaving(world) == ["g-0", "g-1", "g-2"]
+
+
+def test_a_gang_that_its_budget_cannot_pay_for_is_refused_whole_with_a_reason(world: World) -> None:
+    gang(world, "all")
+    budget(world, allowed=2)
+    with pytest.raises(TooManyRequests) as caught:
+        evict(world, "g-1")
+    text = caught.value.causes[0]["message"]
+    assert "PodGroup g is evicted as a whole (disruption mode all)" in text
+    assert "allows 2 disruptions, 3 are needed" in text
+    assert caught.value.retry_after == 10
+    assert leaving(world) == []
+
+
+def test_a_budget_that_can_pay_pays_for_all(world: World) -> None:
+    gang(world, "all")
+    budget(world, allowed=3)
+    evict(world, "g-1")
+    assert leaving(world) == ["g-0", "g-1", "g-2"]
+    assert world.get(f"{BUDGETS}/b")["status"]["disruptionsAllowed"] == 0
+
+
+def test_members_that_have_ended_stay_as_they_are(world: World) -> None:
+    gang(world, "all")
+    world.patch(f"{PODS}/g-2/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
+    evict(world, "g-1")
+    assert leaving(world) == ["g-0", "g-1"]
