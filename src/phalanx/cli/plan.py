@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import click
 import msgspec
 
 from phalanx.cli.completion import complete_target
+from phalanx.cli.messages import plural
 from phalanx.cli.output import Answer, say, watch_option
 from phalanx.cli.owners import each_root
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, joined, run
 from phalanx.engine.explain.values import PlanAnswer, Price
 from phalanx.engine.preemption.cost import NOBODY, Cost
 from phalanx.engine.preemption.result import describe, proof
+from phalanx.serve.repair import Move
 
 
 @click.command(short_help="Print what would be evicted for a pod or group, without doing it.")
 @click.argument("what", metavar="KIND/NAME", nargs=-1, required=True, shell_complete=complete_target)
+@click.option("--repair", "repairing", is_flag=True, help="How a gang that lost nodes is repaired.")
 @asking_options
 @watch_option
 def plan(
     what: tuple[str, ...],
+    repairing: bool,
     namespace: str,
     kubeconfig: str,
     context: str,
@@ -29,6 +35,9 @@ def plan(
 ) -> int:
     """Print the preemption plan that the scheduler would make now: victims, why each is needed, cost and bound.
 
+    With --repair: which pods of a PodGroup or CompositePodGroup would move because their nodes failed or are cordoned:
+    only those if its domain has spare room, else the whole gang to another domain, else what is missing.
+
     Nothing is evicted. Exit code 0: it fits or there is a plan, 1: there is none, 2: not found or no scheduler to ask.
 
     \b
@@ -36,11 +45,12 @@ def plan(
       phalanx plan podgroup/urgent
       phalanx plan job/evaluation                     # every group of a Job, JobSet, LeaderWorkerSet, …
       phalanx plan pod/web-0 -o json
+      phalanx plan --repair podgroup/train            # after a node failed or was cordoned
     """
     where, asked = Where(namespace, kubeconfig, context, scheduler), joined(what)
 
     async def ask_one(kind: str, name: str) -> Answer:
-        return await _plan(kind, name, where)
+        return await (_repair if repairing else _plan)(kind, name, where)
 
     return run(say(lambda: each_root(ask_one, asked, where), output, watch))
 
@@ -55,6 +65,33 @@ async def _plan(kind: str, name: str, where: Where) -> Answer:
     about = f"{kind.lower()}/{name} -n {query['namespace']}"
     then = f"phalanx why {about} --watch" if good else f"phalanx why {about}    # what would help instead"
     return Answer(0 if good else 1, msgspec.json.decode(body), render(answer), next=then)
+
+
+async def _repair(kind: str, name: str, where: Where) -> Answer:
+    connection = where.connection()
+    async with SchedulerClient(connection, where.scheduler) as asker:
+        query = {"kind": kind, "namespace": where.namespace or connection.namespace, "name": name, "repair": "true"}
+        body = await asker.ask("GET", "plan", query)
+    move = msgspec.json.decode(body, type=Move)
+    return Answer(0 if move.placed == move.moved else 1, msgspec.json.decode(body), render_repair(move))
+
+
+def render_repair(move: Move) -> str:
+    if not move.moved:
+        return f"{move.group}: no repair is needed, its {plural(move.pods, 'pod')} are on usable nodes"
+    if move.placed < move.moved:
+        text = f"{move.placed} of {plural(move.moved, 'pod')} to move would find a node: {move.message}"
+        return f"{move.group}: no repair now, {text}"
+    how = "move the whole gang" if move.whole else f"move {move.moved} of {plural(move.pods, 'pod')}"
+    lines = [f"{move.group}: {how}", f"  to {nodes_in_words(move.nodes)}"]
+    if move.evicts:
+        lines.append(f"  by evicting {', '.join(move.evicts)}")
+    return "\n".join(lines)
+
+
+def nodes_in_words(nodes: list[str]) -> str:
+    counts = Counter(nodes)
+    return ", ".join(f"{node}{f' x{count}' if count > 1 else ''}" for node, count in sorted(counts.items()))
 
 
 def render(answer: PlanAnswer) -> str:

@@ -11,9 +11,10 @@ import msgspec
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
 from phalanx.cli.output import Answer, CommandError, say
-from phalanx.cli.plan import cost_lines
+from phalanx.cli.plan import cost_lines, nodes_in_words
 from phalanx.cli.scheduler_client import Paint, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
+from phalanx.serve.repair import DrainAnswer, Move
 from phalanx.serve.variant import MOST_NODES as MOST_ADDED
 
 MOST_NODES = 8
@@ -21,9 +22,9 @@ MOST_PODS = 8  # to be evicted, by name
 
 
 @click.command(short_help="Say whether manifests would fit now, without creating them.")
-@click.option(
-    "-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="YAML or JSON; - is stdin."
-)
+@click.option("-f", "--filename", "files", multiple=True, metavar="FILE", help="YAML or JSON; - is stdin.")
+@click.option("--drain", "drained", multiple=True, metavar="NODE", help="Which gangs a drain of the node would hit.")
+@click.option("--drain-domain", "domain", default="", metavar="KEY=VALUE", help="The same of all nodes with a label.")
 @click.option(
     "--add-nodes", type=click.IntRange(1, MOST_ADDED), metavar="N", help="As if there were N more nodes (see --like)."
 )
@@ -38,6 +39,8 @@ MOST_PODS = 8  # to be evicted, by name
 @asking_options
 def whatif(
     files: tuple[str, ...],
+    drained: tuple[str, ...],
+    domain: str,
     add_nodes: int | None,
     like: str,
     without: tuple[str, ...],
@@ -50,6 +53,7 @@ def whatif(
     """Ask the scheduler whether the pods, groups and workloads (Job, JobSet, LeaderWorkerSet, …) in FILE would fit now.
 
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
+    With --drain and --drain-domain the question is which gangs a drain would hit and where each would go.
     With --add-nodes and --without-filter the question is about another cluster than the one there is.
     Exit code 0: everything fits, 1: something does not, 2: bad input or no scheduler to ask.
 
@@ -59,7 +63,16 @@ def whatif(
       kubectl get job train -o yaml | phalanx whatif -f - -o json
       phalanx whatif -f jobset.yaml --add-nodes 2 --like node-3
       phalanx whatif -f job.yaml --without-filter TaintToleration
+      phalanx whatif --drain node-3
+      phalanx whatif --drain-domain topology.kubernetes.io/zone=a
     """
+    where = Where(namespace, kubeconfig, context, scheduler)
+    if drained or domain:
+        if files:
+            raise click.UsageError("-f FILE and --drain are two questions: ask one at a time")
+        return run(say(lambda: _drain(drained, domain, where), output, watch=False))
+    if not files:
+        raise click.UsageError("Missing option '-f' / '--filename', or --drain NODE.")
     if bool(add_nodes) != bool(like):
         raise click.UsageError("--add-nodes N and --like NODE go together: which nodes, and how many of them?")
     cluster = {
@@ -67,7 +80,6 @@ def whatif(
         "withoutFilters": list(without),
     }
     documents = [document for name in files for document in read(name)]
-    where = Where(namespace, kubeconfig, context, scheduler)
 
     async def ask() -> list[Answer]:
         given = " ".join(f"-f {name}" for name in files)
@@ -78,6 +90,27 @@ def whatif(
         return [replace(answer, next=then)]
 
     return run(say(ask, output, watch=False))
+
+
+async def _drain(nodes: tuple[str, ...], domain: str, where: Where) -> list[Answer]:
+    connection = where.connection()
+    question = msgspec.json.encode({"drain": {"nodes": list(nodes), "domain": domain}})
+    async with SchedulerClient(connection, where.scheduler) as asker:
+        body = await asker.ask("POST", "whatif", {}, question)
+    answer = msgspec.json.decode(body, type=DrainAnswer)
+    lines = [f"drain of {plural(len(answer.nodes), 'node')}: {', '.join(answer.nodes[:MOST_NODES])}"]
+    lines += [render_move(move) for move in answer.moves] or ["  no pod is on them"]
+    return [Answer(0 if answer.fits else 1, msgspec.json.decode(body), "\n".join(lines))]
+
+
+def render_move(move: Move) -> str:
+    if not move.group:
+        return f"  {plural(move.moved, 'pod')} of no group"
+    how = "evicted as a whole" if move.together else f"{move.moved} of {plural(move.pods, 'pod')} evicted"
+    if move.placed < move.moved:
+        return f"  {move.group}: {how}; {move.placed} of {move.moved} would find a node: {move.message}"
+    evicts = f", by evicting {', '.join(move.evicts)}" if move.evicts else ""
+    return f"  {move.group}: {how}; would go to {nodes_in_words(move.nodes)}{evicts}"
 
 
 def read(name: str) -> list[Any]:

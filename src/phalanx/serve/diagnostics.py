@@ -17,9 +17,11 @@ from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFou
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.model.gates import Gates
+from phalanx.model.groups import GroupKey
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.forked_query import Aside
 from phalanx.serve.manifests import Manifests
+from phalanx.serve.repair import drain, repair
 from phalanx.serve.variant import Variant
 
 BASE = "/phalanx/v1"
@@ -40,8 +42,14 @@ def kind_of(text: str) -> str | None:
     return _KINDS.get(text.partition(".")[0].lower())
 
 
+class _Drain(msgspec.Struct):
+    nodes: list[str] = []
+    domain: str = ""  # KEY=VALUE of a node label
+
+
 class _Asked(msgspec.Struct):
-    items: list[dict[str, Any]]
+    items: list[dict[str, Any]] = []
+    drain: _Drain | None = None
     namespace: str = "default"
     cluster: Variant = msgspec.field(default_factory=Variant)
 
@@ -84,6 +92,8 @@ class Diagnostics:
 
         def think() -> bytes:
             try:
+                if what == "plan" and query.get("repair") == "true":
+                    return msgspec.json.encode(repair(self._engine, GroupKey(kind, namespace, name)))
                 if what == "plan":
                     return msgspec.json.encode(plan(self._engine, kind, namespace, name))
                 return msgspec.json.encode(why(self._engine, kind, namespace, name, relax=relax))
@@ -101,6 +111,8 @@ class Diagnostics:
             except msgspec.DecodeError as problem:
                 shape = '{"items": [...], "namespace": "...", "cluster": {...}}'
                 raise BadRequest(f"the body must be {shape}: {problem}") from None
+            if asked.drain is not None:
+                return msgspec.json.encode(drain(self._engine, asked.drain.nodes, asked.drain.domain))
             manifests = Manifests(self._gates, classes, tuple(self._engine.profiles))
             manifests.read(asked.items, asked.namespace)
             manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer

@@ -11,6 +11,7 @@ from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.maintenance import Maintenance
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -42,6 +43,8 @@ class Tables(Protocol):
     def history(self) -> History: ...
     @property
     def searches(self) -> SlicedAttempts: ...
+    @property
+    def maintenance(self) -> Maintenance: ...
     @property
     def preemption(self) -> Preemption: ...
 

@@ -43,7 +43,6 @@ class Replacements:
         spec = msgspec.structs.replace(lost.spec, node_name="")
         pod = Pod(metadata=meta, spec=spec)
         record = PodRecord(pod, self._cluster.shapes.of(pod), 0, self._cluster.now)
-        record.nominated = ""
         chosen = self._node(group, record, node)
         if not chosen:
             return

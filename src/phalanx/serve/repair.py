@@ -1,0 +1,237 @@
+"""What a drain would hit and where each gang would go, and how a gang that lost nodes is repaired with fewest moves.
+
+Changes the engine it is given for good. So it is for the process that thinks about a question and then ends
+(`serve.forked_query`), never for the one that decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from phalanx.base.errors import BadRequest, NotFound
+from phalanx.engine import decisions as d
+from phalanx.engine.engine import Engine
+from phalanx.engine.events import Gone, NodeChanged, Outcome, PodChanged
+from phalanx.model.groups import Group, GroupKey, Member, MemberState
+from phalanx.model.groups.policy import TERMINATE_ALL
+from phalanx.model.objects import Node, Pod
+
+MOST_STEPS = 200  # of the engine, for one answer
+UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+ON_NODE = (MemberState.ASSUMED, MemberState.CONFIRMED, MemberState.RUNNING)
+
+
+class _Value(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    pass
+
+
+class Move(_Value, frozen=True):
+    """What becomes of one group, or of the pods of no group together."""
+
+    group: str  # "podgroup/ns/name"; "": pods of no group
+    moved: int  # pods that leave their nodes
+    pods: int  # that it has on nodes
+    placed: int  # of those moved, which find a node
+    together: bool = False  # it goes as a whole
+    whole: bool = False  # the repair moves the whole gang to another place
+    nodes: list[str] = []  # where the moved pods go, one entry per pod
+    evicts: list[str] = []  # pods that make room
+    message: str = ""  # what is missing
+
+
+class DrainAnswer(_Value, frozen=True):
+    nodes: list[str]
+    moves: list[Move]
+
+    @property
+    def fits(self) -> bool:
+        return all(move.placed == move.moved for move in self.moves)
+
+
+def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer:
+    """`domain`: KEY=VALUE of a node label. Raises BadRequest and NotFound."""
+    names = [*nodes, *_in_domain(engine, domain)]
+    if not names:
+        raise BadRequest("name a node, or a domain as KEY=VALUE")
+    for name in names:
+        if name not in engine.columns.row_of:
+            raise NotFound(f"there is no node {name[:253]!r}; see what is there with: kubectl get nodes")
+    _cordon(engine, names)
+    gone = set(names)
+    moves = [(group, *_to_move(engine, group, gone)) for group in _hit(engine, gone)]
+    trial = _Trial(engine)
+    for _, members, _ in moves:
+        trial.move(members)
+    single = [record.key for record in engine.pods.records.values() if record.node_name in gone and not record.group]
+    trial.run()
+    found = [trial.answer(group, members, together) for group, members, together in moves]
+    if single:
+        found.append(Move("", len(single), len(single), len(single)))
+    return DrainAnswer(names, found)
+
+
+def repair(engine: Engine, key: GroupKey) -> Move:
+    """The repair of a gang with the fewest moved pods: those on failed or cordoned nodes, else the whole gang."""
+    group = engine.cluster.forest.group(key)
+    if group is None:
+        raise NotFound(f"{key} was not found")
+    leaves = engine.cluster.forest.leaves(key)
+    members = [member for leaf in leaves for member in leaf.members.values() if member.state in ON_NODE]
+    bad = [member for member in members if _unusable(engine, member.node)]
+    trial = _Trial(engine)
+    waiting = {str(name) for leaf in leaves for name, m in leaf.members.items() if m.state is MemberState.PENDING}
+    trial.watch(waiting)
+    trial.move(bad)
+    trial.run()
+    first = trial.answer(group, bad, together=False, waiting=waiting)
+    if first.placed == first.moved or len(bad) == len(members):
+        return first
+    # No spare room for the lost members: would the whole gang have a place elsewhere?
+    rest = [member for member in members if member not in bad]
+    trial.move(rest)
+    trial.run()
+    whole = trial.answer(group, members, together=False, waiting=waiting)
+    if whole.placed == whole.moved:
+        return msgspec.structs.replace(whole, whole=True)
+    return first
+
+
+def _in_domain(engine: Engine, domain: str) -> list[str]:
+    if not domain:
+        return []
+    key, equals, value = domain.partition("=")
+    if not equals or not key or not value:
+        raise BadRequest(f"{domain[:253]!r} is not KEY=VALUE, for example topology.kubernetes.io/zone=a")
+    nodes = (node for node in engine.columns.nodes if node is not None)
+    found = sorted(node.metadata.name for node in nodes if node.metadata.labels.get(key) == value)
+    if not found:
+        raise NotFound(f"no node has the label {domain[:253]}")
+    return found
+
+
+def _cordon(engine: Engine, names: Iterable[str]) -> None:
+    for name in names:
+        node = engine.columns.nodes[engine.columns.row_of[name]]
+        assert isinstance(node, Node)
+        spec = msgspec.structs.replace(node.spec, unschedulable=True)
+        engine.apply(NodeChanged(msgspec.structs.replace(node, spec=spec)))
+
+
+def _unusable(engine: Engine, name: str) -> bool:
+    row = engine.columns.row_of.get(name, -1)
+    node = engine.columns.nodes[row] if row >= 0 else None
+    if node is None or node.spec.unschedulable:
+        return True
+    return any(taint.key in UNREACHABLE for taint in node.spec.taints or ())
+
+
+def _hit(engine: Engine, nodes: set[str]) -> list[Group]:
+    """Gangs and groups with members on these nodes: the highest that goes as a whole, else the leaf."""
+    forest = engine.cluster.forest
+    found: dict[GroupKey, Group] = {}
+    for root in forest.roots():
+        for leaf in forest.leaves(root):
+            if any(member.node in nodes and member.state in ON_NODE for member in leaf.members.values()):
+                unit = _unit(engine, leaf)
+                found[unit.key] = unit
+    return list(found.values())
+
+
+def _unit(engine: Engine, leaf: Group) -> Group:
+    unit = leaf
+    for group in [leaf, *engine.cluster.forest.above(leaf.key)]:
+        if _together(group):
+            unit = group
+    return unit
+
+
+def _together(group: Group) -> bool:
+    spec = group.spec
+    return spec is not None and (spec.disrupt_all or (spec.gang and group.policy.rescheduling == TERMINATE_ALL))
+
+
+def _to_move(engine: Engine, group: Group, nodes: set[str]) -> tuple[list[Member], bool]:
+    leaves = engine.cluster.forest.leaves(group.key)
+    members = [member for leaf in leaves for member in leaf.members.values() if member.state in ON_NODE]
+    together = _together(group)
+    return [member for member in members if together or member.node in nodes], together
+
+
+class _Trial:
+    """Pods are taken off their nodes and made again; the engine decides where they go. Nothing else happens."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._places: dict[str, str] = {}  # pod key -> node
+        self._again: dict[str, str] = {}  # uid of a moved pod -> key of the one that takes its place
+        self._evicted: list[tuple[str, str]] = []  # key of the unit it makes room for, pod
+        self._watched: set[str] = set()
+
+    def watch(self, keys: set[str]) -> None:
+        """Pods that wait already and are part of the answer."""
+        self._watched |= keys
+
+    def move(self, members: Iterable[Member]) -> None:
+        for member in members:
+            pod = member.pod
+            meta = pod.metadata
+            self._engine.apply(Gone("Pod", meta.name, meta.namespace, meta.uid))
+            name = f"{meta.name}-again"[-253:]
+            annotations = {key: value for key, value in meta.annotations.items() if "bound-in-group" not in key}
+            again = Pod(
+                metadata=msgspec.structs.replace(
+                    meta, name=name, uid=f"{meta.uid}-again", annotations=annotations, deletion_timestamp=None
+                ),
+                spec=msgspec.structs.replace(pod.spec, node_name=""),
+            )
+            self._again[meta.uid] = f"{meta.namespace}/{name}"
+            self._engine.apply(PodChanged(again))
+
+    def run(self) -> None:
+        engine = self._engine
+        for _ in range(MOST_STEPS):
+            made = engine.step(engine.cluster.now)
+            for decision in made:
+                key = f"{decision.namespace}/{decision.name}"
+                if isinstance(decision, d.Bind):
+                    self._places[key] = decision.node
+                    engine.apply(Outcome(decision.id))
+                elif isinstance(decision, d.Nominate) and decision.node:
+                    self._places[key] = decision.node
+                elif isinstance(decision, d.Evict):
+                    self._evicted.append((decision.preemptor, key))
+            due = engine.next_wake()
+            if not made and (due is None or due > engine.cluster.now):
+                return
+
+    def answer(self, group: Group, members: Sequence[Member], together: bool, waiting: Iterable[str] = ()) -> Move:
+        forest = self._engine.cluster.forest
+        keys = [self._again[member.pod.metadata.uid] for member in members] + sorted(waiting)
+        nodes = [self._places[key] for key in keys if key in self._places]
+        root = forest.root_of(group.key) or group.key
+        unit = f"{root.kind.lower()}/{root.namespace}/{root.name}"
+        leaves = forest.leaves(group.key)
+        pods = sum(leaf.known for leaf in leaves)
+        missing = ""
+        if len(nodes) < len(keys):
+            said = self._messages(keys) or self._engine.groups.conditions.said(root) or ("", "", "no room")
+            missing = said[2] or "no room"
+        return Move(
+            f"{group.key.kind.lower()}/{group.key.namespace}/{group.key.name}",
+            len(keys),
+            pods,
+            len(nodes),
+            together,
+            nodes=nodes,
+            evicts=[pod for preemptor, pod in self._evicted if preemptor == unit],
+            message=missing,
+        )
+
+    def _messages(self, keys: Iterable[str]) -> tuple[str, str, str] | None:
+        for key in keys:
+            record = self._engine.pods.records.get(key)
+            if record is not None and not record.node_name and record.said:
+                return ("", "", record.said.partition(": ")[2])
+        return None

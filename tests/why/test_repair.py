@@ -1,0 +1,97 @@
+"""What a drain hits, and how a gang is repaired with the fewest moved pods. The engine is thrown away afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from phalanx.base.errors import BadRequest, NotFound
+from phalanx.model.groups import GroupKey
+from phalanx.serve.repair import drain, repair
+from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.cluster import Cluster
+
+RACK = "rack"
+
+
+def racks(*sizes: int) -> list[Any]:
+    """Nodes of 2 CPUs: so many in each rack."""
+    return [node(f"r{r}-n{n}").cpu("2").label(RACK, f"r{r}") for r, size in enumerate(sizes) for n in range(size)]
+
+
+def gang(name: str, size: int, *, together: bool = False) -> list[Any]:
+    group = pod_group(name).gang(size).topology(RACK)
+    return [group.disrupt_all() if together else group, *(pod(f"{name}-{n}").group(name).cpu("2") for n in range(size))]
+
+
+def cordon(cluster: Cluster, name: str) -> None:
+    found = cluster.nodes[name]
+    cluster.see(msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, unschedulable=True)))
+
+
+KEY = GroupKey("PodGroup", "default", "g")
+
+
+def test_spare_room_in_the_domain_moves_only_the_lost_member() -> None:
+    cluster = Cluster().see(*racks(3), *gang("g", 2))
+    cluster.step()
+    cordon(cluster, cluster.bound["g-0"])
+    move = repair(cluster.engine, KEY)
+    assert (move.moved, move.placed, move.whole, move.pods) == (1, 1, False, 2)
+    assert move.nodes[0].startswith("r0-")
+
+
+def test_without_spare_room_the_whole_gang_moves_to_another_domain() -> None:
+    cluster = Cluster().see(*racks(2, 3), *gang("g", 2))
+    cluster.step()
+    assert {n[:2] for n in cluster.bound.values()} == {"r0"}
+    cordon(cluster, "r0-n0")
+    move = repair(cluster.engine, KEY)
+    assert (move.moved, move.placed, move.whole) == (2, 2, True)
+    assert {name[:2] for name in move.nodes} == {"r1"}
+
+
+def test_where_nothing_fits_the_answer_says_what_is_missing() -> None:
+    cluster = Cluster().see(*racks(2), *gang("g", 2))
+    cluster.step()
+    cordon(cluster, "r0-n0")
+    move = repair(cluster.engine, KEY)
+    assert (move.moved, move.placed) == (1, 0)
+    assert move.message
+
+
+def test_a_whole_gang_needs_no_repair() -> None:
+    cluster = Cluster().see(*racks(2), *gang("g", 2))
+    cluster.step()
+    assert repair(cluster.engine, KEY).moved == 0
+
+
+def test_a_drain_names_the_gangs_it_hits_and_where_each_would_go() -> None:
+    cluster = Cluster().see(*racks(3, 3), *gang("single", 2), *gang("whole", 2, together=True))
+    cluster.step()
+    nodes = [cluster.bound["single-0"], cluster.bound["whole-0"]]
+    answer = drain(cluster.engine, nodes)
+    found = {move.group: move for move in answer.moves}
+    assert (found["podgroup/default/single"].moved, found["podgroup/default/whole"].moved) == (1, 2)
+    assert found["podgroup/default/whole"].together
+    assert answer.fits
+    assert not {name for move in answer.moves for name in move.nodes} & set(nodes)
+
+
+def test_a_domain_is_drained_as_a_whole() -> None:
+    cluster = Cluster().see(*racks(2, 2), *gang("g", 2))
+    cluster.step()
+    answer = drain(cluster.engine, [], "rack=r0")
+    assert answer.nodes == ["r0-n0", "r0-n1"]
+    assert {name[:2] for name in answer.moves[0].nodes} == {"r1"}
+
+
+def test_bad_questions_are_answered_in_words() -> None:
+    cluster = Cluster().see(*racks(1))
+    for nodes, domain, problem in (([], "", BadRequest), (["none"], "", NotFound), ([], "rack", BadRequest)):
+        with pytest.raises(problem):
+            drain(cluster.engine, nodes, domain)
+    with pytest.raises(NotFound):
+        drain(cluster.engine, [], "rack=r9")
