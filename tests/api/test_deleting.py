@@ -189,6 +189,10 @@ def test_preconditions(world: World) -> None:
         ({"gracePeriodSeconds": "soon"}, {}, BadRequest),
         (b"{", {}, BadRequest),
         (b"", {"gracePeriodSeconds": "soon"}, BadRequest),
+        (b"", {"gracePeriodSeconds": "9223372036854775807"}, Invalid),
+        (b"", {"gracePeriodSeconds": "9" * 5000}, BadRequest),
+        ({"gracePeriodSeconds": 9223372036854775807}, {}, Invalid),
+        ({"gracePeriodSeconds": -9223372036854775808}, {}, Invalid),
     ],
 )
 def test_bad_delete_options(world: World, body: Any, query: dict[str, str], problem: Any) -> None:
@@ -196,6 +200,14 @@ def test_bad_delete_options(world: World, body: Any, query: dict[str, str], prob
     with pytest.raises(problem):
         world.delete(f"{CONFIGS}/c", body, **query)
     assert world.get(f"{CONFIGS}/c") is not None
+
+
+def test_a_pod_with_an_enormous_grace_period_is_deleted(world: World) -> None:
+    bound(world, terminationGracePeriodSeconds=9223372036854775807)
+    gone = world.delete(f"{PODS}/p")
+    assert gone["metadata"]["deletionTimestamp"] == "9999-12-31T23:59:59Z"
+    world.delete(f"{PODS}/p", GRACE_0)
+    assert world.get(f"{PODS}/p") is None
 
 
 def test_a_collection_is_deleted_by_selector(world: World) -> None:

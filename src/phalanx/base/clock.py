@@ -63,9 +63,12 @@ class OnwardTime:
         return self._now
 
 
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999: what RFC 3339 can write
+
+
 def rfc3339(seconds: float) -> str:
-    """metav1.Time: whole seconds, UTC."""
-    return _whole(int(seconds))
+    """metav1.Time: whole seconds, UTC; a time after the year 9999 is its last second, as one before 1 is the first."""
+    return _whole(int(min(max(seconds, FIRST_SECOND), LAST_SECOND)))
 
 
 @lru_cache(maxsize=64)  # a busy server writes the same second thousands of times

@@ -29,6 +29,7 @@ from phalanx.model.kinds import FieldError, Json, Kind
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 _POLICIES = ("Background", "Foreground", "Orphan")
+MOST_GRACE_SECONDS = (1 << 31) - 1
 # Kinds whose DELETE answers with the object even when it is gone.
 _RETURNS_OBJECT = frozenset(
     {
@@ -333,6 +334,9 @@ def options_from(found: Json, *, dry_run: bool) -> DeleteOptions:
             text = "orphanDependents and deletionPropagation cannot be both set"
             errors.append(invalid("propagationPolicy", propagation, text))
         propagation = "Orphan" if found["orphanDependents"] else "Background"
+    grace = found.get("gracePeriodSeconds")
+    if grace is not None and abs(grace) > MOST_GRACE_SECONDS:
+        errors.append(invalid("gracePeriodSeconds", grace, f"must be less than or equal to {MOST_GRACE_SECONDS}"))
     listed = found.get("dryRun") or []
     if any(item != "All" for item in listed):
         errors.append(not_supported("dryRun", listed, ("All",)))

@@ -33,6 +33,7 @@ from phalanx.model.schema import Object
 
 _TOKEN_SECONDS = 3600
 _SHORTEST_TOKEN = 600
+_LONGEST_TOKEN = 1 << 32  # seconds
 
 
 class Subresources:
@@ -209,8 +210,13 @@ class Subresources:
             raise not_found(request.kind, request.name)
         spec = body.get("spec") or {}
         seconds = spec.get("expirationSeconds") or _TOKEN_SECONDS
+        text = ""
         if seconds < _SHORTEST_TOKEN:
-            error = invalid_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+            text = "may not specify a duration less than 10 minutes"
+        elif seconds > _LONGEST_TOKEN:
+            text = "may not specify a duration larger than 2^32 seconds"
+        if text:
+            error = invalid_value("spec.expirationSeconds", seconds, text)
             raise Invalid(
                 f'TokenRequest.authentication.k8s.io "" is invalid: {error}',
                 group="authentication.k8s.io",

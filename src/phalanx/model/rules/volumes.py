@@ -125,8 +125,10 @@ def _projected(source: Json, path: str) -> list[FieldError]:
         token = part.get("serviceAccountToken")
         if token is not None:
             seconds = token.get("expirationSeconds")
-            if seconds is not None and seconds < _SHORTEST_TOKEN:
+            if seconds is not None and not _SHORTEST_TOKEN <= seconds <= 1 << 32:
                 text = "may not specify a duration less than 10 minutes"
+                if seconds > _SHORTEST_TOKEN:
+                    text = "may not specify a duration larger than 2^32 seconds"
                 errors.append(invalid(f"{at}.serviceAccountToken.expirationSeconds", seconds, text))
             if not token.get("path"):
                 errors.append(required(f"{path}.path"))
