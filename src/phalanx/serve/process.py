@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from phalanx.base.errors import ConfigProblem
 from phalanx.base.tasks import cause_of_end, told
 from phalanx.kube.lease import LeaderLost
+from phalanx.serve.log_limit import limit_libraries
 
 log = logging.getLogger(__name__)
 
@@ -182,3 +183,4 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
     )
+    limit_libraries()
