@@ -28,22 +28,23 @@ class Events:
         self._queue: asyncio.Queue[Json] = asyncio.Queue(WAITING)
         self.dropped = 0
 
-    def normal(self, about: Json, controller: str, reason: str, note: str) -> None:
-        self._record(about, controller, "Normal", reason, note)
+    def normal(self, about: Json, controller: str, reason: str, note: str, distinct: str = "") -> None:
+        """distinct: what tells this news from earlier news in the same words, such as the uid of a pod."""
+        self._record(about, controller, "Normal", reason, note, distinct)
 
     def warning(self, about: Json, controller: str, reason: str, note: str) -> None:
-        self._record(about, controller, "Warning", reason, note)
+        self._record(about, controller, "Warning", reason, note, "")
 
-    def _record(self, about: Json, controller: str, type_: str, reason: str, note: str) -> None:
+    def _record(self, about: Json, controller: str, type_: str, reason: str, note: str, distinct: str) -> None:
         meta = about["metadata"]
         note = note[:MAX_NOTE]
-        key = (meta["uid"], reason, note)
+        key = (meta["uid"], reason, note + distinct)
         if key in self._told:
             return  # a reconciler says the same thing every time it looks
         self._told[key] = None
         if len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
-        digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}".encode())
+        digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}{distinct}".encode())
         event = {
             "apiVersion": EVENTS.api_version,
             "kind": "Event",

@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.errors import Conflict, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
 from phalanx.controllers.runtime.status import write_status
@@ -36,8 +38,9 @@ TOLERATIONS: tuple[Json, ...] = tuple(
 class DaemonSetController(Controller):
     name = "daemonset"
 
-    def __init__(self, caches: Caches, clock: Clock) -> None:
+    def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
         super().__init__()
+        self._told = PodEvents(events, clock, self.name)
         self._client, self._clock = caches.client, clock
         self._sets = caches.of(r.DAEMON_SETS)
         self._pods = caches.of(r.PODS)
@@ -122,13 +125,19 @@ class DaemonSetController(Controller):
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *TOLERATIONS]
-        made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, owner["metadata"]["namespace"]))
+        try:
+            made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, owner["metadata"]["namespace"]))
+        except (Invalid, Forbidden) as problem:
+            self._told.failed(owner, problem)
+            raise
         self._pods.remember(made)
+        self._told.created(made)
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+            self._told.deleted(pod)
         except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
 

@@ -21,7 +21,7 @@ def _pods(daemon_set: Json, related: Sequence[Json], found: Grouping) -> Iterato
 def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.daemonset.controller import DaemonSetController
 
-    return [DaemonSetController(local.caches, local.clock)]
+    return [DaemonSetController(local.caches, local.clock, local.events)]
 
 
 DAEMON_SET = WorkloadKind(

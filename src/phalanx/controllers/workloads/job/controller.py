@@ -16,6 +16,7 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
@@ -38,6 +39,7 @@ class JobController(Controller):
         """groups None: Jobs get no scheduling objects (gate WorkloadWithJob off)."""
         super().__init__()
         self._client, self._clock, self._events = caches.client, clock, events
+        self._told = PodEvents(events, clock, NAME)
         self._jobs = caches.of(r.JOBS)
         self._pods = caches.of(r.PODS)
         self._claims = Claims(self._pods, r.JOBS, TRACKING)
@@ -190,6 +192,7 @@ class JobController(Controller):
     async def _create(self, body: Json) -> Json:
         made: Json = msgspec.json.decode(await self._client.create(r.PODS, body, body["metadata"]["namespace"]))
         self._pods.remember(made)  # the next look must not make it again
+        self._told.created(made)
         return made
 
     async def _withdraw(self, tally: Tally, pods: list[Json]) -> None:
@@ -206,6 +209,7 @@ class JobController(Controller):
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+            self._told.deleted(pod)
         except NotFound:
             return
 

@@ -16,8 +16,10 @@ from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.expectations import Expectations
 from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import Admission, active, available_in, from_template, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 
@@ -26,8 +28,9 @@ class ReplicaSetController(Controller):
     name = "replicaset"
     resource = r.REPLICA_SETS
 
-    def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
+    def __init__(self, caches: Caches, clock: Clock, events: Events, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
+        self._told = PodEvents(events, clock, self.name)
         self._client, self._clock = caches.client, clock
         self._admission = admission
         self._sets = caches.of(self.resource)
@@ -83,6 +86,7 @@ class ReplicaSetController(Controller):
         except Conflict:
             raise  # something the pods need is not there yet: no failure, just later
         except ApiProblem as error:
+            self._told.failed(owner, error)
             return error.message
         except Refused as refusal:
             return refusal.message
@@ -103,12 +107,14 @@ class ReplicaSetController(Controller):
             await admit(body, owner)
         pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
         self._pods.remember(pod)
+        self._told.created(pod)
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
         self._going.expect(owner["metadata"]["uid"], meta["name"])
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+            self._told.deleted(pod)
         except ApiProblem as problem:
             self._going.seen(owner["metadata"]["uid"], meta["name"])
             if not isinstance(problem, NotFound | Conflict):  # gone, or another pod of that name by now

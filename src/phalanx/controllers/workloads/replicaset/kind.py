@@ -16,7 +16,7 @@ def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.sets import groups_of_sets
 
     groups = groups_of_sets(local, r.REPLICA_SETS)
-    sets = ReplicaSetController(local.caches, local.clock, local.admission)
+    sets = ReplicaSetController(local.caches, local.clock, local.events, local.admission)
     local.makers[r.REPLICA_SETS.kind] = sets.queue
     return [sets, *groups]
 

@@ -18,7 +18,7 @@ def _group(workload: Json, related: Sequence[Json]) -> Grouping:
 def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.replicaset.controller import ReplicationControllers
 
-    return [ReplicationControllers(local.caches, local.clock)]
+    return [ReplicationControllers(local.caches, local.clock, local.events)]
 
 
 REPLICATION_CONTROLLER = WorkloadKind(

@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods, count_in
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
@@ -29,8 +31,9 @@ INDEX_LABEL = "apps.kubernetes.io/pod-index"
 class StatefulSetController(Controller):
     name = "statefulset"
 
-    def __init__(self, caches: Caches, clock: Clock, admission: Sequence[Admission] = ()) -> None:
+    def __init__(self, caches: Caches, clock: Clock, events: Events, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
+        self._told = PodEvents(events, clock, self.name)
         self._client, self._clock = caches.client, clock
         self._admission = admission
         self._sets = caches.of(r.STATEFUL_SETS)
@@ -208,12 +211,17 @@ class StatefulSetController(Controller):
             made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, meta["namespace"]))
         except AlreadyExists:
             return  # the cache is behind, or a stranger has the name: its going will wake us
+        except (Invalid, Forbidden) as problem:
+            self._told.failed(owner, problem)
+            raise
         self._pods.remember(made)
+        self._told.created(made)
 
     async def _delete(self, pod: Json) -> None:
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+            self._told.deleted(pod)
         except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
 

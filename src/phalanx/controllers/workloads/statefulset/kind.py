@@ -16,7 +16,7 @@ def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.statefulset.controller import StatefulSetController
 
     groups = groups_of_sets(local, r.STATEFUL_SETS, group_stateful_set)
-    sets = StatefulSetController(local.caches, local.clock, local.admission)
+    sets = StatefulSetController(local.caches, local.clock, local.events, local.admission)
     local.makers[r.STATEFUL_SETS.kind] = sets.queue
     return [sets, *groups]
 

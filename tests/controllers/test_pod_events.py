@@ -1,0 +1,77 @@
+"""Sets and Jobs say in events which pods they created, deleted or could not create."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from world import Json, template, world
+
+from phalanx.base.clock import ManualClock
+from phalanx.controllers.runtime.pod_events import BURST, REFILL_SECONDS, PodEvents
+
+SELECTOR = {"matchLabels": {"app": "x"}}
+
+
+def told(events: list[Json], kind: str, reason: str) -> list[str]:
+    return [e["message"] for e in events if e["reason"] == reason and e["involvedObject"]["kind"] == kind]
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet", "Job"])
+def test_pods_that_come_and_go_are_told(kind: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=2) as cluster:
+            pod = template("x")
+            spec: Json = {"selector": SELECTOR, "template": pod}
+            if kind == "Job":
+                pod["spec"]["restartPolicy"] = "Never"
+                spec = {"parallelism": 2, "completions": 2, "template": pod}
+            elif kind != "DaemonSet":
+                spec["replicas"] = 2
+            await cluster.create(kind, "x", spec=spec)
+            await cluster.eventually("Event", lambda found: len(told(found, kind, "SuccessfulCreate")) == 2)
+            if kind == "Job":
+                await cluster.patch(kind, "x", {"spec": {"suspend": True}})
+            elif kind == "DaemonSet":
+                spec = {"template": {"spec": {"nodeSelector": {"no": "node"}}}}
+                await cluster.patch(kind, "x", {"spec": spec})
+            else:
+                await cluster.patch(kind, "x", {"spec": {"replicas": 0}})
+            found = await cluster.eventually("Event", lambda found: told(found, kind, "SuccessfulDelete"))
+            assert all(text.startswith("Created pod: x-") for text in told(found, kind, "SuccessfulCreate"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
+def test_a_pod_that_is_refused_is_told(kind: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=1) as cluster:
+            await cluster.create("ResourceQuota", "q", spec={"hard": {"pods": "0"}})
+            spec: Json = {"selector": SELECTOR, "template": template("x")}
+            await cluster.create(kind, "x", spec=spec)
+            found = await cluster.eventually("Event", lambda found: told(found, kind, "FailedCreate"))
+            assert "exceeded quota" in told(found, kind, "FailedCreate")[0]
+
+    asyncio.run(scenario())
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def normal(self, *_: object, **__: object) -> None:
+        self.count += 1
+
+
+def test_a_large_set_does_not_fill_the_store_with_events() -> None:
+    counter, clock = Counter(), ManualClock()
+    events = PodEvents(counter, clock, "replicaset")  # type: ignore[arg-type]
+    reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "u", "controller": True}
+    for number in range(1000):
+        meta = {"name": f"p{number}", "namespace": "ns", "uid": str(number), "ownerReferences": [reference]}
+        events.created({"metadata": meta})
+    assert counter.count == BURST
+    clock.advance(REFILL_SECONDS)
+    events.created({"metadata": meta})
+    assert counter.count == BURST + 1
