@@ -71,3 +71,9 @@ def test_error_message_stays_short_whatever_the_expression() -> None:
     assert isinstance(many, CompileError)
     assert many.message.startswith("ERROR: <input>:1:1: undeclared reference to 'nosuch'")
     assert len(many.message) < 100_000 and many.message.endswith(" more")
+
+
+def test_loops_that_collect_take_time_in_proportion_to_what_they_collect() -> None:
+    program = ENVIRONMENT.compile("lists.range(60000).map(i, i % 2 == 0, [i]).filter(e, e[0] > 9).size()")
+    assert isinstance(program, Program)
+    assert program.evaluate(VALUES, 10_000_000)[0] == 29_995

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .frame import Frame, Run
-from .syntax import Const, Fold, Node
+from .macros import UNUSED
+from .syntax import Call, Const, Fold, ListExpr, MapExpr, Node
 from .values import CostLimitExceeded, EvaluationError, FieldMap, kind_of
 
 
@@ -46,16 +47,34 @@ class Loops:
 
         return run
 
+    def _collects(self, node: Fold) -> _Collects | None:
+        """Return how a loop adds to its list or map, if that is all it does; it then adds in place."""
+        test, step = None, node.step
+        if isinstance(step, Call) and step.function == "_?_:_":
+            test, step = step.args[0], step.args[1]
+        if not isinstance(step, Call) or not isinstance(node.init, (ListExpr, MapExpr)) or node.var == UNUSED:
+            return None
+        planned = None if test is None else self._plan(test)
+        if step.function == "_+_" and isinstance(step.args[1], ListExpr) and not step.args[1].optional:
+            [element] = step.args[1].elements
+            return _Collects(planned, None, self._plan(element), _ADD_ELEMENT)
+        if step.function == "cel.@mapInsert" and len(step.args) == 3:
+            return _Collects(planned, self._plan(step.args[1]), self._plan(step.args[2]), _INSERT)
+        return None
+
     def fold(self, node: Fold) -> Run:
         """Return the closure of a loop."""
         over, init = self._plan(node.range), self._plan(node.init)
         [accu] = self._declare(node.accu)
         names = self._declare(node.var, node.var2) if node.var2 else self._declare(node.var)
+        collects = self._collects(node)
         condition, step = self._plan(node.condition), self._plan(node.step)
         self._scopes.pop()
         result = self._plan(node.result)
         self._scopes.pop()
         always = isinstance(node.condition, Const) and node.condition.value is True
+        if collects is not None:
+            return _collecting(over, names, accu, collects, result)
 
         def run(frame: Frame) -> Any:
             elements = _elements(over(frame), len(names) == 2)
@@ -76,6 +95,52 @@ class Loops:
             return result(frame)
 
         return run
+
+
+_ADD_ELEMENT = 12  # cost units of `result + [element]`: a name, a list, a call
+_INSERT = 2  # cost units of an insertion: a name and a call
+
+
+class _Collects(NamedTuple):
+    """A loop that adds an element or an entry in each turn, if its test holds."""
+
+    test: Run | None
+    key: Run | None  # of an entry
+    value: Run
+    cost: int
+
+
+def _collecting(over: Run, names: list[int], accu: int, collects: _Collects, result: Run) -> Run:
+    """Return the closure of a loop that adds in place: it costs what copying would, and does not copy."""
+    test, key_of, value_of, cost = collects
+
+    def run(frame: Frame) -> Any:
+        elements = _elements(over(frame), len(names) == 2)
+        slots = frame.slots
+        found: list[Any] = []
+        entries: dict[Any, Any] = {}
+        for element in elements:
+            if len(names) == 2:
+                slots[names[0]], slots[names[1]] = element
+            else:
+                slots[names[0]] = element
+            chosen = True if test is None else test(frame)
+            if chosen is True and key_of is None:
+                found.append(value_of(frame))
+            elif chosen is True and key_of is not None:
+                key = key_of(frame)
+                if key in entries:
+                    raise EvaluationError(f"insert failed: key {key} already exists")
+                entries[key] = value_of(frame)
+            elif chosen is not False:
+                raise EvaluationError("no such overload")
+            frame.cost += cost if chosen else 1
+            if frame.cost > frame.limit:
+                raise CostLimitExceeded
+        slots[accu] = found if key_of is None else entries
+        return result(frame)
+
+    return run
 
 
 def _value_or_error(run: Run, frame: Frame) -> Any:

@@ -172,10 +172,9 @@ def type_name(value: Any) -> str:
     return _TYPE_NAMES.get(kind, kind)
 
 
-MOST_PARTS = (
-    250_000  # lists and maps in a value that one operation visits: expressions can build values that share parts
-)
-MOST_ELEMENTS = 10_000_000  # of a list, and characters of a string
+MOST_PARTS = 250_000  # lists and maps that one operation visits in a value: its parts may be shared, and so be many
+MOST_ELEMENTS = 1_000_000  # of a list
+MOST_CHARACTERS = 10_000_000  # of a string; also the comparisons of one operation
 
 
 class Visits:
@@ -193,9 +192,9 @@ class Visits:
             raise CostLimitExceeded
 
 
-def check_length(count: int) -> None:
+def check_length(count: int, most: int = MOST_CHARACTERS) -> None:
     """Raise CostLimitExceeded for a list or string that no evaluation could afford to read."""
-    if count > MOST_ELEMENTS:
+    if count > most:
         raise CostLimitExceeded
 
 

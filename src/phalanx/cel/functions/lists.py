@@ -8,7 +8,7 @@ from typing import Any
 from ..declarations import Overload, function, member, overload, traverses
 from ..types import BOOL, BYTES, DOUBLE, DURATION, DYN, INT, STRING, TIMESTAMP, UINT, Type, list_of, map_of
 from ..types import param as type_param
-from ..values import EvaluationError, check_length, contains, equal, kind_of
+from ..values import MOST_ELEMENTS, EvaluationError, check_length, contains, equal, kind_of
 from .standard import checked_int, checked_uint
 from .times import checked_duration
 
@@ -113,7 +113,7 @@ def _flatten(values: list[Any], depth: int = 1) -> list[Any]:
         flat: list[Any] = []
         for v in values:
             flat.extend(v) if isinstance(v, list) else flat.append(v)
-            check_length(len(flat))
+            check_length(len(flat), MOST_ELEMENTS)
         values = flat
     return values
 
@@ -143,12 +143,8 @@ def _sort_by(values: list[Any], keys: list[Any]) -> list[Any]:
     return [values[i] for i in order]
 
 
-_MAX_RANGE = 1_000_000  # entries; the cost limit of an expression ends far below
-
-
 def _range(size: int) -> list[int]:
-    if size > _MAX_RANGE:
-        raise EvaluationError(f"range of {size} elements is larger than {_MAX_RANGE}")
+    check_length(size, MOST_ELEMENTS)
     return list(range(size))
 
 

@@ -16,6 +16,7 @@ from ..values import (
     MAX_INT,
     MAX_UINT,
     MIN_INT,
+    MOST_ELEMENTS,
     Duration,
     EvaluationError,
     FieldMap,
@@ -70,7 +71,7 @@ def _divide_double(a: float, b: float) -> float:
 
 
 def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
-    check_length(len(a) + len(b))
+    check_length(len(a) + len(b), MOST_ELEMENTS)
     if isinstance(a, SetList):
         return SetList([*a, *(x for x in b if not contains(a, x))])
     if isinstance(a, MapList):
