@@ -12,18 +12,13 @@ from typing import Any, NamedTuple
 
 from phalanx.engine.engine import Engine
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
+from phalanx.model.groups.keys import TOPOLOGY_KEYS
 
 Json = dict[str, Any]
 
 # Bits of a node's flags; static/cluster.js has the same.
 CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = 1, 2, 4, 8, 16, 32
 _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_KEYS = (
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-    "topology.phalanx.dev/block",
-    "topology.phalanx.dev/rack",
-)
 _HIDDEN = ("ephemeral-storage",)
 _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
 MOST_QUEUED = 500  # roots listed one by one; counts are always complete
@@ -83,7 +78,7 @@ class Reader:
     def _topology(self) -> list[str]:
         """Return topology keys that nodes carry and that nest: well-known ones and those that groups use."""
         labels = [node.metadata.labels for node in self._engine.columns.nodes if node is not None]
-        wanted = dict.fromkeys(_KEYS)
+        wanted = dict.fromkeys(TOPOLOGY_KEYS)
         for group in self._groups():
             if group.spec is not None and group.spec.topology_key and group.spec.topology_key not in wanted:
                 wanted[group.spec.topology_key] = None

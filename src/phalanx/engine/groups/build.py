@@ -13,6 +13,7 @@ import numpy as np
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.expected_pods import ExpectedPods
+from phalanx.engine.groups.rank_order import in_rank_order
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
@@ -209,8 +210,7 @@ class _Builder:
                 str(group.key), spec.minimum, children, spec.topology_key, spec.preferred_key, self._pinned(group)
             )
         else:
-            # By age and name, not by arrival: a restarted scheduler must come to the same result.
-            records = sorted(self._waiting.get(group.key, {}).values(), key=_age)
+            records = in_rank_order(self._waiting.get(group.key, {}).values(), group.policy)
             whole = self._outstanding_pods.wholes.get(group.key)
             records += whole.records if whole is not None else []
             demand: dict[int, int] = {}
@@ -336,10 +336,6 @@ class _Builder:
                 ):
                     found.add((a, b))
         return frozenset(found)
-
-
-def _age(record: PodRecord) -> tuple[int, float, str]:
-    return (-record.priority, record.created, record.key)
 
 
 def _clash(first: Shape, second: Shape) -> bool:

@@ -15,6 +15,7 @@ from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, explained
+from phalanx.engine.groups.rank_placement import by_rank
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds, open_to_members
 from phalanx.engine.placement import SearchOutcome, SearchVerdict, place
 from phalanx.model.groups import Group
@@ -74,5 +75,5 @@ def _by_filters(
     careful = SequentialTrial(state, built)
     found = careful.run() if free and (outcome.placed or open_to_members(state, built)) else None
     if found:
-        return Found(found, careful.satisfied, outcome)
+        return Found(by_rank(state.columns, built, found), careful.satisfied, outcome)
     return NotFound(outcome, rules=outcome.placed, used=careful.expansions if careful.exhausted else 0)

@@ -9,6 +9,7 @@ import numpy as np
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.expected_pods import ExpectedPlacement
+from phalanx.engine.groups.rank_placement import by_rank
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import SearchOutcome, SearchVerdict
 from phalanx.engine.placement.explain import explain
@@ -23,7 +24,7 @@ def assignment_of(
     origin: Mapping[int, int] | None = None,
     row_of: Mapping[str, int] | None = None,
 ) -> Assignment:
-    """From counts to pods, in queue order. `origin`: from the ids of the outcome's leaves to those of `built`, where
+    """From counts to pods, by rank. `origin`: from the ids of the outcome's leaves to those of `built`, where
     they are not the same; `row_of`: pods with a promise on a chosen node get it, before the others are seated."""
     number = {shape: i for i, shape in enumerate(built.shapes)}
     waiting: dict[tuple[int, int], list[PodRecord]] = {}
@@ -41,7 +42,7 @@ def assignment_of(
             assignment += [(record, row) for record in left[taken : taken + count]]
             taken += count
         waiting[at] = left[taken:]
-    return assignment
+    return by_rank(built.evaluations[0].columns, built, assignment) if assignment else assignment
 
 
 def _assign_reserved(

@@ -29,6 +29,15 @@ AFTER_GROUP = "scheduling.phalanx.dev/after-group"
 SIZE_GATE = "scheduling.phalanx.dev/group-size"
 
 
+# Node labels that name nested domains, the outermost first.
+TOPOLOGY_KEYS = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.phalanx.dev/block",
+    "topology.phalanx.dev/rack",
+)
+
+
 class GroupKey(NamedTuple):
     """Kind is part of the name: a PodGroup and a CompositePodGroup may be called the same."""
 

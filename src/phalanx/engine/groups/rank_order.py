@@ -1,0 +1,111 @@
+"""Ranks of members: where they are written, and the order that they give.
+
+A rank comes from the index that a pod's controller wrote on it, or from a label or annotation that the group's policy
+names. A pod whose rank is no number, or is taken by an older pod of the group, counts as one without a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups.policy import ANNOTATION, INDEX, Policy
+
+Rank = tuple[int, int]  # the second orders members whose first is the same: of a JobSet, index of the Job and in it
+
+COMPLETION = "batch.kubernetes.io/job-completion-index"
+JOB = "jobset.sigs.k8s.io/job-global-index"
+WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+REPLICA, ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/replica-type"  # MPIJob, PyTorchJob
+ORDINAL = "apps.kubernetes.io/pod-index"
+FIRST_ROLES = ("launcher", "master", "chief", "head")
+MAX_RANK = 2**31 - 1
+LAST: Rank = (MAX_RANK + 1, 0)  # of members without a rank
+
+
+class BadRank(Exception):
+    """What stands where the rank should be is none."""
+
+
+def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
+    """None: it has none. Raises BadRank."""
+    labels = record.labels
+    if policy.rank_source != INDEX:
+        said = labels if policy.rank_source != ANNOTATION else _annotations(record)
+        text = said.get(policy.rank_key)
+        return None if text is None else (0, _number(text, policy.rank_key))
+    for key in (COMPLETION, WORKER, REPLICA, ORDINAL):
+        text = labels.get(key)
+        if text is not None:
+            break
+    else:
+        text = _annotations(record).get(COMPLETION) if not labels else None
+        return None if text is None else (0, _number(text, COMPLETION))
+    index = _number(text, key)
+    if key == COMPLETION and JOB in labels:
+        return (_number(labels[JOB], JOB), index)
+    if key == REPLICA:
+        return (0 if labels.get(ROLE, "").lower() in FIRST_ROLES else 1, index)
+    return (0, index)
+
+
+def _annotations(record: PodRecord) -> Mapping[str, str]:
+    return record.pod.metadata.annotations or {} if record.pod is not None else {}
+
+
+def _number(text: str, key: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > MAX_RANK:
+        raise BadRank(f"{key}: {text[:40]!r} is not a rank")
+    return int(text)
+
+
+class Ranks(msgspec.Struct, frozen=True):
+    of: dict[str, Rank]  # by pod key
+    problems: tuple[str, ...] = ()
+
+
+def ranks_of(records: Iterable[PodRecord], policy: Policy) -> Ranks:
+    records = list(records)
+    found, bad = _read(records, policy)
+    if not bad and len(set(found.values())) == len(found):
+        return Ranks(found)
+    taken: dict[Rank, str] = {}
+    problems = [f"pod {name}: {problem}" for name, problem in bad]
+    for record in sorted(records, key=lambda each: (each.row < 0, each.created, each.key)):
+        rank = found.get(record.key)
+        if rank is not None and taken.setdefault(rank, record.name) != record.name:
+            problems.append(f"pod {record.name}: rank {rank[1]} is that of pod {taken[rank]}, too")
+            del found[record.key]
+    return Ranks(found, tuple(problems))
+
+
+def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank], list[tuple[str, BadRank]]]:
+    found: dict[str, Rank] = {}
+    bad: list[tuple[str, BadRank]] = []
+    for record in records:
+        try:
+            rank = rank_of(record, policy)
+        except BadRank as problem:
+            bad.append((record.name, problem))
+            continue
+        if rank is not None:
+            found[record.key] = rank
+    return found, bad
+
+
+def in_rank_order(records: Iterable[PodRecord], policy: Policy) -> list[PodRecord]:
+    """By priority, rank, age and name. Not by arrival: a restarted scheduler must come to the same result."""
+    records = list(records)
+    if len(records) < 2:
+        return records
+    ranks = ranks_of(records, policy).of
+    if not ranks:
+        return sorted(records, key=lambda each: (-each.priority, each.created, len(each.key), each.key))
+    return sorted(records, key=lambda each: (-each.priority, ranks.get(each.key, LAST), each.created, by_name(each)))
+
+
+def by_name(record: PodRecord) -> tuple[int, str]:
+    """Sort key of pods without ranks: pod-2 before pod-10."""
+    return (len(record.key), record.key)

@@ -1,0 +1,114 @@
+"""Which pod gets which of the places that a search has found: by rank.
+
+The search counts places by shape and node; pods of one group and shape can change places, and no rule can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.rank_order import LAST, by_name, ranks_of
+from phalanx.engine.placement.ranks import Members, Path, pack, ring_cost
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group
+from phalanx.model.groups.group import ON_NODE
+from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.model.groups.policy import PACK, Policy
+
+Assignment = list[tuple[PodRecord, int]]
+
+
+def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignment:
+    """The same places for the same shapes, in the same order, given to members by rank.
+
+    Only pods of one group and shape change places, which no rule can tell apart. A pod that has its nominated node
+    keeps it.
+    """
+    if not any(_ranked(built, leaf) for leaf in built.pending):
+        return assignment
+    leaf_of = {record.key: leaf for leaf, records in built.pending.items() for record in records}
+    parts: dict[int, list[int]] = {}  # leaf -> positions in the assignment
+    for at, (record, _) in enumerate(assignment):
+        parts.setdefault(leaf_of[record.key], []).append(at)
+    changed = list(assignment)
+    for leaf, positions in parts.items():
+        group = built.group_of.get(leaf)
+        if group is not None and len(positions) > 1:
+            _assign(columns, built, group, changed, positions)
+    return changed
+
+
+def _ranked(built: Built, leaf: int) -> bool:
+    """Whether pending members of a leaf have ranks; they are in rank order, those without one last."""
+    group, records = built.group_of.get(leaf), built.pending[leaf]
+    return group is not None and len(records) > 0 and bool(ranks_of(records[:1], group.policy).of)
+
+
+def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, positions: Sequence[int]) -> None:
+    records = [changed[at][0] for at in positions]
+    sitting = seated(columns, group) if group.placed else []
+    ranks = ranks_of([*sitting, *records], group.policy).of
+    if not any(record.key in ranks for record in records):
+        return
+    at_home = {
+        at
+        for at in positions
+        if changed[at][0].nominated and columns.row_of.get(changed[at][0].nominated) == changed[at][1]
+    }
+    everybody = sorted([*sitting, *records], key=lambda each: (ranks.get(each.key, LAST), by_name(each)))
+    number = {shape: i for i, shape in enumerate(built.shapes)}
+    where = {changed[at][0].key: changed[at][1] for at in at_home} | {each.key: each.row for each in sitting}
+    slots: dict[int, dict[int, int]] = {}
+    for at in positions:
+        record, row = changed[at]
+        if at not in at_home:
+            counts = slots.setdefault(number[record.shape], {})
+            counts[row] = counts.get(row, 0) + 1
+    rows = {row for counts in slots.values() for row in counts} | set(where.values())
+    paths = paths_of(columns, rows, built.problem.domains)
+    fixed = {m: where[each.key] for m, each in enumerate(everybody) if each.key in where}
+    shapes = [number.get(each.shape, -1) for each in everybody]
+    found = pack(Members(shapes, fixed, slots), paths, exact=group.policy.rank_placement == PACK)
+    queues: dict[tuple[int, int], list[PodRecord]] = {}  # (shape, row) -> the members that go there
+    for m, each in reversed(list(enumerate(everybody))):
+        if m not in fixed:
+            queues.setdefault((shapes[m], found[m]), []).append(each)
+    for at in positions:
+        record, row = changed[at]
+        if at not in at_home:
+            changed[at] = (queues[number[record.shape], row].pop(), row)
+
+
+def seated(columns: Columns, group: Group) -> list[PodRecord]:
+    """Members of a leaf that have a node."""
+    found: list[PodRecord] = []
+    for name, member in group.members.items():
+        row = columns.row_of.get(member.node, -1) if member.state in ON_NODE else -1
+        record = columns.pods[row].get(str(name)) if row >= 0 else None
+        if record is not None and not record.terminating:
+            found.append(record)
+    return found
+
+
+def paths_of(columns: Columns, rows: Iterable[int], more: Iterable[str] = ()) -> dict[int, Path]:
+    """The domains of nodes, the coarsest first and the node last; keys that no node has are left out."""
+    chosen = np.array(sorted(rows), dtype=np.int64)
+    keys = [key for key in dict.fromkeys((*TOPOLOGY_KEYS, *more)) if len(columns.label(key).values) > 1]
+    keys.sort(key=lambda key: len(columns.label(key).values))
+    table = np.stack([*(columns.label(key).ids[chosen] for key in keys), chosen], axis=1)
+    return {path[-1]: tuple(path) for path in table.tolist()}
+
+
+def ring_of(columns: Columns, members: Sequence[tuple[PodRecord, int]], policy: Policy) -> tuple[int, int] | None:
+    """(hops between consecutive ranks, most hops there could be) of members on rows; None: they have no ranks."""
+    ranks = ranks_of([record for record, _ in members], policy).of
+    placed = sorted((ranks[record.key], row) for record, row in members if record.key in ranks)
+    if len(placed) < 2:
+        return None
+    paths = paths_of(columns, {row for _, row in placed})
+    nodes = [row for _, row in placed]
+    return ring_cost(nodes, paths), (len(nodes) - 1) * len(next(iter(paths.values())))

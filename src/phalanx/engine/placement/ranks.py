@@ -1,0 +1,135 @@
+"""Which rank goes to which of the chosen places, so that consecutive ranks are near each other (Pack) or far (Stripe).
+
+Nothing here knows pods: members are positions in rank order, places are numbers of nodes, and a node has a path of
+domains, the coarsest first and the node itself last. Two members part at a level when their paths differ from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+Path = tuple[int, ...]
+EXPANSIONS = 4_000  # branches of the exact search
+MEMBERS = 200  # from more on, members of each shape are assigned by themselves
+
+
+def hops(a: Path, b: Path) -> int:
+    """Levels between two nodes: 0 on one node, 1 in one domain of the finest key, …"""
+    for level, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x != y:
+            return len(a) - level
+    return 0
+
+
+def ring_cost(nodes: Sequence[int], paths: Mapping[int, Path]) -> int:
+    """The sum of hops between consecutive ranks that sit on these nodes."""
+    return sum(hops(paths[a], paths[b]) for a, b in pairwise(nodes))
+
+
+class Members(msgspec.Struct, frozen=True):
+    """Members of one group in rank order, and the places that a search has chosen for some of them."""
+
+    shapes: Sequence[int]  # of each member
+    fixed: Mapping[int, int]  # member -> node, for those that have their place
+    slots: Mapping[int, Mapping[int, int]]  # shape -> node -> how many of the others go there
+
+
+def pack(members: Members, paths: Mapping[int, Path], *, exact: bool = True) -> list[int]:
+    """The node of every member, so that the ring cost is least; every slot is used. Not exact: domain by domain."""
+    free = [m for m in range(len(members.shapes)) if m not in members.fixed]
+    plain = _by_path(members, free, paths)
+    if not members.fixed and len({members.shapes[m] for m in free}) <= 1:
+        return plain  # every domain is entered once: nothing is less
+    return plain if not exact or len(members.shapes) > MEMBERS else _Search(members, paths, plain).best
+
+
+def _by_path(members: Members, free: Sequence[int], paths: Mapping[int, Path]) -> list[int]:
+    """Members of each shape from the first domain to the last."""
+    left = {
+        shape: [node for node in sorted(counts, key=lambda n: paths[n]) for _ in range(counts[node])]
+        for shape, counts in members.slots.items()
+    }
+    used = dict.fromkeys(left, 0)
+    found = [members.fixed.get(m, -1) for m in range(len(members.shapes))]
+    for m in free:
+        shape = members.shapes[m]
+        found[m] = left[shape][used[shape]]
+        used[shape] += 1
+    return found
+
+
+class _Search:
+    """Branch and bound in rank order, the nearest place first."""
+
+    def __init__(self, members: Members, paths: Mapping[int, Path], known: list[int]) -> None:
+        self._members = members
+        self._paths = paths
+        self._left = {shape: dict(counts) for shape, counts in members.slots.items()}
+        self._chosen: list[int] = []
+        self._expansions = EXPANSIONS
+        self._seen: dict[tuple[object, ...], int] = {}
+        self.best, self._cost = known, ring_cost(known, paths)
+        self._look(0)
+
+    def _look(self, cost: int) -> None:
+        at = len(self._chosen)
+        if at == len(self._members.shapes):
+            if cost < self._cost:
+                self.best, self._cost = list(self._chosen), cost
+            return
+        self._expansions -= 1
+        if self._expansions < 0 or cost + self._bound() >= self._cost or self._known(cost):
+            return
+        shape = self._members.shapes[at]
+        if at in self._members.fixed:
+            self._step(self._members.fixed[at], cost, None)
+            return
+        counts = self._left[shape]
+        last = self._paths[self._chosen[-1]] if self._chosen else None
+        near = sorted(
+            (node for node, count in counts.items() if count),
+            key=lambda node: (hops(last, self._paths[node]) if last is not None else 0, self._paths[node]),
+        )
+        for node in near:
+            self._step(node, cost, counts)
+
+    def _step(self, node: int, cost: int, counts: dict[int, int] | None) -> None:
+        more = hops(self._paths[self._chosen[-1]], self._paths[node]) if self._chosen else 0
+        if counts is not None:
+            counts[node] -= 1
+        self._chosen.append(node)
+        self._look(cost + more)
+        self._chosen.pop()
+        if counts is not None:
+            counts[node] += 1
+
+    def _bound(self) -> int:
+        """Every domain with a free place other than that of the last member is entered once more."""
+        last = self._paths[self._chosen[-1]] if self._chosen else None
+        nodes = {node for counts in self._left.values() for node, count in counts.items() if count}
+        prefixes = {self._paths[node][:depth] for node in nodes for depth in range(1, len(self._paths[node]) + 1)}
+        here = {last[:depth] for depth in range(1, len(last) + 1)} if last is not None else set()
+        levels = len(next(iter(self._paths.values()), ()))
+        return len(prefixes - here) - (levels if last is None and prefixes else 0)
+
+    def _known(self, cost: int) -> bool:
+        """Whether the same places were left after the same last one for no more."""
+        rest = tuple((shape, tuple(sorted(counts.items()))) for shape, counts in sorted(self._left.items()))
+        key = (len(self._chosen), self._chosen[-1] if self._chosen else -1, rest)
+        if self._seen.get(key, cost + 1) <= cost:
+            return True
+        self._seen[key] = cost
+        return False
+
+
+def stripe(members: int, domains: int) -> list[int]:
+    """The domain of every member: consecutive ones in different domains."""
+    return [m % domains for m in range(members)]
+
+
+def balance(members: int, domains: int) -> list[int]:
+    """The domain of every member: as many in each, consecutive ones together."""
+    return [m * domains // members for m in range(members)]

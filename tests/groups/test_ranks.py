@@ -1,0 +1,158 @@
+"""Ranks: Pack against every permutation on small cases, and what the other placements promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.engine.placement.ranks import Members, balance, hops, pack, ring_cost, stripe
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group, workload_policy
+
+
+@st.composite
+def small_groups(draw):
+    """Up to six members of up to two shapes on up to five nodes in racks and blocks; some sit already."""
+    nodes = draw(st.integers(1, 5))
+    racks = [draw(st.integers(0, 3)) for _ in range(nodes)]
+    blocks = [draw(st.integers(0, 1)) for _ in range(4)]
+    paths = {node: (blocks[racks[node]], racks[node], node) for node in range(nodes)}
+    count = draw(st.integers(1, 6))
+    shapes = [draw(st.integers(0, 1)) for _ in range(count)]
+    fixed, slots = {}, {0: {}, 1: {}}
+    for m in range(count):
+        node = draw(st.integers(0, nodes - 1))
+        if draw(st.integers(0, 3)) == 0:
+            fixed[m] = node
+        else:
+            slots[shapes[m]][node] = slots[shapes[m]].get(node, 0) + 1
+    return Members(shapes, fixed, slots), paths
+
+
+def every_assignment(members):
+    free = {s: [m for m, shape in enumerate(members.shapes) if shape == s and m not in members.fixed] for s in (0, 1)}
+    places = {s: [n for n, c in members.slots[s].items() for _ in range(c)] for s in (0, 1)}
+    for first in set(permutations(places[0])):
+        for second in set(permutations(places[1])):
+            found = [members.fixed.get(m, -1) for m in range(len(members.shapes))]
+            for shape, nodes in ((0, first), (1, second)):
+                for m, place in zip(free[shape], nodes, strict=True):
+                    found[m] = place
+            yield found
+
+
+@settings(max_examples=300, deadline=None)
+@given(small_groups())
+def test_no_assignment_of_ranks_to_the_chosen_nodes_has_a_lower_ring_cost(made):
+    members, paths = made
+    found = pack(members, paths)
+    assert ring_cost(found, paths) == min(ring_cost(each, paths) for each in every_assignment(members))
+
+
+@settings(max_examples=100, deadline=None)
+@given(small_groups())
+def test_every_member_gets_a_place_of_its_shape_and_those_that_sit_stay(made):
+    members, paths = made
+    found = pack(members, paths)
+    assert all(found[m] == node for m, node in members.fixed.items())
+    for shape, counts in members.slots.items():
+        got = Counter(found[m] for m, s in enumerate(members.shapes) if s == shape and m not in members.fixed)
+        assert got == Counter({node: count for node, count in counts.items() if count})
+
+
+def test_a_thousand_equal_members_are_packed_domain_by_domain():
+    paths = {node: (node // 64, node // 8, node) for node in range(256)}
+    found = pack(Members([0] * 1024, {}, {0: dict.fromkeys(range(256), 4)}), paths)
+    assert ring_cost(found, paths) == 255 + 31 + 3  # every node, rack and block is entered once
+
+
+def test_hops_are_levels():
+    assert [hops((0, 0, 0), path) for path in ((0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3))] == [0, 1, 2, 3]
+
+
+def test_striped_neighbours_part_and_balanced_domains_are_even():
+    assert stripe(5, 2) == [0, 1, 0, 1, 0]
+    assert balance(5, 2) == [0, 0, 0, 1, 1]
+    assert sorted(Counter(balance(10, 4)).values()) == [2, 2, 3, 3]
+
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+BLOCK, RACK = "topology.phalanx.dev/block", "topology.phalanx.dev/rack"
+
+
+def cluster(nodes=16, racks=4, cpu="2"):
+    """Racks take turns in the order of nodes, as machines do that were bought at different times."""
+    return Cluster().see(
+        *(node(f"n{i}").cpu(cpu).label(RACK, f"r{i % racks}").label(BLOCK, f"b{i % racks // 2}") for i in range(nodes))
+    )
+
+
+def indexed(name, count, *, label=INDEX, start=0):
+    return [
+        pod_group(name).gang(count),
+        *(pod(f"{name}-{i}").cpu("1").group(name).label(label, str(i)) for i in range(start, start + count)),
+    ]
+
+
+def racks_by_rank(world, name, count):
+    return [world.engine.columns.nodes[world.engine.columns.row_of[world.bound[f"{name}-{i}"]]].metadata.labels[RACK]
+            for i in range(count)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "label",
+    [INDEX, "apps.kubernetes.io/pod-index", "leaderworkerset.sigs.k8s.io/worker-index",
+     "training.kubeflow.org/replica-index"],
+)  # fmt: skip
+def test_members_are_placed_in_the_order_of_their_index_not_of_their_names(label):
+    world = cluster().see(*indexed("g", 16, label=label))
+    world.step()
+    racks = racks_by_rank(world, "g", 16)
+    parted = sum(a != b for a, b in pairwise(racks))
+    assert parted == len(set(racks)) - 1, racks  # every rack is entered once
+    assert all(world.bound[f"g-{i}"] == world.bound[f"g-{i + 1}"] for i in range(0, 16, 2))
+
+
+def test_jobs_of_a_jobset_follow_each_other_in_the_global_order():
+    world = cluster().see(pod_group("g").gang(8))
+    for job in range(2):
+        for i in range(4):
+            one = pod(f"g-{job}-{i}").cpu("1").group("g").label(INDEX, str(i))
+            world.see(one.label("jobset.sigs.k8s.io/job-global-index", str(job)))
+    world.step()
+    nodes = [world.bound[f"g-{job}-{i}"] for job in range(2) for i in range(4)]
+    assert all(a == b for a, b in zip(nodes[::2], nodes[1::2], strict=True))
+
+
+def test_a_label_of_the_policy_gives_the_rank_and_pack_is_least():
+    world = cluster().see(
+        workload_policy("p").target("PodGroup", "g").set(ranks={"from": "Label", "key": "rank", "placement": "Pack"}),
+        pod_group("g").gang(8),
+        *(pod(f"g-{i}").cpu("1").group("g").label("rank", str(7 - i)) for i in range(8)),
+    )
+    world.step()
+    racks = racks_by_rank(world, "g", 8)
+    assert sum(a != b for a, b in pairwise(racks)) == len(set(racks)) - 1
+    assert world.bound["g-7"] == world.bound["g-6"]
+
+
+def test_bad_and_doubled_ranks_are_ignored_and_the_gang_is_placed():
+    world = cluster().see(pod_group("g").gang(4))
+    for i, text in enumerate(("0", "zero", "0", "-1")):
+        world.see(pod(f"g-{i}").cpu("1").group("g").label(INDEX, text))
+    world.step()
+    assert len(world.bound) == 4
+
+
+def test_a_replacement_sits_with_its_neighbours():
+    world = cluster(nodes=8, racks=4).see(*indexed("g", 8))
+    world.step()
+    home = world.bound["g-3"]
+    world.gone("Pod", "g-3").gone("Pod", "g-7")
+    world.see(*(pod(f"h-{i}").cpu("1").group("g").label(INDEX, str(i)) for i in (7, 3)))
+    world.step()
+    assert world.bound["h-3"] == home
