@@ -142,7 +142,7 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def _queue(queue: QueuePlace) -> str:
-    tries = f"attempts: {queue.attempts}"
+    tries = f"attempts: {queue.attempts}" + (f"; {queue.overtaken}" if queue.overtaken else "")
     match queue.place:
         case "active":
             return f"number {queue.position} in line; {tries}"

@@ -257,6 +257,7 @@ class Engine(Scheduler):
         self.maintenance.step()
         self.groups.settle()
         self.maintenance.replacements.settle()
+        self.starts.sweep()
         turns = self.binding.poll() if self.pod_lifecycle.holding else 0
         searches = self.searches
         searches.sweep()
@@ -321,6 +322,18 @@ class Engine(Scheduler):
         for record in root.records.values():
             if record.shape_epoch != self.interest.epoch or record.claims:
                 self._reshape(record)
+        first = next(iter(root.records.values()), None)
+        lifted = self.starts.lift(root) if self.starts.held else []
+        self.queue.shares = not lifted  # without some reservations it may fit where its like did not
+        try:
+            self._try_kind(root)
+        finally:
+            if lifted:
+                self.starts.put_back(lifted)
+        if first is not None and first.row >= 0:
+            self.starts.placed(root)
+
+    def _try_kind(self, root: SchedulingUnit) -> None:
         if root.kind == "Pod":
             made, looked = self.evaluations.made, self.preemption.chooser.looked
             self.cycle.attempt(root)
@@ -365,6 +378,7 @@ class Engine(Scheduler):
             self.groups.members.health,
             protection,
             self.maintenance,
+            self.starts,
         )
         ahead = [table.next_time() for table in tables]
         times += [due for due in ahead if due is not None]

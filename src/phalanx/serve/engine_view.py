@@ -289,6 +289,8 @@ class Reader:
                 message = said[2]
         elif len(root.records) == 1:
             message = message or root.record.said.partition(": ")[2]
+        overtaken = self._engine.starts.text(root)
+        message = "; ".join(text for text in (overtaken, message) if text)
         return {
             "key": root.key,
             "kind": root.kind,

@@ -407,7 +407,8 @@ class _Asked:
             waits = [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes]
             if equivalence_class.needs is not None:
                 waits.insert(0, self._change(equivalence_class.needs, reasons, proof))
-        return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message)
+        overtaken = self._engine.starts.text(root)
+        return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message, overtaken)
 
     def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
         """The change of a node that is waited for. Of what is asked for only that is named which is missing."""

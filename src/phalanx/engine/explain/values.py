@@ -21,6 +21,7 @@ class QueuePlace(_Value, frozen=True):
     waits_for: list[str] = []  # kinds of change that wake it
     gate: str = ""  # the plugin that holds it
     message: str = ""  # what it says
+    overtaken: str = ""  # how many younger units passed it, and what is reserved for it
 
 
 class Level(_Value, frozen=True):

@@ -26,6 +26,7 @@ _AT_GROUPS = ("placementGenerate", "placementFeasible", "placementScore", "podGr
 class Profile:
     def __init__(self, settings: ProfileSettings, registry: Mapping[str, fw.Factory], handle: fw.Handle) -> None:
         self.scheduler_name = settings.scheduler_name
+        self.reservations = settings.reservations
         self.handle = handle
         self.plugins: dict[str, Any] = {}
         self.pre_enqueue: list[Any] = []

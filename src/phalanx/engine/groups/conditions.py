@@ -12,6 +12,7 @@ from phalanx.model.objects import CompositePodGroup, PodGroup
 
 TYPE_OF = {"PodGroup": "PodGroupInitiallyScheduled", "CompositePodGroup": "CompositePodGroupInitiallyScheduled"}
 TARGET = "DisruptionTarget"
+START_PROMISED = "scheduling.phalanx.dev/StartPromised"
 QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # a state people may look up, not news
 
 
@@ -21,6 +22,7 @@ class GroupConditions:
         self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
         self._uids: dict[GroupKey, str] = {}
         self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> groups told of
+        self._promised: dict[GroupKey, tuple[str, str]] = {}  # status and message of START_PROMISED
         self.targets: dict[GroupKey, float] = {}  # groups said to be about to go, and since when
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
@@ -63,6 +65,27 @@ class GroupConditions:
             observed_generation=spec.generation,
         )
 
+    def promise(self, group: Group, status: str, reason: str, message: str) -> None:
+        """Write whether room is reserved for a group that waits, and from when."""
+        key, spec = group.key, group.spec
+        if spec is None or key.kind == WORKLOAD or self._promised.get(key, ("False", "")) == (status, message):
+            return
+        if status == "False" and key not in self._promised:
+            return
+        self._promised[key] = (status, message)
+        self._emit(
+            d.SetGroupCondition,
+            namespace=key.namespace,
+            name=key.name,
+            uid=spec.uid,
+            kind=key.kind,
+            type=START_PROMISED,
+            status=status,
+            reason=reason,
+            message=message,
+            observed_generation=spec.generation,
+        )
+
     def parent_ignored(self, key: GroupKey, uid: str, parent: str) -> None:
         """Its tree falls apart into single groups while the gate is off."""
         self._emit(
@@ -95,6 +118,7 @@ class GroupConditions:
     def forget(self, key: GroupKey) -> None:
         self.targets.pop(key, None)
         self._said.pop(key, None)
+        self._promised.pop(key, None)
         self._uids.pop(key, None)
 
     def forget_implicit(self, namespace: str, workload: str) -> None:

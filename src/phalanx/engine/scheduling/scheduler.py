@@ -28,6 +28,7 @@ from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
+from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -96,6 +97,7 @@ class Scheduler:
         self.binding = Binding(state, pods, members, status, emit, self.pods.back)
         room = GroupReservations(state, pods, members)
         self.maintenance = Maintenance(state, members, pods, room, emit)
+        self.starts = StartReservations(state, queue, pods, unit_lifecycle, members)
         refusals = Refusals(self.searches, pods, members, waiting, status)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, emit)
         admission = Admission(members, pods, status, self.pods.admit)

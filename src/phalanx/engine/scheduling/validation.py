@@ -12,6 +12,7 @@ from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
+from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -35,6 +36,8 @@ class Tables(Protocol):
     def pods(self) -> Pods: ...
     @property
     def groups(self) -> Groups: ...
+    @property
+    def starts(self) -> StartReservations: ...
     @property
     def pod_lifecycle(self) -> PodLifecycle: ...
     @property
@@ -153,9 +156,10 @@ def _no_overcommit(engine: Tables) -> None:
 def _nominations(engine: Tables) -> None:
     reserved = {record.key: node for node, record in engine.cluster.nominations.all()}
     engine.groups.room.validate()
-    expected_placements = {
-        id(record) for record in (*engine.groups.room.reservations, *engine.maintenance.replacements.records)
-    }
+    engine.starts.validate()
+    room, replacements = engine.groups.room, engine.maintenance.replacements
+    placeholders = (*room.reservations, *replacements.records, *engine.starts.placeholders)
+    expected_placements = {id(record) for record in placeholders}
     for node, record in engine.cluster.nominations.all():
         if id(record) in expected_placements:
             continue

@@ -40,6 +40,7 @@ class PodRecord:
         "bind",
         "claims",
         "created",
+        "deadline",
         "generation",
         "group",
         "key",
@@ -78,6 +79,7 @@ class PodRecord:
         self.generation = meta.generation
         self.created = created  # seconds; the time it first asked to be scheduled
         self.order = order  # arrival number: the stable tie-break
+        self.deadline = spec.active_deadline_seconds or 0  # seconds it may run; 0: no limit
         group = spec.scheduling_group
         self.group = (group.pod_group_name or "") if group is not None else ""
         self.claims = claims_of(pod) if spec.resource_claims else _NO_CLAIMS

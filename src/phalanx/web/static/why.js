@@ -100,6 +100,7 @@ function queueLine(queue) {
   const words = [PLACES[queue.place] ?? queue.place];
   if (queue.position) words.push(`number ${queue.position}`);
   if (queue.attempts) words.push(plural(queue.attempts, "attempt"));
+  if (queue.overtaken) words.push(queue.overtaken);
   if (queue.waitsFor?.length) words.push(`tried again when ${queue.waitsFor.slice(0, 3).join(", or ")}${queue.waitsFor.length > 3 ? " …" : ""}`);
   if (queue.gate) words.push(`held by ${queue.gate}`);
   return h("p", { class: "muted" }, words.join(" · "));

@@ -81,6 +81,7 @@ class Queue:
         # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
         self._gatekeepers = dict(gatekeepers)
         self._readmit = readmit or self.activate
+        self.shares = True  # whether the unit that is tried fails like others of its class
         self.heard: Callable[[ClusterChange], None] = lambda change: None  # told while roots are put aside
 
     # ---- moving roots
@@ -142,7 +143,7 @@ class Queue:
 
     def sleeping(self, key: Hashable) -> EquivalenceClass | None:
         """The bucket `key`, if it is asleep: a root that would land there need not be tried."""
-        equivalence_class = self._equivalence_classes.get(key)
+        equivalence_class = self._equivalence_classes.get(key) if self.shares else None
         return equivalence_class if equivalence_class is not None and equivalence_class.asleep else None
 
     def join(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:

@@ -1,0 +1,134 @@
+"""When and where a waiting unit can start first: attempts on the cluster as it will be when running pods have ended.
+
+Pods are taken away in the order in which they are expected to end, those without a known end last, of these the longest
+running first. The smallest number of endings after which the unit fits is found by bisection; every trial is rewound.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.build import Unplaceable, build
+from phalanx.engine.groups.find_placement import Found, find
+from phalanx.engine.reservations import FOREVER, expected_seconds
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group
+
+Rows = list[tuple[PodRecord, int]]
+LEVELS = 16  # times that are tried: known ends are grouped into so many, unknown ones into as many again
+SHOWN_NODES = 3
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """Where a unit can start first. `start` None: what is in the way has no known end."""
+
+    assignment: Rows
+    start: float | None
+    where: str  # the domain, or some nodes, for people
+    waits_for: int = 0  # pods on these nodes that end before
+
+
+class StartTimes:
+    def __init__(self, state: ClusterState, members: Members) -> None:
+        self._cluster = state
+        self._members = members
+
+    # ---- expected durations
+
+    def expected(self, record: PodRecord) -> float:
+        """Return the seconds a pod is expected to run: its activeDeadlineSeconds, else its group's policy."""
+        if record.deadline:
+            return expected_seconds(record.deadline)
+        leaf = self._cluster.forest.leaf_of_pod(record.namespace, record.name) if record.group else None
+        group = self._cluster.forest.group(leaf) if leaf is not None else None
+        return expected_seconds(group.policy.expected_duration_seconds if group is not None else None)
+
+    def expected_of_unit(self, unit: SchedulingUnit) -> float:
+        """Return the longest expected duration of its pods; no known end if one of them has none."""
+        return max((self.expected(record) for record in unit.records.values()), default=FOREVER)
+
+    def end_of(self, record: PodRecord) -> float:
+        """Return when a running pod is expected to end. One over its time has no known end: it lost its protection."""
+        seconds, now = self.expected(record), self._cluster.now
+        if seconds == FOREVER:
+            return FOREVER
+        end = _began(record, now) + seconds
+        return end if end > now else FOREVER
+
+    # ---- planning
+
+    def plan(self, unit: SchedulingUnit) -> Planned | None:
+        """Return where and when the unit can start first, or None if it fits at no time."""
+        group = self._members.group_of(unit)
+        if unit.kind != "Pod" and group is None:
+            return None
+        running = [r for pods in self._cluster.columns.pods for r in pods.values() if r.key not in unit.records]
+        ends = {record.key: self.end_of(record) for record in running}
+        now = self._cluster.now
+        running.sort(key=lambda r: (ends[r.key], _began(r, now), r.order))
+        steps = _levels([ends[record.key] for record in running])
+        low, high = 0, len(steps) - 1
+        best = self._trial(unit, group, running[: steps[high]])
+        if best is None:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            found = self._trial(unit, group, running[: steps[middle]])
+            if found is None:
+                low = middle + 1
+            else:
+                best, high = found, middle
+        return self._planned(group, best, {r.key: r for r in running[: steps[high]]}, ends)
+
+    def _trial(self, unit: SchedulingUnit, group: Group | None, ended: list[PodRecord]) -> Rows | None:
+        state = self._cluster
+        mark = state.columns.journal.mark()
+        try:
+            state.columns.unplace_all(ended)
+            if group is None:
+                row = choose(state, unit.record, state.evaluation(unit.record), [])
+                return [(unit.record, row)] if row >= 0 else None
+            built = build(state, group, self._members.waiting_pods, state.settings.search_budget, unit.priority)
+            found = find(state, group, built)
+            return list(found.assignment) if isinstance(found, Found) and found.assignment else None
+        except (PluginFailure, Unplaceable):
+            return None
+        finally:
+            state.columns.journal.rewind(mark)
+
+    def _planned(self, group: Group | None, rows: Rows, ended: dict[str, PodRecord], ends: dict[str, float]) -> Planned:
+        columns = self._cluster.columns
+        chosen = sorted({row for _, row in rows})
+        gone = [key for row in chosen for key in columns.pods[row] if key in ended]
+        start = max((ends[key] for key in gone), default=self._cluster.now)
+        names = [columns.names[row] for row in chosen]
+        where = ", ".join(names[:SHOWN_NODES]) + (
+            f" and {len(names) - SHOWN_NODES} nodes" if len(names) > SHOWN_NODES else ""
+        )
+        key = group.spec.topology_key if group is not None and group.spec is not None else ""
+        if key:
+            node = columns.nodes[chosen[0]]
+            where = (node.metadata.labels.get(key, "") if node is not None else "") or where
+        return Planned(rows, None if start == FOREVER else start, where, len(gone))
+
+
+def _began(record: PodRecord, now: float) -> float:
+    try:
+        return parse_rfc3339(record.start_time) if record.start_time else now
+    except ValueError:
+        return now
+
+
+def _levels(ends: list[float]) -> list[int]:
+    """Return how many of the sorted ends are taken away in each trial: none first, all last."""
+    known = sum(end != FOREVER for end in ends)
+    points = {0, known, len(ends)}
+    for first, count in ((0, known), (known, len(ends) - known)):
+        points.update(first + count * i // LEVELS for i in range(1, LEVELS))
+    return sorted(points)

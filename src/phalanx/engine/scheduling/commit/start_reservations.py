@@ -1,0 +1,241 @@
+"""No unit starves: one that was overtaken for too long gets a reservation where it can start first.
+
+Younger units that fit may overtake an older one, but only so far. After `starvationSeconds`, or when more than
+`maxOvertaken` younger units have passed it, the nodes of its planned start are held by placeholders. They are nominated
+like the pods of preemptors: pods of equal and lower priority leave the room alone, more important ones do not. A unit
+that is expected to end before the reservation begins may use the room (backfill). Nothing is ever evicted for a
+reservation, and none survives its owner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from copy import copy
+
+import msgspec
+
+from phalanx.base.clock import rfc3339
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.settings import ReservationSettings
+from phalanx.engine.reservations import FOREVER, Reason
+from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
+from phalanx.engine.scheduling.queue.queue import Queue
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
+from phalanx.engine.state.records import PodRecord
+
+SWEEP_SECONDS = 1.0  # between two looks at the units that wait
+_WAITS = (QueueName.ACTIVE, QueueName.BACKOFF, QueueName.WAITING, QueueName.SEARCH)
+
+
+class Overtaken(msgspec.Struct):
+    """How often younger units of equal or lower priority were placed while a unit waited, and since when."""
+
+    count: int
+    since: float
+
+
+class HeldStart(msgspec.Struct):
+    """The reservation of one waiting unit."""
+
+    unit: SchedulingUnit
+    planned: Planned
+    placeholders: list[PodRecord]
+    since: float
+    reason: Reason = Reason.STARVING
+
+
+class StartReservations:
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: Queue,
+        pod_lifecycle: PodLifecycle,
+        unit_lifecycle: UnitLifecycle,
+        members: Members,
+    ) -> None:
+        self._cluster = state
+        self._queue = queue
+        self._pod_lifecycle = pod_lifecycle
+        self._unit_lifecycle = unit_lifecycle
+        self._members = members
+        self.times = StartTimes(state, members)
+        self.held: dict[str, HeldStart] = {}  # by key of the unit
+        self.overtaken: dict[str, Overtaken] = {}
+        self._placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last sweep
+        self._due = 0.0
+
+    # ---- what happens
+
+    def placed(self, unit: SchedulingUnit) -> None:
+        """A unit has its nodes: what it held is free, and older units that wait were overtaken."""
+        self.overtaken.pop(unit.key, None)
+        if unit.key in self.held:
+            self._release(unit.key)
+        if self._queue.units:
+            self._placed.append((unit.priority, unit.asked, unit.order))
+
+    def sweep(self) -> None:
+        """Before units are tried: count who was overtaken, free what has no owner, reserve for those that starve."""
+        for key in [key for key, held in self.held.items() if self._queue.units.get(key) is not held.unit]:
+            self._release(key)
+        now = self._cluster.now
+        if now < self._due or not (self._placed or self.held or self.overtaken):
+            return
+        self._due = now + SWEEP_SECONDS
+        waiting = [u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED]
+        self._count(waiting)
+        for key in [key for key, held in self.held.items() if not self._stands(held)]:
+            self._release(key)
+        for unit in sorted(waiting, key=_order):
+            if unit.key in self.overtaken and unit.key not in self.held and self.starves(unit):
+                self._reserve(unit)
+
+    def _count(self, waiting: list[SchedulingUnit]) -> None:
+        """Note for every waiting unit how many younger ones of equal or lower priority were placed meanwhile."""
+        placed, self._placed = self._placed, []
+        present = {unit.key for unit in waiting}
+        self.overtaken = {key: known for key, known in self.overtaken.items() if key in present}
+        if not placed or not waiting:
+            return
+        levels = {
+            level: sorted((asked, order) for each, asked, order in placed if each == level)
+            for level in {each for each, _, _ in placed}
+        }
+        for unit in waiting:
+            count = 0
+            for level, times in levels.items():
+                if level <= unit.priority:
+                    count += len(times) - bisect_right(times, (unit.asked, unit.order))
+            if count:
+                self.overtaken.setdefault(unit.key, Overtaken(0, self._cluster.now)).count += count
+
+    def settings_of(self, unit: SchedulingUnit) -> ReservationSettings:
+        for record in unit.records.values():
+            return self._cluster.profiles[record.scheduler_name].reservations
+        return ReservationSettings()
+
+    def starves(self, unit: SchedulingUnit) -> bool:
+        """Whether a unit was overtaken for too long or by too many."""
+        settings, known = self.settings_of(unit), self.overtaken[unit.key]
+        if not settings.starvation_seconds:
+            return False
+        many = bool(settings.max_overtaken) and known.count > settings.max_overtaken
+        return many or self._cluster.now - known.since >= settings.starvation_seconds
+
+    def next_time(self) -> float | None:
+        """When `sweep` may have something to do."""
+        if self._placed or self.held:
+            return self._due
+        return self._due if self.overtaken else None
+
+    # ---- reserving
+
+    def _reserve(self, unit: SchedulingUnit) -> None:
+        planned = self.times.plan(unit)
+        if planned is None or not self._allowed(unit, planned):
+            return
+        placeholders = []
+        for record, row in planned.assignment:
+            placeholder = copy_of(record)
+            self._cluster.shapes.keep(placeholder.shape)
+            self._pod_lifecycle.nominate(placeholder, self._cluster.columns.names[row], write=False, wake=False)
+            placeholders.append(placeholder)
+        self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now)
+        text = self.text(unit)
+        self._unit_lifecycle.tell(unit, "reserved", text)
+        group = self._members.group_of(unit)
+        if group is not None:
+            self._members.conditions.promise(group, "True", "Reserved", text)
+
+    def _allowed(self, unit: SchedulingUnit, planned: Planned) -> bool:
+        """Whether the limit permits one more. It never forbids the first: a large gang could starve for ever."""
+        if not self.held:
+            return True
+        nodes = {p.nominated for held in self.held.values() for p in held.placeholders}
+        nodes.update(self._cluster.columns.names[row] for _, row in planned.assignment)
+        return len(nodes) <= self.settings_of(unit).max_reserved_fraction * self._cluster.columns.count
+
+    def _stands(self, held: HeldStart) -> bool:
+        """Whether all nodes of a reservation are still there and its unit still asks for the same pods."""
+        names = self._cluster.columns.row_of
+        records = held.unit.records
+        return all(p.nominated in names for p in held.placeholders) and all(
+            owner_of(p) in records for p in held.placeholders
+        )
+
+    def _release(self, key: str) -> None:
+        held = self.held.pop(key)
+        for placeholder in held.placeholders:
+            self._pod_lifecycle.nominate(placeholder, "", write=False)
+            self._cluster.shapes.drop(placeholder.shape)
+        group = self._members.group_of(held.unit)
+        if group is not None:
+            self._members.conditions.promise(group, "False", "NotReserved", "no room is reserved for it")
+
+    # ---- attempts
+
+    def lift(self, unit: SchedulingUnit) -> list[tuple[PodRecord, str]]:
+        """Before an attempt: ignore the unit's own reservation, and those that begin after it is expected to end."""
+        end = self._cluster.now + self.times.expected_of_unit(unit)
+        lifted = [h for key, h in self.held.items() if key == unit.key or self._begins_after(h, end)]
+        nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
+        for placeholder, _ in nodes:
+            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
+        return nodes
+
+    def _begins_after(self, held: HeldStart, end: float) -> bool:
+        return end != FOREVER and held.planned.start is not None and held.planned.start >= end
+
+    def put_back(self, lifted: Iterable[tuple[PodRecord, str]]) -> None:
+        """After the attempt: the reservations hold again."""
+        for placeholder, node in lifted:
+            self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
+
+    # ---- for people
+
+    def text(self, unit: SchedulingUnit) -> str:
+        """Say how often a unit was overtaken and what is reserved for it; "" if neither."""
+        parts = []
+        known, held = self.overtaken.get(unit.key), self.held.get(unit.key)
+        if known is not None:
+            parts.append(f"overtaken by {known.count} younger {'pods' if unit.kind == 'Pod' else 'groups or pods'}")
+        if held is not None:
+            start = held.planned.start
+            begin = f"from {rfc3339(start)}" if start is not None else "as soon as it is free"
+            parts.append(f"reserved {held.planned.where} {begin}")
+            if held.planned.waits_for:
+                parts.append(f"waits for {held.planned.waits_for} pods there to end")
+        return "; ".join(parts)
+
+    @property
+    def placeholders(self) -> list[PodRecord]:
+        return [placeholder for held in self.held.values() for placeholder in held.placeholders]
+
+    def validate(self) -> None:
+        nominated = {id(record) for _, record in self._cluster.nominations.all()}
+        for key, held in self.held.items():
+            for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
+                known = not placeholder.nominated or id(placeholder) in nominated
+                assert known, f"{key} lost the reservation of {placeholder.nominated}"
+
+
+def _order(unit: SchedulingUnit) -> tuple[int, float, int]:
+    return (-unit.priority, unit.asked, unit.order)
+
+
+_MARK = "/reserved"  # no pod can have such a name
+
+
+def copy_of(record: PodRecord) -> PodRecord:
+    """Return a placeholder that looks like a pod to every filter and belongs to no object."""
+    made = copy(record)
+    made.key, made.uid, made.nominated, made.row = record.key + _MARK, "", "", -1
+    return made
+
+
+def owner_of(placeholder: PodRecord) -> str:
+    return placeholder.key.removesuffix(_MARK)

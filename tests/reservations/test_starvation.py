@@ -1,0 +1,173 @@
+"""The live scheduler: younger work overtakes a waiting gang only so far, then room is reserved for the gang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group
+
+PROMISED = "scheduling.phalanx.dev/StartPromised"
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- reservations: {%s}
+"""
+
+
+def cluster(nodes: int, settings: str = "", **labels: Any) -> Cluster:
+    run = Cluster(config=CONFIG % settings)
+    return run.see(*(node(f"n{i:02}").cpu(1).label("rack", f"r{i // 4}") for i in range(nodes)))
+
+
+def gang(run: Cluster, name: str, size: int, *, seconds: int = 0, topology: str = "", priority: int = 0) -> None:
+    group = pod_group(name).gang(size)
+    if topology:
+        group.topology(topology)
+    if priority:
+        group.priority(priority)
+    run.see(group)
+    for i in range(size):
+        member = pod(f"{name}-{i:02}").cpu(1).group(name).created(run.now)
+        if priority:
+            member.priority(priority)
+        if seconds:
+            member.spec["activeDeadlineSeconds"] = seconds
+        run.see(member)
+    run.step()
+
+
+def end(run: Cluster, name: str) -> None:
+    for pod_name in [p for p in run.pods if p.startswith(f"{name}-")]:
+        run.gone("Pod", pod_name)
+    run.gone("PodGroup", name)
+    run.step()
+
+
+def running(run: Cluster, name: str) -> int:
+    return sum(p.startswith(f"{name}-") for p in run.placed)
+
+
+def promised(run: Cluster, name: str) -> tuple[str, str]:
+    conditions = run.objects["PodGroup"][name].status.conditions or ()
+    return next(((c.status, c.message) for c in conditions if c.type == PROMISED), ("", ""))
+
+
+def stream(run: Cluster, rounds: int, *, seconds: int = 0) -> int:
+    """Every ten seconds a gang of four comes, and the oldest one ends; returns the round in which `big` runs, or -1."""
+    small = [f"s{i}" for i in range(3)]
+    for i in range(3, rounds):
+        if running(run, "big"):
+            return i
+        run.step(10.0)
+        small.append(f"s{i}")
+        gang(run, small[-1], 4, seconds=seconds)
+        end(run, small.pop(0))
+    return -1
+
+
+def until_reserved(run: Cluster) -> None:
+    for i in range(100, 130):
+        run.step(10.0)
+        gang(run, f"x{i}", 4)
+        if run.engine.starts.held:
+            return
+        end(run, f"x{i}")
+    raise AssertionError("nothing was reserved")
+
+
+def prepared(settings: str, *, seconds: int = 0) -> Cluster:
+    run = cluster(16, settings)
+    for i in range(3):
+        gang(run, f"s{i}", 4, seconds=seconds)
+    gang(run, "big", 12)
+    return run
+
+
+def test_a_stream_of_small_gangs_does_not_starve_a_big_one() -> None:
+    run = prepared("starvationSeconds: 60")
+    assert stream(run, 40) > 0
+    assert running(run, "big") == 12
+    assert not run.evicted, "nothing is evicted for a reservation"
+
+
+def test_without_the_limit_it_starves() -> None:
+    assert stream(prepared("starvationSeconds: 0"), 40) == -1
+
+
+def test_a_gang_that_was_passed_too_often_is_protected_before_the_time_is_over() -> None:
+    assert 0 < stream(prepared("starvationSeconds: 100000, maxOvertaken: 5"), 40) < 20
+
+
+def test_the_group_says_how_often_it_was_overtaken_and_what_is_reserved() -> None:
+    run = prepared("starvationSeconds: 60")
+    until_reserved(run)
+    status, message = promised(run, "big")
+    assert status == "True"
+    assert "overtaken by" in message and "reserved n" in message
+    for name in ("s0", "s1"):
+        end(run, name)
+    assert running(run, "big") == 12
+    run.step(2.0)
+    assert promised(run, "big")[0] == "False", "it runs: nothing is reserved any more"
+
+
+def test_higher_priority_takes_reserved_room() -> None:
+    run = prepared("starvationSeconds: 60")
+    until_reserved(run)
+    assert promised(run, "big")[0] == "True"
+    end(run, "s0")
+    gang(run, "younger", 4)
+    assert running(run, "younger") == 0
+    gang(run, "urgent", 4, priority=10)
+    assert running(run, "urgent") == 4
+
+
+def test_no_reservation_survives_its_owner() -> None:
+    run = prepared("starvationSeconds: 60")
+    until_reserved(run)
+    assert run.engine.starts.held
+    end(run, "big")
+    run.step(2.0)
+    assert not run.engine.starts.held
+    assert not run.engine.nominations
+
+
+def test_a_reservation_moves_when_its_node_vanishes() -> None:
+    run = prepared("starvationSeconds: 60")
+    until_reserved(run)
+    lost = run.engine.starts.placeholders[0].nominated
+    run.gone("Node", lost).step(2.0)
+    held = [p.nominated for p in run.engine.starts.placeholders]
+    assert lost not in held and len(held) == 12
+
+
+def test_known_ends_give_a_start_time_and_only_work_that_ends_before_passes() -> None:
+    run = cluster(8, "starvationSeconds: 5")
+    for i in range(2):
+        gang(run, f"long{i}", 3, seconds=1000)
+    gang(run, "big", 8)
+    gang(run, "small", 1, seconds=500)
+    run.step(1.0)
+    run.step(10.0)
+    status, message = promised(run, "big")
+    assert status == "True"
+    gang(run, "unknown", 1)
+    assert running(run, "unknown") == 0
+    assert "from 1970-01-01T00:33:" in message, "1,000 seconds after the gangs of long work started"
+    gang(run, "short", 1, seconds=60)
+    assert running(run, "short") == 1
+    gang(run, "slow", 1, seconds=5000)
+    assert running(run, "slow") == 0
+
+
+@pytest.mark.parametrize("settings", ["", "starvationSeconds: 0"])
+def test_where_nothing_waits_nothing_is_reserved(settings: str) -> None:
+    run = cluster(8, settings)
+    for i in range(4):
+        gang(run, f"g{i}", 2)
+        run.step(1000.0)
+    assert not run.engine.starts.held and not run.engine.starts.overtaken
