@@ -98,6 +98,7 @@ class World:
         self.evicted: list[str] = []
         self.messages: dict[str, str] = {}
         self.fail: set[str] = set()  # claims whose writes fail
+        self.slow = False  # consumers that are gone are not taken out of their claims
         self.now = 1000.0
         self.see(device_class(), *objects)
 
@@ -114,7 +115,8 @@ class World:
         self.engine.apply(e.Gone(kind, name, obj.metadata.namespace))
         if kind == "Pod":
             self.bound.pop(name, None)
-            self.release(name)
+            if not self.slow:
+                self.release(name)
         return self
 
     def release(self, pod_name: str) -> None:
@@ -236,6 +238,17 @@ def test_a_device_that_others_still_use_is_not_freed_by_an_eviction():
     assert set(world.bound) == {"low", "same"}
     world.see(claim("h"), pod("high", "h", priority=10)).run()
     assert world.evicted == [] and "high" not in world.bound
+
+
+def test_nothing_more_is_evicted_while_devices_are_being_given_back():
+    world = World(*(each for name in "ab" for each in (node(name), published(name, device("g0")))))
+    world.see(claim("l0"), claim("l1"), pod("low0", "l0", priority=1), pod("low1", "l1", priority=2)).run()
+    world.slow = True  # the claim controller
+    world.see(claim("h"), pod("high", "h", priority=10)).run()
+    assert world.evicted == ["low0"] and "high" not in world.bound
+    world.release("low0")
+    world.run()
+    assert world.evicted == ["low0"] and "high" in world.bound
 
 
 def test_why_names_the_claim_and_what_rules_devices_out():

@@ -176,7 +176,15 @@ class Allocator:
                     raise
                 self._failure = failure  # reached only if the devices before it are not enough
                 break
+        if request.capacity and any(device.multiple for device in found):
+            found.sort(key=lambda device: self._remaining(device))  # fill devices that are in use first
         return found
+
+    def _remaining(self, device: Device) -> float:
+        """The largest part of a capacity that is left of a device."""
+        limits = [(name, rule.value) for name, rule in device.capacity.items() if rule.value]
+        parts = [1.0 - self._usage.consumed(device, name) / limit for name, limit in limits]
+        return max(parts, default=1.0) if device.multiple else 1.0
 
     # ---- what ties devices: alternatives and common values
 

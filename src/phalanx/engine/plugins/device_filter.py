@@ -22,7 +22,7 @@ INVALID_POOLS = "invalid resource pools were encountered"
 MOST_ALTERNATIVES = 8  # of one request (resource/v1 FirstAvailableDeviceRequestMaxSize)
 
 
-class _Following:
+class FollowsDevices:
     """Rows to look at again since the last look, as far as devices decide."""
 
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
@@ -54,7 +54,7 @@ class _Following:
         return [row for row in dict.fromkeys(rows) if row < self.columns.capacity]
 
 
-class DeviceFilter(_Following):
+class DeviceFilter(FollowsDevices):
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
         super().__init__(state, shape, columns)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
@@ -99,16 +99,20 @@ class DeviceFilter(_Following):
     def explain(self, rows: Rows) -> Sequence[Finding]:
         state = self.state
         found: dict[tuple[str, bool], list[int]] = {}
+        # Devices are given back after the pod is gone: nothing more is evicted while that is under way.
+        leaving = state.leaving()
+        waits = bool(leaving) and any(state.fits_without(self.shape, row, leaving) for row in rows.tolist())
         for row in rows.tolist():
             if state.demands(self.shape, row) is None:
                 found.setdefault((NOT_ON_NODE, True), []).append(row)
                 continue
             reason = INVALID_POOLS if state.view(row).invalid else CANNOT_ALLOCATE
-            found.setdefault((reason, not state.possible(self.shape, row)), []).append(row)
+            hopeless = waits or not state.possible(self.shape, row)
+            found.setdefault((reason, hopeless), []).append(row)
         return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
 
 
-class AlternativeScore(_Following):
+class AlternativeScore(FollowsDevices):
     """Nodes that serve earlier alternatives of a request are preferred (KEP-4816)."""
 
     normaliser = ByMax()

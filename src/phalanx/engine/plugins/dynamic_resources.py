@@ -25,6 +25,7 @@ from phalanx.engine.framework.config_args import DynamicResourcesArgs
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import ClusterChange
 from phalanx.engine.plugins.device_filter import AlternativeScore, DeviceFilter
+from phalanx.engine.plugins.device_packing import PackingScore
 from phalanx.engine.state.claims import EXTENDED, MISSING, NAMED, OWN, ClaimKey, ClaimUse, claim_names
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
@@ -126,8 +127,10 @@ class DynamicResources:
     def track(self, shape: Shape, columns: Columns) -> DeviceFilter | None:
         return DeviceFilter(self.state, shape, columns) if shape.claims else None
 
-    def track_score(self, shape: Shape, columns: Columns) -> AlternativeScore | None:
-        return AlternativeScore.of(self.state, shape, columns) if shape.claims else None
+    def track_score(self, shape: Shape, columns: Columns) -> AlternativeScore | PackingScore | None:
+        if not shape.claims:
+            return None
+        return AlternativeScore.of(self.state, shape, columns) or PackingScore.of(self.state, shape, columns)
 
     def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
         """Whether a change of a claim can help: it gave something back, or the shape names it."""

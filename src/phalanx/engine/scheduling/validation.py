@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.plugins.registry import Indexes
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
@@ -50,6 +51,8 @@ class Tables(Protocol):
     def maintenance(self) -> Maintenance: ...
     @property
     def preemption(self) -> Preemption: ...
+    @property
+    def indexes(self) -> Indexes: ...
 
 
 def validate(engine: Tables) -> None:
@@ -63,6 +66,7 @@ def validate(engine: Tables) -> None:
     _groups(engine)
     _victim_index(engine)
     _searches(engine)
+    engine.indexes.devices.validate()
     engine.history.validate()
 
 

@@ -1,0 +1,86 @@
+"""Score of claims for parts of devices: fill devices that are in use first, and leave whole devices together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phalanx.engine.devices.inventory import Device
+from phalanx.engine.devices.requests import Request
+from phalanx.engine.devices.state import DeviceState
+from phalanx.engine.framework import Floats
+from phalanx.engine.framework.interface import MAX_SCORE
+from phalanx.engine.plugins.device_filter import FollowsDevices
+from phalanx.engine.state.claims import OWN
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.journal import Change
+from phalanx.engine.state.shapes import Shape
+
+
+class PackingScore(FollowsDevices):
+    """0..100. The part of a device that would be left over counts against it; for whole devices the number of whole
+    devices that the node could spare. Like best-fit packing, this keeps fragments small."""
+
+    def __init__(self, state: DeviceState, shape: Shape, columns: Columns, request: Request) -> None:
+        super().__init__(state, shape, columns)
+        self._request = request
+        self.raw: Floats = np.zeros(columns.capacity)
+
+    @classmethod
+    def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> PackingScore | None:
+        """None: the claim of the shape is not for parts of devices."""
+        if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
+            return None
+        use = shape.claims[0]
+        spec = state.specs.of_spec(use.spec, use.key, shape.namespace)
+        if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
+            return None
+        request = spec.requests[0][0]
+        return cls(state, shape, columns, request) if request.capacity and not request.admin else None
+
+    def rebuild(self) -> None:
+        self._start()
+        self.raw = np.zeros(self.columns.capacity)
+        for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
+            self.raw[row] = self._score(row)
+
+    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
+        rows = self._rows()
+        if rows is None:
+            self.rebuild()
+            return None
+        for row in rows:
+            self.raw[row] = self._score(row) if self.columns.alive[row] else 0.0
+        return rows
+
+    def _score(self, row: int) -> float:
+        request, state = self._request, self.state
+        left = [
+            share
+            for device in state.view(row).devices
+            if device.multiple
+            and request.selects(device, state.selectors) is True
+            and (share := left_over(state, request, device)) is not None
+        ]
+        if len(left) < request.count:
+            return 0.0
+        if request.count == 1 and (least := min(left)) > 0.0:
+            return round(MAX_SCORE * (1.0 - least))
+        whole = sum(share == 0.0 for share in left)
+        return round(MAX_SCORE * request.count / max(whole, request.count))
+
+
+def left_over(state: DeviceState, request: Request, device: Device) -> float | None:
+    """The largest part of a capacity that would be left of a device; None: it has too little."""
+    takes = request.takes(device)
+    if takes is None:
+        return None
+    most = 0.0
+    for name, amount in takes.items():
+        limit = device.capacity[name].value
+        left = limit - state.holdings.consumed(device, name) - amount
+        if left < 0:
+            return None
+        most = max(most, left / limit if limit else 0.0)
+    return most
