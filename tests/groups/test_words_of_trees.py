@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.model.gates import Gates
@@ -84,3 +86,27 @@ def test_a_composite_speaks_of_its_min_group_count():
     cluster.step()
     message = cluster.said("tree", "CompositePodGroup")[2]
     assert "minGroupCount (2) cannot be satisfied" in message and "minCount (" not in message
+
+
+def test_a_complete_group_does_not_go_on_telling_old_counts_of_its_siblings() -> None:
+    run = Cluster().see(node("n").cpu("8"), composite("root").gang(2))
+    run.see(pod_group("full").gang(3).parent("root"), pod_group("short").gang(3).parent("root"))
+    for number in range(3):
+        run.see(pod(f"full-{number}").group("full").cpu("1")).step()
+    run.see(pod("short-0").group("short").cpu("1")).step(5)
+    said = {key.name: text for key, (_, _, text) in told(run).items()}
+    assert all("1 of 3" in said[name] for name in ("root", "short", "full")), said
+
+
+def test_a_deleted_node_is_not_counted_in_the_message_of_a_group() -> None:
+    run = Cluster().see(*(node(f"n{i}").cpu("1") for i in range(6)))
+    for number in range(5):
+        run.gone("Node", f"n{number}")
+    run.see(pod_group("g").gang(2), *(pod(f"g-{i}").group("g").cpu("1") for i in range(2))).step()
+    assert "ruled out" not in run.message("g-0"), run.message("g-0")
+
+
+def told(run: Cluster) -> dict[Any, tuple[str, str, str]]:
+    conditions = run.engine.groups.conditions
+    groups = [group.key for root in run.engine.cluster.forest.roots() for group in run.engine.cluster.forest.tree(root)]
+    return {key: found for key in groups if (found := conditions.said(key)) is not None}

@@ -182,6 +182,7 @@ class _Builder:
             domain_names=names,
             conflicts=self._conflicts(shapes),
             budget=budget,
+            rows=None if columns.count == columns.n else np.flatnonzero(columns.alive[: columns.n]),
         )
         return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of, self._held)
 

@@ -81,6 +81,7 @@ class Problem:
     order: Ints | None = None  # (N,) rank of a node among equals; None = column order
     reason_names: Sequence[str] = ()
     budget: int = DEFAULT_BUDGET  # expansions, see Outcome.expansions
+    rows: Ints | None = None  # columns that are nodes, ascending; None = all: those of deleted nodes stay for a while
     used: Floats | None = None  # (R, N) what is in use: of equally tight domains the busier one is taken
 
     @property

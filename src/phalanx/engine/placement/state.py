@@ -60,7 +60,7 @@ class State:
         self.kinds = split_resources(problem.resources)
         self.inverse: Floats = 1.0 / np.where(scale > 0, scale, 1.0)  # (R,) amount -> share of all free
         self.assignment: dict[int, Slot] = {}  # id(leaf) -> seat, in the order of placing
-        self.areas: list[Ints] = [np.arange(problem.node_count)]
+        self.areas: list[Ints] = [np.arange(problem.node_count) if problem.rows is None else problem.rows]
         self.area_ids: dict[tuple[int, str, int], int] = {}
         self._splits: dict[tuple[int, str], tuple[Ints, NDArray[np.int32]]] = {}
         self._base: dict[int, Ints] = {}

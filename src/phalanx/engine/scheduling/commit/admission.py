@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.engine.groups import messages
@@ -20,6 +21,7 @@ PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
 RESTART = "RestartBackoff"
+FEW_GROUPS = 64  # of a tree in which every group is told what the others lack
 
 _REASONS = {  # what the groups are told, and what their pods are
     HeldBy.OBJECTS: ("", WAITING),
@@ -150,10 +152,14 @@ class Admission:
             if shortage.group != key:
                 self._members.say(shortage.group, WAITING, messages.lacking([shortage]))
         short = {shortage.group for shortage in told}
-        for each in forest.tree(key) if leaves is None else self._with_ancestors(leaves):
+        tree = list(islice(forest.tree(key), FEW_GROUPS + 1))
+        few = len(tree) <= FEW_GROUPS
+        # In a large tree the counts of siblings are left out: to follow them would cost the tree for every pod.
+        waits_for = quorum.message if few else quorum.message.partition(":")[0]
+        for each in tree if few else forest.tree(key) if leaves is None else self._with_ancestors(leaves):
             said = self._members.conditions.said(each.key)
             if each.ready and each.key not in short and said is not None and said[1] == WAITING:
-                self._members.say(each.key, WAITING, quorum.message)  # complete since it was told what it lacks
+                self._members.say(each.key, WAITING, waits_for)  # complete since it was told what it lacks
         self._members.say(key, WAITING, quorum.message)
         return quorum
 
