@@ -179,6 +179,12 @@ def test_policies_by_kubernetes_manifests(server: LocalCluster, namespace: str) 
         "spec": {"policyName": name, "validationActions": ["Deny", "Warn"], "matchResources": selector},
     }
     server.create(f"{GROUP}/validatingadmissionpolicybindings", binding)
+    table = "application/json;as=Table;g=meta.k8s.io;v=v1"
+    shown = server.ask("GET", f"{GROUP}/validatingadmissionpolicies/{name}", accept=table).json
+    assert [column["name"] for column in shown["columnDefinitions"]] == ["Name", "Validations", "ParamKind", "Age"]
+    assert shown["rows"][0]["cells"][:3] == [name, 3, "<unset>"]
+    shown = server.ask("GET", f"{GROUP}/validatingadmissionpolicybindings/{name}", accept=table).json
+    assert shown["rows"][0]["cells"][:3] == [name, name, "<unset>"]
 
     def deploy(count: int, where: str = namespace, kind: str = "deployments") -> Any:
         labels = {"app": "x"}

@@ -41,7 +41,7 @@ from phalanx.local.api.rule_matching import (
     matched_version,
 )
 from phalanx.local.api.view import decode, encode
-from phalanx.local.store.contract import Entry
+from phalanx.local.store.contract import Entry, Key
 from phalanx.model.kinds import Json, Version
 
 FAILURES = "validation.policy.admission.k8s.io/validation_failure"  # audit annotation
@@ -111,6 +111,7 @@ class Policies:
     def __init__(self, ctx: Context) -> None:
         self._ctx, self._store = ctx, ctx.store
         self._known: dict[str, tuple[Sequence[Entry], Sequence[Entry], list[Policy]]] = {}
+        self._compiled: dict[Key, tuple[int, Policy]] = {}  # by key, with the revision it was compiled from
 
     @property
     def active(self) -> bool:
@@ -126,11 +127,21 @@ class Policies:
         for entry in found[1]:
             body: Json = decode(entry.value)
             bound.setdefault(str((body.get("spec") or {}).get("policyName") or ""), []).append(body)
-        made = [compile_policy(decode(e.value)) for e in found[0] if e.key[2] in bound]
+        made = [self._compile(e) for e in found[0] if e.key[2] in bound]
         for policy in made:
             policy.bindings = [(b, _match(b["spec"].get("matchResources") or {})) for b in bound[policy.name]]
         self._known[policies] = (found[0], found[1], made)
+        there = {entry.key for entry in found[0]}
+        for gone in [key for key in self._compiled if key[0] == policies and key not in there]:
+            del self._compiled[gone]
         return made
+
+    def _compile(self, entry: Entry) -> Policy:
+        """Return a compiled policy; one that did not change is not compiled again."""
+        known = self._compiled.get(entry.key)
+        if known is None or known[0] != entry.revision:
+            known = self._compiled[entry.key] = (entry.revision, compile_policy(decode(entry.value)))
+        return known[1]
 
     def _invocations(
         self, policies: str, bindings: str, about: Admitted, refusals: list[_Refusal]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model.kinds import Column
-from phalanx.model.printing import cluster, groups, networks, pods, storage, workloads
+from phalanx.model.printing import cluster, groups, networks, pods, policies, storage, workloads
 from phalanx.model.printing.cells import AGE, NAME
 
 __all__ = ["columns_for"]
@@ -33,6 +33,12 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "flowschemas.flowcontrol.apiserver.k8s.io": networks.FLOW_SCHEMA,
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": networks.PRIORITY_LEVEL,
     "apiservices.apiregistration.k8s.io": networks.API_SERVICE,
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": policies.WEBHOOKS,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": policies.WEBHOOKS,
+    "validatingadmissionpolicies.admissionregistration.k8s.io": policies.VALIDATING,
+    "mutatingadmissionpolicies.admissionregistration.k8s.io": policies.MUTATING,
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": policies.BINDING,
+    "mutatingadmissionpolicybindings.admissionregistration.k8s.io": policies.BINDING,
     "storageversionmigrations.storagemigration.k8s.io": networks.STORAGE_VERSION_MIGRATION,
     "runtimeclasses.node.k8s.io": networks.RUNTIME_CLASS,
     "volumeattachments.storage.k8s.io": networks.VOLUME_ATTACHMENT,
