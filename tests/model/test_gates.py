@@ -11,7 +11,7 @@ from phalanx.model.gates import KNOWN, Gates
 def test_defaults_make_sense_together() -> None:
     gates = Gates.parse("")
     assert gates("GenericWorkload") and gates("GangScheduling") and gates("CompositePodGroup")
-    assert not gates("PodGroupPreemptionPolicy") and not gates("MutableMinGroupCount")
+    assert not gates("PodGroupPreemptionPolicy") and gates("MutableMinGroupCount")
     assert gates.as_dict().keys() == KNOWN.keys()
 
 
@@ -21,8 +21,8 @@ def test_gates_are_set_by_text() -> None:
     assert gates == Gates({"PodGroupPreemptionPolicy": True, "GangScheduling": False})
 
 
-def test_a_gate_that_its_kep_only_names_may_be_on() -> None:
-    assert Gates.parse("WorkloadBasicPolicyDesiredCount=true")("WorkloadBasicPolicyDesiredCount")
+def test_a_gate_that_means_nothing_without_another_does_not_keep_that_from_being_off() -> None:
+    assert Gates.parse("CompositePodGroup=false")("MutableMinGroupCount")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,6 @@ def test_a_gate_that_its_kep_only_names_may_be_on() -> None:
         ("GenericWorkload=maybe", ["maybe", "GenericWorkload"]),
         ("TopologyAwareWorkloadScheduling=false", ["CompositePodGroup", "TopologyAwareWorkloadScheduling"]),
         ("GenericWorkload=false", ["GangScheduling", "GenericWorkload"]),
-        ("MutableMinGroupCount=true,CompositePodGroup=false", ["MutableMinGroupCount", "CompositePodGroup"]),
     ],
 )
 def test_bad_settings_stop_the_start(text: str, mentions: list[str]) -> None:

@@ -212,8 +212,8 @@ def test_pod_group_update(old: dict[str, Any], new: dict[str, Any], errors: list
 def test_composite_policy_is_frozen_unless_its_gate_is_on() -> None:
     old = {**REF, "schedulingPolicy": {"gang": {"minGroupCount": 2}}}
     new = {**REF, "schedulingPolicy": {"gang": {"minGroupCount": 1}}}
-    assert update("CompositePodGroup", old, new) == [f"spec.schedulingPolicy: {IMMUTABLE}"]
-    open_gate = Gates({"MutableMinGroupCount": True})
+    closed, open_gate = (Gates({"MutableMinGroupCount": on}) for on in (False, True))
+    assert update("CompositePodGroup", old, new, closed) == [f"spec.schedulingPolicy: {IMMUTABLE}"]
     assert update("CompositePodGroup", old, new, open_gate) == []
     assert update("CompositePodGroup", old, {**REF, **POLICY}, open_gate) != []
     assert create("CompositePodGroup", POLICY)[1] == ["spec.workloadRef: Required value"]

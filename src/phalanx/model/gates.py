@@ -13,9 +13,8 @@ What a gate that is off means to the API:
 * ``WorkloadWithJob``: ``Job.spec.scheduling`` is dropped.
 * ``JobSetGang`` (KEP-1068), ``PodGroupPerReplica`` (KEP-407): JobSets, LeaderWorkerSets get no groups.
 * ``WorkloadSchedulingCycle`` (KEP-4671): nothing. Groups are always tried as one, which is what it asks for.
-* ``WorkloadBasicPolicyDesiredCount``: nothing. KEP-4671 lists the name among its gates and says no more of it: neither
-  its API nor that of Kubernetes 1.37 has a field behind it. So it may be on, and changes nothing.
-* ``MutableMinGroupCount`` *on*: ``minGroupCount`` of a CompositePodGroup may change (KEP-6012 Beta; 1.37 forbids it).
+* ``WorkloadBasicPolicyDesiredCount`` *on*: ``counts`` of a WorkloadPolicy also limit groups with the Basic policy.
+* ``MutableMinGroupCount``: ``minGroupCount`` of a CompositePodGroup cannot change (KEP-6012 Beta; 1.37 forbids it).
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "PodGroupPreemptionPolicy": (False, ("GenericWorkload",)),
     "DRAWorkloadResourceClaims": (False, ("GenericWorkload",)),
     "WorkloadWithJob": (True, ("GenericWorkload",)),
-    "MutableMinGroupCount": (False, ("CompositePodGroup",)),
-    # These need GenericWorkload too, and mean nothing without it: switching that off need not name them.
+    # These need GenericWorkload or CompositePodGroup, and mean nothing without: switching those off need not name them.
     "JobSetGang": (True, ()),
+    "MutableMinGroupCount": (True, ()),
     "PodGroupPerReplica": (True, ()),
     "WorkloadSchedulingCycle": (True, ()),
     "WorkloadBasicPolicyDesiredCount": (False, ()),

@@ -6,7 +6,7 @@ mark of the journal. `variant` is the same cluster with another forest, for ques
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 from phalanx.engine.framework.evaluation import Evaluation
@@ -20,7 +20,7 @@ from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
-from phalanx.model.groups import GroupForest
+from phalanx.model.groups import GroupForest, GroupKey
 
 FIRST_ASKED = 1 << 40  # ids of shapes in questions: never one the engine uses, never one twice
 
@@ -43,6 +43,8 @@ class ClusterState:
         self.profiles: dict[str, Profile] = {}  # by scheduler name
         # Without it nothing enters the forest: pods that name a group are scheduled as if they named none.
         self.grouping = gates("GenericWorkload") and gates("GangScheduling")
+        # Whether a waiting unit of that priority or a higher one, other than the group's, could use free room.
+        self.contested: Callable[[GroupKey, int], bool] = lambda group, priority: False
         self.forest = self.new_forest()
 
     def new_forest(self) -> GroupForest:

@@ -12,6 +12,7 @@ import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.groups.counts import limit
 from phalanx.engine.groups.expected_pods import ExpectedPods
 from phalanx.engine.groups.rank_order import in_rank_order
 from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
@@ -212,6 +213,8 @@ class _Builder:
             )
         else:
             records = in_rank_order(self._waiting.get(group.key, {}).values(), group.policy)
+            if group.policy.has_counts:
+                records = records[: limit(self._cluster, group, self._priority)]
             whole = self._outstanding_pods.wholes.get(group.key)
             records += whole.records if whole is not None else []
             demand: dict[int, int] = {}

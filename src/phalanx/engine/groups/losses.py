@@ -15,7 +15,7 @@ REMEMBERED = 64  # losses of one group
 KUBELET_REFUSALS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "Topology", "PodLevel", "InvalidNodeInfo")
 
 
-class Cause(enum.StrEnum):
+class LossCause(enum.StrEnum):
     PREEMPTED = "preempted"
     NODE_LOST = "node lost"
     DRAINED = "drained"
@@ -30,13 +30,13 @@ class Cause(enum.StrEnum):
 
 # Reasons of the pod condition DisruptionTarget.
 _TARGETS = {
-    "PreemptionByScheduler": Cause.PREEMPTED,
-    "EvictionByEvictionAPI": Cause.DRAINED,
-    "DeletionByTaintManager": Cause.NODE_LOST,
-    "DeletionByPodGC": Cause.NODE_LOST,
-    "TerminationByKubelet": Cause.PRESSURE,
-    "GangIncomplete": Cause.RELEASED,
-    "GangTerminated": Cause.RELEASED,
+    "PreemptionByScheduler": LossCause.PREEMPTED,
+    "EvictionByEvictionAPI": LossCause.DRAINED,
+    "DeletionByTaintManager": LossCause.NODE_LOST,
+    "DeletionByPodGC": LossCause.NODE_LOST,
+    "TerminationByKubelet": LossCause.PRESSURE,
+    "GangIncomplete": LossCause.RELEASED,
+    "GangTerminated": LossCause.RELEASED,
 }
 
 
@@ -44,7 +44,7 @@ class Loss(msgspec.Struct, frozen=True):
     pod: str
     uid: str
     node: str
-    cause: Cause
+    cause: LossCause
     detail: str  # by which preemptor, with which reason
     at: float  # seconds
 
@@ -53,21 +53,21 @@ class Loss(msgspec.Struct, frozen=True):
         return f"{self.pod} ({why})"
 
 
-def cause_of(pod: Pod, node_known: bool) -> tuple[Cause, str]:
+def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:
     """Why a pod that had a node is gone, or about to go."""
     for condition in pod.status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True" and condition.reason in _TARGETS:
             return _TARGETS[condition.reason], ""
     reason = pod.status.reason
     if reason == "Evicted":
-        return Cause.PRESSURE, ""
+        return LossCause.PRESSURE, ""
     if reason.startswith(KUBELET_REFUSALS):
-        return Cause.REJECTED, reason
+        return LossCause.REJECTED, reason
     if reason in ("NodeLost", "NodeShutdown", "Terminated") or not node_known:
-        return Cause.NODE_LOST, f"({pod.spec.node_name})" if pod.spec.node_name else ""
+        return LossCause.NODE_LOST, f"({pod.spec.node_name})" if pod.spec.node_name else ""
     if pod.status.phase == "Failed":
-        return Cause.FAILED, f"({reason})" if reason else ""
-    return Cause.DELETED, ""
+        return LossCause.FAILED, f"({reason})" if reason else ""
+    return LossCause.DELETED, ""
 
 
 class Losses:
@@ -95,7 +95,7 @@ class Losses:
             return None
         cause, detail = cause_of(pod, pod.spec.node_name in nodes if pod.spec.node_name else True)
         if uid in self._preemptors:
-            cause, detail = Cause.PREEMPTED, f"by {self._preemptors[uid]}"
+            cause, detail = LossCause.PREEMPTED, f"by {self._preemptors[uid]}"
         loss = Loss(pod.metadata.name, uid, old.node, cause, detail, now)
         self.add(leaf, loss)
         self._noted.pop(uid, None)

@@ -40,10 +40,11 @@ from phalanx.engine.scheduling.lifecycle.pods import Pods
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue, QueueTimes, by_priority
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.units import SchedulingUnit, UnitState
 from phalanx.engine.scheduling.queue.waiting import Waiting
 from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.model.gates import Gates
+from phalanx.model.groups import GroupKey
 
 Watch = Callable[[str, Factory], Factory]  # by name
 
@@ -102,8 +103,20 @@ class Scheduler:
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, emit)
         admission = Admission(members, pods, status, self.pods.admit)
         self.groups = Groups(state, members, unit_lifecycle, admission, room, isolation)
+        state.contested = self._contested
         self._observers = [o for p in self.profiles.values() for o in p.observers]
         self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
+
+    def _contested(self, group: GroupKey, priority: int) -> bool:
+        """Whether a unit that waits, of that priority or a higher one, could use free room; not of the group's tree."""
+        own = self.cluster.forest.root_of(group)
+        for unit in self.queue.units.values():
+            if unit.priority < priority or unit.group in (own, group) or unit.state is UnitState.HELD:
+                continue
+            for record in unit.records.values():
+                if record.scheduler_name in self.profiles and self.cluster.evaluation(record).feasible.any():
+                    return True
+        return False
 
     def _make_profiles(self, more: Mapping[str, Factory], watch: Watch | None) -> None:
         ours = builtin(self.indexes)

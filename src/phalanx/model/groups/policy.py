@@ -62,7 +62,8 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def maintained(self) -> bool:
         """Whether it asks for anything that happens after the start of a group, or at a time."""
-        return self.rescheduling != KEEP or bool(self.members_seconds or self.schedule_seconds or self.ready_seconds)
+        limits = self.members_seconds or self.schedule_seconds or self.ready_seconds
+        return self.rescheduling != KEEP or bool(limits) or self.desired_count is not None
 
     def with_fields(self, fields: Fields) -> Policy:
         return msgspec.structs.replace(self, **fields) if fields else self

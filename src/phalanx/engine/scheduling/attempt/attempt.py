@@ -23,6 +23,7 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import completion, expected_pods, messages
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
+from phalanx.engine.groups.counts import surplus
 from phalanx.engine.groups.expected_pods import reserved_for
 from phalanx.engine.groups.find_placement import Found, NotFound, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
@@ -226,6 +227,9 @@ class Attempts:
             shortages = all_short(tree.forest, built)
             if shortages:
                 return Refused(Cause.EXTRAS, messages.lacking(shortages), GroupSearch(built), hopeless=True)
+            text = surplus(self._cluster, group, tree.priority)
+            if text:
+                return Refused(Cause.EXTRAS, f"{messages.UNSCHEDULABLE}, {text}", GroupSearch(built), hopeless=True)
             return Refused(Cause.EXTRAS, messages.leftovers(group, built), GroupSearch(built))
         return self._allowed(built, found, points)
 

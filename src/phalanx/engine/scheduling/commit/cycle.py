@@ -412,7 +412,7 @@ class Refusals:
 def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
     """Return the key that gangs share which no attempt can tell apart; the unit's own where something differs."""
     spec = group.spec
-    if group.composite or spec is None or group.seated:
+    if group.composite or spec is None or group.seated or group.policy.has_counts:
         return ("root", unit.key)
     demand: dict[int, int] = {}
     policy = ""
@@ -427,6 +427,8 @@ def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]
 
 def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
     """Return what a row must at least have free to take any member."""
+    if not shapes:
+        return ()  # no member may be placed: no room helps
     first, *others = (dict(shape.requests) for shape in shapes)
     for other in others:
         first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}

@@ -15,7 +15,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import GroupState, Phase
-from phalanx.engine.groups.losses import Cause, Loss
+from phalanx.engine.groups.losses import Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import Replacements
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
@@ -24,8 +24,9 @@ from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL
 from phalanx.model.objects import Pod
 
+EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
-NOT_REPLACED = (Cause.DELETED, Cause.RELEASED)  # a controller that deletes a pod may want fewer
+NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # a controller that deletes a pod may want fewer
 RUNNING = MemberState.RUNNING
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
@@ -48,6 +49,7 @@ class Maintenance:
         self.replacements = Replacements(state, members, pods)
         self._times: dict[GroupKey, _Times] = {}
         self._due: dict[GroupKey, float] = {}
+        self._tried: dict[GroupKey, None] = {}  # groups with members beyond `desired` that wait
 
     # ---- time
 
@@ -92,10 +94,23 @@ class Maintenance:
         state = self._health.state(group)
         times = self._times.setdefault(group.key, _Times())
         self._limits(group, state, times)
+        if policy.desired_count is not None and group.placed >= policy.desired_count:
+            self._try_extras(group)
         if state.phase is not Phase.DEGRADED:
             times.degraded = None
         elif policy.rescheduling == TERMINATE_ALL and not self._above_acts(group):
             self._below_minimum(group, times)
+
+    def _try_extras(self, group: Group) -> None:
+        """Members beyond `desired` are tried again from time to time: other workloads may wait no more."""
+        root = self._forest.root_of(group.key)
+        if group.counts[MemberState.PENDING] and root is not None:
+            self._at(group.key, self._cluster.now + EXTRAS_SECONDS)
+            if group.key in self._tried:
+                self._members.notes.judged[root] = None
+            self._tried[group.key] = None
+        else:
+            self._tried.pop(group.key, None)
 
     def _limits(self, group: Group, state: GroupState, times: _Times) -> None:
         """membersSeconds and scheduleSeconds of a group that does not run."""
@@ -236,7 +251,7 @@ class Maintenance:
             if now < since + limit:
                 self._at(leaf.key, since + limit)
                 continue
-            cause = Cause.NEVER_PULLED if _image_missing(pod) else Cause.NEVER_READY
+            cause = LossCause.NEVER_PULLED if _image_missing(pod) else LossCause.NEVER_READY
             late[pod.metadata.uid] = Loss(pod.metadata.name, pod.metadata.uid, member.node, cause, "", now)
         if late:
             self._at(leaf.key, now + limit)
