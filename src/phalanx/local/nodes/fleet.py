@@ -60,6 +60,7 @@ def node_body(index: int, count: int, topology: Topology, now: float) -> dict[st
         "node.kubernetes.io/instance-type": topology.instance_type,
         SIMULATED: "true",
         **topology.labels(index, count),
+        **topology.gpu_labels,
     }
     return node_object(name, index, labels, {}, topology.capacity, topology.capacity, now)
 

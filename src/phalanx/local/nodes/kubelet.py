@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
 from phalanx.local.nodes.node_capacity import Ledger, amounts, host_ports, pod_requests
 from phalanx.local.nodes.pod_events import PodEvents
 from phalanx.local.nodes.pod_rejections import no_room, unsuitable
+from phalanx.local.nodes.references import Need, missing, needs_of
 from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
     FINISHED,
@@ -43,6 +45,8 @@ from phalanx.local.nodes.views import (
 PODS = Resource("", "v1", "pods", "Pod")
 LONGEST_BACKOFF = 300.0
 RESIZE_SECONDS = 10.0  # until a pod that asks for more than its node has left is looked at again
+LOOK_AGAIN = 2.0  # seconds until a ConfigMap or Secret that a pod needs is looked for again
+NO_CONFIG = "CreateContainerConfigError"  # reason
 MANAGER = "kubelet"
 
 ServiceAddress = tuple[str, str]  # (namespace, name) of a pod
@@ -323,13 +327,20 @@ class SimulatedKubelet:
 
     async def _report(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
         """That it runs, is ready, or is as its spec is now."""
-        missing = pod.missing if not run.up else []
-        if missing:
-            if run.waits != (pod.metadata.generation, missing):
-                status = pod_status.not_pulled(pod, run.node.view.ip, rfc3339(run.pod_started), rfc3339(now))
-                await self._write(place, pod, status)
-                run.waits = (pod.metadata.generation, missing)
-                await self._teller.not_pulled(pod, run.node.name, missing)
+        images = pod.missing if not run.up else []
+        if images:
+            if run.waits != (pod.metadata.generation, images):
+                await self._hold(place, pod, run, now, pod_status.not_pulled(pod))
+                run.waits = (pod.metadata.generation, images)
+                await self._teller.not_pulled(pod, run.node.name, images)
+        elif not run.up and (lacking := await self._lacking(place, pod)):
+            texts = list(lacking.values())
+            if run.waits != (pod.metadata.generation, texts):
+                why = {need.container: (NO_CONFIG, text) for need, text in lacking.items() if need.container}
+                await self._hold(place, pod, run, now, why)
+                run.waits = (pod.metadata.generation, texts)
+                await self._teller.not_configured(pod, run.node.name, lacking)
+            self._wake(place, now + LOOK_AGAIN)
         elif not run.up:
             run.started = now
             held, begun = now < self._ready_at(pod, run), rfc3339(run.pod_started)
@@ -349,6 +360,19 @@ class SimulatedKubelet:
             status = self._new_spec(pod, run, now)
             if status or pod.status.observed_generation < pod.metadata.generation:
                 await self._write(place, pod, status)
+
+    async def _hold(
+        self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float, why: Mapping[str, tuple[str, str]]
+    ) -> None:
+        """Report that its containers wait, and what for."""
+        begun = rfc3339(run.pod_started)
+        await self._write(place, pod, pod_status.waiting(pod, run.node.view.ip, begun, rfc3339(now), why))
+
+    async def _lacking(self, place: ServiceAddress, pod: KubeletPod) -> dict[Need, str]:
+        """Return the ConfigMaps, Secrets and ClusterTrustBundles without which its containers cannot start."""
+        held = self._pods.get(place)
+        needs = needs_of(held.body) if held is not None else []
+        return await missing(self._client, pod.metadata.namespace, needs) if needs else {}
 
     def _new_spec(self, pod: KubeletPod, run: Run, now: float) -> dict[str, Any]:
         """What another spec changes: ephemeral containers, and what its containers ask for, if the node has that."""

@@ -5,6 +5,7 @@ Not for every pod: tens of thousands of them would double the writes, and most o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from zlib import crc32
@@ -12,6 +13,7 @@ from zlib import crc32
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import ApiProblem
+from phalanx.local.nodes.references import Need
 from phalanx.local.nodes.views import EVENTS, KubeletPod
 
 _EVENTS = Resource("", "v1", "events", "Event")
@@ -35,6 +37,14 @@ class PodEvents:
             await self._tell(
                 pod, node, "Failed", f'Failed to pull image "{image}": an annotation says that it is missing', "Warning"
             )
+
+    async def not_configured(self, pod: KubeletPod, node: str, lacking: Mapping[Need, str]) -> None:
+        for need, text in lacking.items():
+            if need.volume:
+                message = f'MountVolume.SetUp failed for volume "{need.volume}" : {text}'
+                await self._tell(pod, node, "FailedMount", message, "Warning")
+            else:
+                await self._tell(pod, node, "Failed", f"Error: {text}", "Warning")
 
     async def _tell(self, pod: KubeletPod, node: str, reason: str, message: str, type_: str = "Normal") -> None:
         meta, now = pod.metadata, self._clock.now()

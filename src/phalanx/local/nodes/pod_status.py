@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from phalanx.local.nodes.views import KubeletPod
@@ -42,11 +43,10 @@ def _container(pod: KubeletPod, container: Container, state: Json, ready: bool, 
         "state": state,
         "lastState": last,
     }
-    if pod.metadata.generation > 1 and container.resources.requests:
-        # In Kubernetes every status has them; here only where they may have changed.
-        given = {"requests": container.resources.requests, "limits": container.resources.limits}
+    given = {"requests": container.resources.requests, "limits": container.resources.limits}
+    status["resources"] = {name: amounts for name, amounts in given.items() if amounts}
+    if container.resources.requests:
         status["allocatedResources"] = container.resources.requests
-        status["resources"] = {name: amounts for name, amounts in given.items() if amounts}
     return status
 
 
@@ -119,24 +119,30 @@ def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int, held: b
     return {"conditions": plain, "containerStatuses": _containers(pod, state, not held, restarts)}
 
 
-def not_pulled(pod: KubeletPod, host_ip: str, started: str, now: str) -> Json:
-    """It is on its node and waits for an image."""
+def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[str, tuple[str, str]]) -> Json:
+    """It is on its node, and its containers wait; why: reason and message by container."""
     status: Json = {
         "phase": "Pending",
         "startTime": started,
         "conditions": _begun(pod, now, _not_ready(now, NOT_READY, _unready(pod))),
-        "containerStatuses": [_waiting(pod, container) for container in pod.spec.containers],
+        "containerStatuses": [_waiting(pod, container, why) for container in pod.spec.containers],
     }
     if pod.spec.init_containers:
-        status["initContainerStatuses"] = [_waiting(pod, container) for container in pod.spec.init_containers]
+        status["initContainerStatuses"] = [_waiting(pod, container, why) for container in pod.spec.init_containers]
     return status | ({"hostIP": host_ip, "hostIPs": [{"ip": host_ip}]} if host_ip else {})
 
 
-def _waiting(pod: KubeletPod, container: Container) -> Json:
+def not_pulled(pod: KubeletPod) -> dict[str, tuple[str, str]]:
+    """Return why containers wait whose images nobody can pull."""
+    text = 'Back-off pulling image "{}": ErrImagePull: an annotation says that it is missing'
+    every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
+    return {c.name: ("ImagePullBackOff", text.format(c.image)) for c in every if c.image in pod.missing}
+
+
+def _waiting(pod: KubeletPod, container: Container, why: Mapping[str, tuple[str, str]]) -> Json:
     waiting = {"reason": "ContainerCreating"}
-    if container.image in pod.missing:
-        message = f'Back-off pulling image "{container.image}": ErrImagePull: an annotation says that it is missing'
-        waiting = {"reason": "ImagePullBackOff", "message": message}
+    if container.name in why:
+        waiting = dict(zip(("reason", "message"), why[container.name], strict=True))
     return {
         **_container(pod, container, {"waiting": waiting}, False, 0, {}),
         "imageID": "",

@@ -19,6 +19,14 @@ RACK = "topology.phalanx.dev/rack"
 HOSTNAME = "kubernetes.io/hostname"
 GPU = "nvidia.com/gpu"
 
+# What the GPUs of simulated nodes are: `gpu.memory` in MiB.
+GPU_LABELS = {
+    f"{GPU}.present": "true",
+    f"{GPU}.product": "NVIDIA-H100-80GB-HBM3",
+    f"{GPU}.family": "hopper",
+    f"{GPU}.memory": "81559",
+}
+
 LEVELS = ("zones", "blocks", "racks")
 CAPACITY = {"cpu": "cpu", "memory": "memory", "gpus": GPU, "pods": "pods", "storage": "ephemeral-storage"}
 _HELP = f"write it like zones=2,blocks=4,racks=8,gpus=8; known are {', '.join((*LEVELS, *CAPACITY))}"
@@ -40,6 +48,12 @@ class Topology(msgspec.Struct, frozen=True):
         block = rack * self.blocks // self.racks
         zone = block * self.zones // self.blocks
         return {REGION: "local", ZONE: f"zone-{zone}", BLOCK: f"block-{block}", RACK: f"rack-{rack}"}
+
+    @property
+    def gpu_labels(self) -> dict[str, str]:
+        """Return the labels that NVIDIA's GPU operator puts onto nodes, by which clients find GPUs."""
+        gpus = self.capacity.get(GPU)
+        return {**GPU_LABELS, f"{GPU}.count": gpus} if gpus else {}
 
     @property
     def instance_type(self) -> str:
