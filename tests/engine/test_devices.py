@@ -251,6 +251,15 @@ def test_nothing_more_is_evicted_while_devices_are_being_given_back():
     assert world.evicted == ["low0"] and "high" in world.bound
 
 
+def test_a_selector_that_fails_counts_only_on_nodes_the_pod_could_use():
+    numa = f'device.attributes["{DRIVER}"].numa == 0'
+    world = World(node("a", cpu="1"), node("b"), published("a", device("g0")), published("b", device("g0", numa=0)))
+    world.see(claim("c1", asks(cel=numa)), pod("p1", "c1", cpu="1")).run(3)
+    assert "CEL runtime error" in world.messages["p1"] and "no such key" in world.messages["p1"]
+    world.see(claim("c2", asks(cel=numa)), pod("p2", "c2", cpu="4")).run(3)
+    assert world.bound == {"p2": "b"}
+
+
 def test_why_names_the_claim_and_what_rules_devices_out():
     world = World(node("a"), published("a", device("g0", numa=0), device("g1", numa=1), device("g2", numa=1)))
     world.see(claim("c1", asks(cel=f'device.attributes["{DRIVER}"].numa == 1')), pod("p1", "c1")).run()

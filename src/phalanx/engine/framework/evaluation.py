@@ -36,7 +36,7 @@ from phalanx.engine.framework.interface import (
     ShapeScore,
     Status,
 )
-from phalanx.engine.framework.options import CountsSlots, normaliser_of, set_feasible_of
+from phalanx.engine.framework.options import CountsSlots, FailsOnRows, normaliser_of, set_feasible_of
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
@@ -94,6 +94,7 @@ class Evaluation:
         # Whether a pod of this shape on a node can change a verdict about the next in a way that counting does not see.
         self.reaches_beyond = True
         self.counted = False  # for pods of this shape alone, slots see everything
+        self._failing: list[tuple[Any, FailsOnRows]] = []  # trackers that may meet errors on rows
         self._slot_trackers: list[CountsSlots] = []  # trackers that know how many more pods a row can take
 
     # ---- keeping current
@@ -113,9 +114,17 @@ class Evaluation:
             self._rebuild()
         else:
             self._follow(changes)
+        if self._failing:
+            self._check_failures()
         self._position = position
         self._objects_version = outside
         self._generation = columns.generation
+
+    def _check_failures(self) -> None:  # a row that only the failing filter rejects
+        for plugin, failing in self._failing:
+            for row, text in failing.failures.items():
+                if self.columns.alive[row] and sum(not each.mask[row] for _, each in self.filters) == 1:
+                    raise PluginFailure(plugin.name, text)
 
     def _rebuild(self) -> None:
         self._cap = None
@@ -141,6 +150,7 @@ class Evaluation:
         self.reaches_beyond = bool(reaching)
         self.counted = all(isinstance(tracker, CountsSlots) and tracker.counted for tracker in reaching)
         self._slot_trackers = [each for _, each in self._trackers if isinstance(each, CountsSlots)]
+        self._failing = [(plugin, each) for plugin, each in self._trackers if isinstance(each, FailsOnRows)]
         self._combine()
 
     def _reaches_beyond(self, plugin: Any, tracker: ShapeFilter) -> bool:

@@ -110,6 +110,13 @@ class CountsSlots(Protocol):
 
 
 @runtime_checkable
+class FailsOnRows(Protocol):
+    """Of a tracking filter that meets errors on some rows: they end the attempt if all other filters pass the row."""
+
+    failures: dict[int, str]  # row -> what is wrong there; `mask` is False on these rows
+
+
+@runtime_checkable
 class DependsOnFeasible(Protocol):
     def set_feasible(self, mask: Bools) -> bool:
         """Take note of the (n,) rows that passed all filters; return True if `raw` changed anywhere.

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from phalanx.engine.devices.allocator import AllocationError
+from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState
 from phalanx.engine.framework import Bools, Finding, Floats, Rows
 from phalanx.engine.framework.adapters import ByMax
@@ -61,6 +63,7 @@ class DeviceFilter(FollowsDevices):
         self._simple = state.counted(shape)
         # How many more pods of the shape each row can take, as far as devices decide; None: counting cannot tell.
         self.slots: Rows | None = None
+        self.failures: dict[int, str] = {}  # rows where a selector fails, or the claim is too large
         self.counted = False  # slots say all that there is to say about members of one shape
 
     def rebuild(self) -> None:
@@ -69,6 +72,7 @@ class DeviceFilter(FollowsDevices):
         self.mask = np.zeros(self.columns.capacity, dtype=np.bool_)
         self.slots = np.zeros(self.columns.capacity, dtype=np.int64) if self._simple is not None else None
         self.counted = self._simple is not None
+        self.failures = {}
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
             self._look(row)
 
@@ -86,8 +90,13 @@ class DeviceFilter(FollowsDevices):
 
     def _look(self, row: int) -> None:
         count = self.state.slots(self._simple, row) if self._simple is not None else None
+        if self.failures:
+            self.failures.pop(row, None)
         if count is None:
-            count = int(self.state.solve(self.shape, row) is not None)
+            try:
+                count = int(self.state.solve(self.shape, row) is not None)
+            except (AllocationError, SelectorFailure) as problem:
+                count, self.failures[row] = 0, str(problem)
             self.counted = self.counted and self.state.is_pending(row)
         self.mask[row] = count > 0
         if self.slots is not None:
@@ -101,13 +110,15 @@ class DeviceFilter(FollowsDevices):
         found: dict[tuple[str, bool], list[int]] = {}
         # Devices are given back after the pod is gone: nothing more is evicted while that is under way.
         leaving = state.leaving()
-        waits = bool(leaving) and any(state.fits_without(self.shape, row, leaving) for row in rows.tolist())
+        healthy = [row for row in rows.tolist() if row not in self.failures]
+        waits = bool(leaving) and any(state.fits_without(self.shape, row, leaving) for row in healthy)
         for row in rows.tolist():
             if state.demands(self.shape, row) is None:
                 found.setdefault((NOT_ON_NODE, True), []).append(row)
                 continue
             reason = INVALID_POOLS if state.view(row).invalid else CANNOT_ALLOCATE
-            hopeless = waits or not state.possible(self.shape, row)
+            reason = self.failures.get(row, reason)
+            hopeless = waits or row in self.failures or not state.possible(self.shape, row)
             found.setdefault((reason, hopeless), []).append(row)
         return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
 
@@ -143,7 +154,10 @@ class AlternativeScore(FollowsDevices):
         return rows
 
     def _score(self, row: int) -> float:
-        solution = self.state.solve(self.shape, row)
+        try:
+            solution = self.state.solve(self.shape, row)
+        except (AllocationError, SelectorFailure):
+            return 0.0
         demands = self.state.demands(self.shape, row)
         if solution is None or demands is None:
             return 0.0
